@@ -24,7 +24,7 @@ SLOW_CALL = 1.0  # seconds; slower calls are timed three times only
 
 
 class NdtoolCall:
-    """ndtool's side of a case: its arrays, the correct result, and a call with a reused output."""
+    """ndtool's call of a case: its arrays, the expected result, and a preallocated output."""
 
     def __init__(self, case: Case) -> None:
         self.problem = problems.generate(case)  # aligned as NumPy does

@@ -13,7 +13,7 @@ from outputs import open_sink
 from outputs import save as write_array
 
 from ndtool.arrays import source
-from ndtool.arrays.source import FlatSource
+from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
 from ndtool.formats import arrow, locators
 from ndtool.formats.arrow import parquet
@@ -47,7 +47,7 @@ def write_table(name: str, table: Any, rows: int = 2, **options: Any) -> None:
 
 def read(argument: str) -> Any:
     with closing(locators.open_source(argument, Streams(-1))) as opened:
-        raw = source.load_array(opened).buffer.tobytes()
+        raw = source.load_bytes(opened).buffer.tobytes()
         return np.frombuffer(raw, opened.metadata.dtype.descr).reshape(opened.metadata.shape)
 
 
@@ -133,7 +133,7 @@ def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
     write_table(f"x.{suffix}", table, 1 << 20, **options)
     for name, expected in (("a", np.arange(30_000)), ("e", lists)):
         with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as opened:
-            assert isinstance(opened, FlatSource)
+            assert isinstance(opened, ContiguousSource)
             assert opened.load().mapped
         (entry,) = locators.describe(f"x.{suffix}:{name}")
         raw = np.fromfile(f"x.{suffix}", expected.dtype, expected.size, offset=entry.position)

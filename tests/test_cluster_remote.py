@@ -121,7 +121,7 @@ def test_arrays_and_spilled_data_may_be_remote_or_local(
     )
     assert set(os.listdir()) - workdir == (set() if out.startswith(BUCKET_URL) else {out})
     with open_input(out) as opened:
-        raw = bytes(source.load_array(opened).buffer)
+        raw = bytes(source.load_bytes(opened).buffer)
     assert raw == expected_result("scatter_nd").tobytes()
 
 
@@ -301,7 +301,7 @@ def test_segments_of_a_killed_run_are_resumed(
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
     assert not [line for line in workers.pop_records() if "idx.zarr" in line]
     with open_input(out) as opened:
-        assert bytes(source.load_array(opened).buffer) == expected_result("scatter_nd").tobytes()
+        assert bytes(source.load_bytes(opened).buffer) == expected_result("scatter_nd").tobytes()
     assert top_level_names(s3) == ({"out.zarr"} if out.startswith(BUCKET_URL) else set())
     assert not [name for name in os.listdir() if name.startswith(".")]
 

@@ -33,9 +33,9 @@ def small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[py
     monkeypatch.setattr(tuning, "INCOMPLETE_PAGES", 0)
     monkeypatch.setattr(memory, "available", lambda: 0)
     monkeypatch.setattr(tuning, "COLUMN_BLOCK", 2 * PAGE)
-    bind.bind_units.cache_clear()
+    bind.bind_tiles.cache_clear()
     yield monkeypatch
-    bind.bind_units.cache_clear()
+    bind.bind_tiles.cache_clear()
 
 
 def run(case: Case, threads: int = 2, order: str = "C") -> np.ndarray:

@@ -346,7 +346,7 @@ def open_storage(storage: str, raw: Any) -> Iterator[tuple[str, Streams]]:
 
 def read_array(opened: Any) -> Any:
     """Return the array of a source."""
-    byte_range = source.load_array(opened)
+    byte_range = source.load_bytes(opened)
     assert byte_range.buffer.readonly
     assert len(byte_range.buffer) == opened.metadata.nbytes
     dtype = np.lib.format.descr_to_dtype(opened.metadata.dtype.descr)

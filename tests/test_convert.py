@@ -124,7 +124,7 @@ def test_a_type_that_the_target_lacks_is_refused(target: str) -> None:
     before = snapshot(Path())
     completed = ndtool("convert", "h.safetensors", target)
     assert (completed.status, completed.out) == (4, b"")
-    assert "its format does not know bfloat16, which would be stored as V2" in completed.err
+    assert "its format does not support bfloat16, which would be stored as V2" in completed.err
     assert "--as-void stores it as V2, and --dtype bfloat16 reads that" in completed.err
     assert snapshot(Path()) == before
     completed = ndtool("convert", "h.safetensors", target, "--as-void")

@@ -19,7 +19,7 @@ from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
-from ndtool.arrays.source import ArrayMetadata, FlatSource
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.cli import explanations, reporter
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
@@ -41,12 +41,12 @@ def open_case(case: Case, **attributes: Any) -> OpenCall:
     return OpenCall(request, {role: array_source(role, array) for role, array in arrays.items()})
 
 
-def array_source(name: str, array: Array) -> FlatSource:
+def array_source(name: str, array: Array) -> ContiguousSource:
     """Return an array as a source."""
     is_plain = array.dtype.names is None
     dtype = dtypes.from_numpy(array.dtype) if is_plain else _record(array)
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
-    return FlatSource(name, metadata, ByteRange(memoryview(raw_bytes(array))))
+    return ContiguousSource(name, metadata, ByteRange(memoryview(raw_bytes(array))))
 
 
 def _record(array: Array) -> dtypes.Dtype:

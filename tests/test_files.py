@@ -474,7 +474,7 @@ def test_a_file_that_cannot_be_accessed():
     write_file("x.npy", npy())
     file = local.open_file("x.npy")
     file.close()
-    assert file.change() == "cannot be accessed (Bad file descriptor)"
+    assert file.describe_change() == "cannot be accessed (Bad file descriptor)"
 
 
 def test_a_close_that_fails_loses_nothing(monkeypatch):

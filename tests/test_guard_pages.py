@@ -95,7 +95,7 @@ def set_thresholds(**thresholds: int) -> None:
     for name, value in thresholds.items():
         (module,) = (candidate for candidate in (tuning, teams) if hasattr(candidate, name))
         setattr(module, name, value)
-    bind.bind_units.cache_clear()
+    bind.bind_tiles.cache_clear()
 
 
 def random_bits(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""`ndtool model`: the nodes of our operators in a model, and their results on inputs."""
+"""`ndtool model`: the gather and scatter nodes of an ONNX model, and their results on inputs."""
 
 import errno
 import os

@@ -175,7 +175,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
     url = store.put("x.npy", npy(np.zeros((60_000, 4), "<f4")))
     with open_input(url) as array:
         assert sizes == [1 << 16]
-        source.load_array(array)
+        source.load_bytes(array)
         array.require_unchanged()
     assert max(sizes) <= 1 << 18
     assert sum(sizes) == len(npy(np.zeros((60_000, 4), "<f4")))
@@ -183,7 +183,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_a_change_during_the_run(store: Store) -> None:
     with open_input(store.put("x.npy", npy(ROWS))) as array:
-        source.load_array(array)
+        source.load_bytes(array)
         array.require_unchanged()
         store.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):

@@ -31,7 +31,7 @@ class SimulatedExecutor:
     """
 
     def __init__(self, slots: int, seconds: Callable[[int, int], float]) -> None:
-        self.slots, self.begun, self.most = slots, Counter[int](), 0
+        self.slots, self.attempts, self.max_running = slots, Counter[int](), 0
         self._seconds, self._clock = seconds, 0.0
         self._running: list[tuple[float, int, Task]] = []
         self._waiting: deque[Task] = deque()
@@ -43,10 +43,10 @@ class SimulatedExecutor:
         while True:
             while self._waiting and len(self._running) < self.slots:
                 task = self._waiting.popleft()
-                ends = self._clock + self._seconds(task.number, self.begun[task.number])
-                self.begun[task.number] += 1
-                heapq.heappush(self._running, (ends, sum(self.begun.values()), task))
-                self.most = max(self.most, len(self._running))
+                ends = self._clock + self._seconds(task.number, self.attempts[task.number])
+                self.attempts[task.number] += 1
+                heapq.heappush(self._running, (ends, sum(self.attempts.values()), task))
+                self.max_running = max(self.most, len(self._running))
             if not self._running:
                 return
             if self._running[0][0] > self._clock + 1:
@@ -88,7 +88,7 @@ def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
     stuck = SimulatedExecutor(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
     retry_log = RetryLog()
     assert run(stuck, 20, retry_log=retry_log)[-1] == 5
-    assert stuck.begun == {number: 1 + (number == 5) for number in range(20)}
+    assert stuck.attempts == {number: 1 + (number == 5) for number in range(20)}
     # It is late after 50 s, with slots free since then at the latest; the other attempt takes 10.
     assert stuck.now() <= 10 + 51 + 10 + 1
     assert retry_log.warnings() == [
@@ -99,7 +99,7 @@ def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
 def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     slow = SimulatedExecutor(2, lambda number, attempt: 60 if number == 7 else 10)
     assert run(slow, 8, retry_log=RetryLog())[-1] == 7
-    assert slow.begun[7] == 2
+    assert slow.attempts[7] == 2
     assert slow.now() == 30 + 60
 
 
@@ -116,7 +116,7 @@ def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
 def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -> None:
     executor, retry_log = SimulatedExecutor(slots, seconds), RetryLog()
     run(executor, 10, retry_log=retry_log)
-    assert set(executor.begun.values()) == {1}
+    assert set(executor.attempts.values()) == {1}
     assert retry_log.warnings() == []
 
 
@@ -138,7 +138,7 @@ def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
     executor, retry_log = SimulatedExecutor(8, lambda *_: 1), RetryLog()
     run(executor, 40, fail_when_full(3), retry_log)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
-    assert set(executor.begun.values()) == {1, 4}
+    assert set(executor.attempts.values()) == {1, 4}
     message = "file 0: No space left on device: 42 tasks were retried later, with fewer"
     assert retry_log.warnings() == [f"{message} at once"]
 

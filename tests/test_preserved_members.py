@@ -324,7 +324,9 @@ def test_members_beyond_4_gib() -> None:
 
 
 @HAS_COPY
-def test_little_memory_is_taken(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copying_preserved_members_uses_little_memory(
+    system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy_method(system, monkeypatch)
     np.savez("a", a=np.zeros(4 << 20), b=ARRAY)
     tracemalloc.start()

@@ -47,7 +47,7 @@ def test_as_many_connections_as_requests(s3: Bucket) -> None:
     import fsspec
 
     s3.put("x.npy", npy(ROWS))
-    upload.existing("s3://bucket/x.npy")
+    upload.current_version("s3://bucket/x.npy")
     client = fsspec.filesystem("s3").s3
     assert client.meta.config.max_pool_connections == SignedS3Object.concurrency == 64
 
@@ -62,13 +62,13 @@ def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
     with open_input(url) as opened_source:
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.load_array(opened_source)
+            source.load_bytes(opened_source)
 
 
 def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     with open_input(url) as opened_source:
-        source.load_array(opened_source)
+        source.load_bytes(opened_source)
         opened_source.require_unchanged()
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
@@ -206,7 +206,7 @@ def test_changes_of_others_are_not_lost(
     with temporary_sink("s3://bucket/a.npz:two", ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())
         file = out.finish()
-        before = upload.existing("s3://bucket/a.npz")
+        before = upload.current_version("s3://bucket/a.npz")
         store("s3://bucket/a.npz:three", ROWS[:5])
         if not looks:
             monkeypatch.setattr(upload, "existing", lambda *_, **__: before)
@@ -228,7 +228,7 @@ def test_parts_become_an_object_on_the_same_condition(
 
     monkeypatch.setattr(remote.S3Object, "call", noted)
     store("s3://bucket/a.npz:one", LARGE)
-    version = upload.existing("s3://bucket/a.npz")
+    version = upload.current_version("s3://bucket/a.npz")
     store("s3://bucket/a.npz:two", LARGE)
     assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": version.etag if version else None}]
 

@@ -175,7 +175,7 @@ def read(raw: bytes) -> headers.Header:
     return headers.read_header(lambda start, n: raw[start : start + n], len(raw), "m")
 
 
-def read_attempt(raw: bytes) -> headers.Header | None:
+def read_or_none(raw: bytes) -> headers.Header | None:
     try:
         return read(raw)
     except InputError:
@@ -193,7 +193,7 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
     for offset in range(8 + int.from_bytes(raw[:8], "little")):
         raw[offset] ^= change
         reference = read_by_package(bytes(raw))
-        header = read_attempt(bytes(raw))
+        header = read_or_none(bytes(raw))
         if header is not None:
             unknown = any(tensor.code not in headers._TYPES for tensor in header.tensors)
             assert (reference is None) == unknown, offset

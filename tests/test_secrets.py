@@ -36,8 +36,8 @@ def clear_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_patterns", {})
 
 
-def secret_forms(secret: str) -> Iterator[str]:
-    """Yield a secret in the forms that packages repeat."""
+def secret_encodings(secret: str) -> Iterator[str]:
+    """Yield the encodings in which packages may print a secret."""
     quoted = urllib.parse.quote(secret, safe="")
     yield from (secret, quoted, quoted.lower(), urllib.parse.quote(secret))
     yield from (urllib.parse.quote_plus(secret), urllib.parse.quote(quoted, safe=""))
@@ -65,7 +65,7 @@ def test_a_secret_is_found_in_any_encoding(secret: str) -> None:
     for url in (f"s3://KEY7:{encoded}@bucket/x.npy", f"https://h/x.npy?token={encoded}&v=1"):
         redaction.register(url)
         redaction.register("https://h/other?k=v")
-        for form in secret_forms(secret):
+        for form in secret_encodings(secret):
             if "@" in url or len(secret) > 2:
                 for text in (f"bad name '{form}'", f"({form})", f"%3A{form}, {form}@bucket"):
                     assert form not in redaction.redact_secrets(text)

@@ -95,7 +95,7 @@ def test_a_torch_tensor_without_memory_is_refused(torch: Any) -> None:
         torch.func.vmap(lambda row: ndtool.gather(row, [0]))(torch.ones(3, 4))
 
 
-def test_jax_arrays_of_64_bits_stay_so_whatever_jax_is_set_to(jax: Any) -> None:
+def test_64_bit_jax_arrays_keep_their_dtype_without_jax_enable_x64(jax: Any) -> None:
     with jax.enable_x64(True):
         data = jax.numpy.asarray([2**40 + 1, 2**41 + 1])
     rows = ndtool.gather(data, [1, 0])

@@ -44,7 +44,7 @@ def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
     with closing(
         locators.open_source(argument, Streams(-1), literals=literals, dtype=expected)
     ) as opened_source:
-        raw = source.load_array(opened_source).buffer
+        raw = source.load_bytes(opened_source).buffer
         values = np.frombuffer(raw.tobytes(), opened_source.metadata.dtype.descr)
         return values.reshape(opened_source.metadata.shape)
 

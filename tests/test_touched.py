@@ -83,7 +83,7 @@ def calls(draw: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("flags", [touched.MAX_FLAGS, 0])
-@pytest.mark.parametrize("slab", [touched.SLAB, 3])
+@pytest.mark.parametrize("slab", [touched.BATCH_COMPONENTS, 3])
 @settings(deadline=None)
 @given(call=calls(), steps=st.data())
 def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flags: int) -> None:
@@ -130,7 +130,7 @@ def test_many_indices_are_yielded_once() -> None:
     rng = np.random.default_rng(3)
     batches = []
     for _ in range(5):
-        batches.append(rng.integers(0, 1 << 60, touched.SLAB))
+        batches.append(rng.integers(0, 1 << 60, touched.BATCH_COMPONENTS))
         index_set.add(np.repeat(batches[-1], 2))
     indices = [index for block in index_set.sorted_batches() for index in block]
     assert indices == np.unique(np.concatenate(batches)).tolist()
@@ -214,7 +214,7 @@ def test_bounds_are_checked_before_data_are_read(read: Any) -> None:
     assert block_numbers(read, "data.toy") == []
 
 
-def test_a_preview_reads_what_is_touched(read: Any) -> None:
+def test_a_preview_reads_only_the_blocks_that_the_gather_reads(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     with OpenCall(Request("gather_nd", "data.toy", "indices.toy")) as call:
         text = preview.text(operands.validate(call))
@@ -275,7 +275,7 @@ def test_holes_are_zeros_and_take_no_space(
     Path("data.toy").write_bytes(toy_file(DATA, step))
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
-        byte_range = source.load_array(opened_source, gathered(plan, indices), threads)
+        byte_range = source.load_bytes(opened_source, gathered(plan, indices), threads)
         actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
     selected_blocks = list(gathered(plan, indices).blocks(step))
     expected, selected_bytes = np.zeros_like(DATA), 0

@@ -58,7 +58,7 @@ CASES = (
     Case("gather_item", "gather_nd", (400, 300), (5000, 1)),
     Case("gather_units", "gather_elements", (400, 300), (200, 300)),
 )
-WHERE = {
+ALGORITHM_MODULES = {
     case.algorithm: gathers if case.algorithm.startswith("gather") else scatters for case in CASES
 }
 
@@ -134,8 +134,8 @@ def test_a_run_gives_the_same_file(
             with monkeypatch.context() as patch:
                 patch.setattr(tempfiles, "MAX_IN_MEMORY", memory)
                 refused_calls = refuse_maps(patch, disk, number, reading=reading)
-                algorithm = Mock(wraps=getattr(WHERE[expected], expected))
-                patch.setattr(WHERE[expected], expected, algorithm)
+                algorithm = Mock(wraps=getattr(ALGORITHM_MODULES[expected], expected))
+                patch.setattr(ALGORITHM_MODULES[expected], expected, algorithm)
                 assert run(case, name, threads) == expected_result
                 assert algorithm.called
                 assert refused_calls or (case.algorithm == "gather_item" and not reading)

@@ -1,4 +1,4 @@
-"""Outputs in Zarr stores: complete chunks, the old store or the complete new one, no cleanup."""
+"""Outputs in Zarr stores: every chunk is complete, and a store is replaced atomically."""
 
 import errno
 import os
@@ -619,10 +619,10 @@ def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatc
     assert os.listdir() == ["y.zarr"]
 
 
-def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cleanup_between_creating_and_locking_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     original_locked, times = newfolder.open_locked, iter(("gone", "locked", "late"))
 
-    def swept(folder: str) -> int:
+    def open_during_cleanup(folder: str) -> int:
         when = next(times, None)
         lock = original_locked(folder) if when == "late" else -1
         if when is not None:
@@ -631,7 +631,7 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
             raise BlockingIOError
         return lock if when == "late" else original_locked(folder)
 
-    monkeypatch.setattr(newfolder, "open_locked", swept)
+    monkeypatch.setattr(newfolder, "open_locked", open_during_cleanup)
     write("x.zarr", DATA)
     assert bits_equal(load("x.zarr"), DATA)
     assert os.listdir() == ["x.zarr"]
@@ -725,7 +725,7 @@ def test_types_that_zarr_lacks(name: str) -> None:
     for options in ((), ("--dry-run",)):
         result = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *options)
         assert result.status == 4
-        assert f"error: x.zarr: its format does not know {name}: expected one" in result.err
+        assert f"error: x.zarr: its format does not support {name}: expected one" in result.err
         assert "warning" not in result.err
     assert ndtool("convert", "a.safetensors", "x.zarr").status == 4
     assert sorted(os.listdir()) == ["a.safetensors", "indices.npy"]

@@ -44,6 +44,6 @@ def patched_thresholds(*tables: Table) -> Iterator[None]:
         for table in tables:
             for (module, name), value in table.items():
                 patch.setattr(module, name, value)
-        bind.bind_units.cache_clear()
+        bind.bind_tiles.cache_clear()
         yield
-    bind.bind_units.cache_clear()
+    bind.bind_tiles.cache_clear()

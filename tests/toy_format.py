@@ -76,7 +76,7 @@ class Blocks:
         return memoryview(self._storage.read(at, _nbytes(self.metadata, index), self.name))
 
     def require_unchanged(self) -> None:
-        if change := self._storage.change():
+        if change := self._storage.describe_change():
             raise OutputError(f"{argument_name(self.name)} {change}")
 
     def is_open_as(self, fd: int) -> bool:

@@ -212,7 +212,7 @@ def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -
     if not positions:
         return []
     metadata = array_source.metadata
-    buffer = source.load_array(array_source, Positions(metadata.shape, positions)).buffer
+    buffer = source.load_bytes(array_source, Positions(metadata.shape, positions)).buffer
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
     return [
         element_at(values.as_void(array), position).copy().view(array.dtype)

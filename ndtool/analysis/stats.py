@@ -65,7 +65,7 @@ class BadIndex(NamedTuple):
     value: int
 
 
-class Frequent(NamedTuple):
+class FrequentSlice(NamedTuple):
     """A slice of data selected more than once. tuples: the first and last tuples that select it."""
 
     row: Position
@@ -94,7 +94,7 @@ class Stats(NamedTuple):
     slice_grid: Shape
     distinct: int
     duplicated: int
-    most_frequent: list[Frequent]
+    most_frequent: list[FrequentSlice]
     bytes_touched: int
     pages_touched: int | None
     histogram: list[int]
@@ -166,7 +166,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         totals.distinct,
         totals.duplicated,
         [
-            Frequent(
+            FrequentSlice(
                 layouts.unravel_index(row, first_pass.slice_grid),
                 count,
                 [

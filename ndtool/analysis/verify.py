@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view, portion, silent, slices
+from ndtool.analysis.oracle.blocks import ProgressCallback, block_ranges, flat_view, portion, silent
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, records_as_void
 from ndtool.analysis.values import as_array, short_text
-from ndtool.arrays.source import Source, load_array
+from ndtool.arrays.source import Source, load_bytes
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import (
     BoundsError,
@@ -152,7 +152,7 @@ def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> I
             source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
             stack.callback(source.close)
             opened_sources.append(source)
-            call.byte_ranges[role] = load_array(source)
+            call.byte_ranges[role] = load_bytes(source)
             call.arrays[role] = _as_array(source, call.byte_ranges[role], role, request.dtype)
         try:
             yield call
@@ -296,7 +296,7 @@ class _ComparisonPass:
     def run(self, progress: ProgressCallback) -> None:
         """Compare all elements."""
         expected, actual = self._flat_expected, self._flat_result
-        for span in slices(self._result.size, self._result.itemsize, progress):
+        for span in block_ranges(self._result.size, self._result.itemsize, progress):
             expected_bits, actual_bits = bits(expected[span]), bits(actual[span])
             if not np.array_equal(expected_bits, actual_bits):
                 (different,) = np.nonzero((expected_bits != actual_bits).any(axis=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from ndtool.arrays.source import AccessedElements, ArrayMetadata, FlatSource, Storage
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, Storage
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
@@ -14,7 +14,7 @@ from ndtool.storage.local import ByteRange
 PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
 
 
-class Constant(FlatSource):
+class Constant(ContiguousSource):
     """A source whose elements are all equal; runs use `operand` and `fill` instead of its bytes.
 
     storage: the file that stores the value, None for an argument such as `zeros:`.

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.errors import DtypeError
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange
 
 
-def source(name: str, array: Any) -> FlatSource:
+def source(name: str, array: Any) -> ContiguousSource:
     """Return an ndarray as a source.
 
     It is copied only if it is not contiguous and aligned, or if its dtype is another package's in
@@ -25,7 +25,7 @@ def source(name: str, array: Any) -> FlatSource:
         array = np.array(array, order="C")
     flat = (array.T if order == "F" else array).reshape(-1)
     metadata = ArrayMetadata(dtype, array.shape, order, array.shape, {})
-    return FlatSource(name, metadata, ByteRange(memoryview(flat.view(np.uint8)).toreadonly()))
+    return ContiguousSource(name, metadata, ByteRange(memoryview(flat.view(np.uint8)).toreadonly()))
 
 
 def _dtype(name: str, dtype: Any) -> Dtype:

@@ -217,7 +217,7 @@ class Source(Protocol):
 class Storage(Protocol):
     """The storage of a source's bytes; LocalFile documents the methods."""
 
-    def change(self) -> str: ...
+    def describe_change(self) -> str: ...
     def fingerprint(self) -> Fingerprint: ...
     def is_open_as(self, fd: int) -> bool: ...
     def close(self) -> None: ...
@@ -233,7 +233,7 @@ class StoredSource:
     progress: ProgressCallback | None = None
 
     def require_unchanged(self) -> None:
-        if self._storage is not None and (change := self._storage.change()):
+        if self._storage is not None and (change := self._storage.describe_change()):
             raise OutputError(f"{argument_name(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
@@ -247,7 +247,7 @@ class StoredSource:
             self._storage.close()
 
 
-class FlatSource(StoredSource):
+class ContiguousSource(StoredSource):
     """A source of contiguous bytes."""
 
     def __init__(
@@ -294,7 +294,7 @@ class FlatSource(StoredSource):
         super().close()
 
 
-def load_array(
+def load_bytes(
     source: Source,
     touched: AccessedElements | None = None,
     threads: int = 1,
@@ -307,7 +307,7 @@ def load_array(
     location of a large temporary copy, None for TMPDIR. is_dry_run: only reserve space, read
     nothing.
     """
-    if is_dry_run and isinstance(source, FlatSource):
+    if is_dry_run and isinstance(source, ContiguousSource):
         return source.reserve(touched)
     byte_range = None if is_dry_run else source.load(touched)
     if byte_range is None:

@@ -26,7 +26,7 @@ class Axes(NamedTuple):
     """The axes of data by kind.
 
     rows: the indexed axes. slice_axes: those within a slice. outer: the batch axes along which the
-    same tuples apply. sources: for each axis of rows, the axis of indices that gives its
+    same tuples apply. index_axes: for each axis of rows, the axis of indices that gives its
     coordinate, or None for the next component of the tuple. front: the number of axes of indices
     that precede the outer axes in a gather's output, and in updates.
     """
@@ -34,7 +34,7 @@ class Axes(NamedTuple):
     outer: Shape
     rows: Shape
     slice_axes: Shape
-    sources: tuple[int | None, ...]
+    index_axes: tuple[int | None, ...]
     front: int
 
     @property
@@ -58,16 +58,16 @@ def axes_of(plan: Plan) -> Axes:
     rank = len(plan.data)
     all_axes = tuple(range(rank))
     if isinstance(plan, ElementsPlan):
-        sources = tuple(None if d == plan.axis else d for d in all_axes)
-        return Axes((), all_axes, (), sources, 0)
+        index_axes = tuple(None if d == plan.axis else d for d in all_axes)
+        return Axes((), all_axes, (), index_axes, 0)
     leading, batch = len(plan.index_batch), len(plan.batch)
     indexed = all_axes[batch : batch + plan.k]
-    sources = (*all_axes[:leading], *(None for _ in indexed))
+    index_axes = (*all_axes[:leading], *(None for _ in indexed))
     return Axes(
         all_axes[leading:batch],
         all_axes[:leading] + indexed,
         all_axes[batch + plan.k :],
-        sources,
+        index_axes,
         leading,
     )
 

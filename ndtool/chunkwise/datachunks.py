@@ -23,7 +23,7 @@ from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 
 Array = NDArray[Any]
-BATCH = 1 << 22  # minimum bytes of updates to apply at a time
+BATCH_BYTES = 1 << 22  # minimum bytes of updates to apply at a time
 
 
 class GatheredRows(NamedTuple):
@@ -162,7 +162,7 @@ def apply_updates(
         width = data.shape[2] * dtype.itemsize
         zeros = bytearray(len(out) // width * reduction_options.count_itemsize(total, width))
         counts = reduction_options.bind_counts(zeros, total, width)
-        limit = max(1, max(out.size, BATCH) // (len(data) * width))
+        limit = max(1, max(out.size, BATCH_BYTES) // (len(data) * width))
         for tuples in batches(call, [entry.split for entry in bundled], limit):
             updates = _collect_updates(tuples, [entry.rows for entry in bundled])
             updates_dtype = call.inference.inputs["updates"].dtype

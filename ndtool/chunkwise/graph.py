@@ -112,7 +112,7 @@ class TaskGraph:
     def _reachable(self, origin: Shape, shape: Shape) -> list[int]:
         """Return the chunks of data that the tuples of a chunk of indices may select from."""
         reachable: Array = np.zeros(1, int)
-        for axis, source in zip(self.axes.rows, self.axes.sources, strict=True):
+        for axis, source in zip(self.axes.rows, self.axes.index_axes, strict=True):
             sizes = np.array(self.call.chunks[axis])
             stops = np.cumsum(sizes)
             is_reachable = sizes > 0
@@ -163,15 +163,17 @@ class TaskGraph:
                 ]
                 for target in targets
             }
-        crowded = [target for target in targets if len(sources_of[target]) > MIN_EXCHANGED]
+        many_source_targets = [
+            target for target in targets if len(sources_of[target]) > MIN_EXCHANGED
+        ]
         result = {target: [sources[source] for source in sources_of[target]] for target in targets}
-        if len(crowded) < 2:
+        if len(many_source_targets) < 2:
             return result
         size = isqrt(len(source_numbers) - 1) + 1
         groups = [
             source_numbers[first : first + size] for first in range(0, len(source_numbers), size)
         ]
-        for group_targets in _groups(crowded, -(-len(crowded) // size)):
+        for group_targets in _groups(many_source_targets, -(-len(many_source_targets) // size)):
             bundles = []
             for group in groups:
                 members = [

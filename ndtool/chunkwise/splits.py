@@ -16,20 +16,20 @@ from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan, Shape
 
 Array = NDArray[Any]
-BATCH = 1 << 20  # tuples to search for duplicates at a time
+BATCH_TUPLES = 1 << 20  # tuples to search for duplicates at a time
 
 
 class BoundsReport(NamedTuple):
     """The indices out of bounds of a chunk.
 
     number, component, value: the first of them: the linear index of its tuple, its component, its
-    value. tuples: the number of tuples with such an index.
+    value. tuple_count: the number of tuples with such an index.
     """
 
     number: int
     component: int
     value: int
-    tuples: int
+    tuple_count: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,15 +112,15 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
     columns = iter([index] if call.has_scalar_indices else np.moveaxis(index, -1, 0))
     ids, rows = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     skipped, out_of_bounds = np.zeros(shape, bool), []
-    for axis, source in zip(call.axes.rows, call.axes.sources, strict=True):
+    for axis, index_axis in zip(call.axes.rows, call.axes.index_axes, strict=True):
         sizes = np.array(call.chunks[axis])
-        if source is None:
+        if index_axis is None:
             coordinates, invalid = _resolve(call, next(columns), call.plan.data[axis], skipped)
             out_of_bounds.append(invalid)
             skipped |= invalid
         else:
-            broadcast_shape = [-1 if d == source else 1 for d in range(len(shape))]
-            coordinates = np.arange(origin[source], origin[source] + shape[source]).reshape(
+            broadcast_shape = [-1 if d == index_axis else 1 for d in range(len(shape))]
+            coordinates = np.arange(origin[index_axis], origin[index_axis] + shape[index_axis]).reshape(
                 broadcast_shape
             )
         chunk_along_axis, in_chunk = _locate(coordinates, sizes)
@@ -208,7 +208,7 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[BoundsReport | None]) ->
     invalid = [report for report in reports if report is not None]
     if invalid:
         first = min(invalid)
-        count = sum(report.tuples for report in invalid)
+        count = sum(report.tuple_count for report in invalid)
         raise check.make_bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
 
 
@@ -221,13 +221,13 @@ def find_duplicate(
     """
     splits = entries_for(bundles, data_chunk)
     selected: Array = np.zeros(call.rows_in_chunk(data_chunk), bool)
-    for tuples in batches(call, splits, BATCH, with_indices=True):
+    for tuples in batches(call, splits, BATCH_TUPLES, with_indices=True):
         first_uses = np.unique(tuples.local, return_index=True)[1]
         repeats = selected[tuples.local]
         repeats[np.delete(np.arange(len(repeats)), first_uses)] = True
         if repeats.any():
             second = int(np.argmax(repeats))
-            for earlier in batches(call, splits, BATCH, with_indices=True):
+            for earlier in batches(call, splits, BATCH_TUPLES, with_indices=True):
                 if (matches := earlier.local == tuples.local[second]).any():
                     return int(tuples.flat_indices[second]), int(
                         earlier.flat_indices[np.argmax(matches)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import FlatSource
+from ndtool.arrays.source import ContiguousSource
 from ndtool.cli import records
 from ndtool.errors import argument_name, format_count, format_size
 from ndtool.machine.threads import limit_threads
@@ -15,7 +15,7 @@ from ndtool.rules.plans import ElementsPlan
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
     from ndtool.rules.inference import Inference
-    from ndtool.runs.steps import Prepared
+    from ndtool.runs.steps import PreparedRun
 
 _ASSIGNED_UPDATE = {  # by --duplicates
     "last": "the last of several updates of an element",
@@ -24,7 +24,7 @@ _ASSIGNED_UPDATE = {  # by --duplicates
 }
 
 
-def run_details(prepared: Prepared) -> list[str]:
+def run_details(prepared: PreparedRun) -> list[str]:
     """Return lines on access to inputs, slices selected, reduction, plan and executor."""
     call, inference = prepared.call, prepared.call.inference
     return [
@@ -44,7 +44,7 @@ def _describe_access(source: Source) -> str:
         return f"{name}, a constant, which is not stored"
     if is_literal(source.name):
         return "a literal"
-    if not isinstance(source, FlatSource):
+    if not isinstance(source, ContiguousSource):
         return f"{name}, read by chunks of {list(metadata.block_shape)}"
     access = "fetched by byte ranges"
     if source.local_range is not None:
@@ -72,7 +72,7 @@ def _describe_reduction(inference: Inference) -> str:
     return f"assigned, {_ASSIGNED_UPDATE[attributes.duplicates]}"
 
 
-def _describe_executor(prepared: Prepared) -> str:
+def _describe_executor(prepared: PreparedRun) -> str:
     """Describe the threads or the cluster that executes a plan."""
     call, request = prepared.call, prepared.call.request
     threads = format_count(call.threads, "thread")

@@ -9,7 +9,7 @@ from math import prod
 from ndtool.analysis import values
 from ndtool.analysis.oracle.distances import has_distances
 from ndtool.analysis.records import bytes_of_data
-from ndtool.analysis.stats import Frequent, Stats, causes
+from ndtool.analysis.stats import FrequentSlice, Stats, causes
 from ndtool.analysis.verify import Comparison
 from ndtool.cli.explanations import ElementNames
 from ndtool.cli.wrapping import terminal_columns, wrap_lines
@@ -84,7 +84,7 @@ def _duplicate_lines(call: OpenCall, names: ElementNames, stats: Stats) -> list[
     return lines + [_frequency_line(names, frequent) for frequent in stats.most_frequent]
 
 
-def _frequency_line(names: ElementNames, frequent: Frequent) -> str:
+def _frequency_line(names: ElementNames, frequent: FrequentSlice) -> str:
     """Describe how often a slice is selected, and which tuples select it."""
     tuple_names = [names.name_of("indices", position) for position in frequent.tuples]
     if frequent.frequency > _MAX_LISTED_TUPLES:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ndtool.rules.trace import Trace
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.convert import Conversion
-    from ndtool.runs.steps import Outcome, Prepared
+    from ndtool.runs.steps import Outcome, PreparedRun
 
 _MAX_MESSAGE_LENGTH = 1000  # characters
 _MAX_LISTED_MEMBERS = 10
@@ -108,7 +108,7 @@ class Reporter:
                 write_stderr(_format_summary(records.summary_lines(call.reported)))
         self._reporting_seconds = time.perf_counter() - started
 
-    def report_plan(self, prepared: Prepared) -> None:
+    def report_plan(self, prepared: PreparedRun) -> None:
         """Print the details of a run if --verbose is set."""
         if self.verbose and not (self.json or self.quiet):
             from ndtool.cli.details import run_details

@@ -185,7 +185,7 @@ class Units(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def bind_units(panels: Panels, band: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
+def bind_tiles(panels: Panels, band: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
     """Divide panels into units: at least `threads` of them, if tiles of full cache lines allow it.
 
     band: (first row, rows, bytes per row) of the only rows to process, see Grid; None for all rows.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from ndtool import _kernels
 from ndtool._kernels import PAGE, Indices, KernelOptions, WorkItem
 from ndtool.engine import columns, tuning
-from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels, Units, bind_units
+from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels, Units, bind_tiles
 from ndtool.machine.threads import limit_threads
 
 ProgressCallback = Callable[[float], object]  # its argument: the completed fraction
@@ -110,9 +110,9 @@ def gather_panels(
     progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather along an axis that is not the last; return False if an index is out of bounds."""
-    units = bind_units(panels)
+    units = bind_tiles(panels)
     threads = limit_threads(threads, units.grid.units * units.unit_bytes)
-    return gather_units(bind_units(panels, threads=threads), data, indices, out, threads, progress)
+    return gather_units(bind_tiles(panels, threads=threads), data, indices, out, threads, progress)
 
 
 def gather_units(
@@ -155,7 +155,7 @@ def gather_columns(
     )
     for block in columns.divide_into_blocks(panels, panels.index_rows, out, panels.index_rows):
         block_panels = block.panels._replace(index_rows=block.rows)
-        units = bind_units(block_panels, (0, panels.data_rows, block.width))
+        units = bind_tiles(block_panels, (0, panels.data_rows, block.width))
         first = block.first_index + block.first_row * panels.index_row_stride
         source = data._replace(origin=data.origin + block.data_offset)
         target = buffer[: block.nbytes]

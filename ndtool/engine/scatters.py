@@ -15,7 +15,7 @@ from math import prod
 from ndtool import _kernels
 from ndtool._kernels import BAD, LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
 from ndtool.engine import check, columns, layouts, narrow, tuning
-from ndtool.engine.bind import BoundSlices, Buffer, Panels, bind_panels, bind_slices, bind_units
+from ndtool.engine.bind import BoundSlices, Buffer, Panels, bind_panels, bind_slices, bind_tiles
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
 from ndtool.engine.updates import ScatterCall, apply_counted, copy_data
@@ -215,7 +215,7 @@ def _by_columns(call: ScatterCall, panels: Panels) -> bool:
     bands = max(tuning.BANDS, -(-panels.data_rows * LINE // (2 * tuning.TILE)))
     buffer, completed = columns.allocate_buffer(panels, panels.data_rows, bands, call.out), 0
     for block in columns.divide_into_blocks(panels, panels.data_rows, call.out, bands):
-        units = bind_units(block.panels, (block.first_row, block.rows, block.width))
+        units = bind_tiles(block.panels, (block.first_row, block.rows, block.width))
         work_bytes = units.unit_bytes + 2 * units.scratch
         threads = limit_threads(call.threads, units.grid.units * work_bytes)
         indices, first_update = call.indices.since(block.first_index), block.first_index * itemsize
@@ -237,9 +237,9 @@ def _by_columns(call: ScatterCall, panels: Panels) -> bool:
 
 def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
     """Scatter by units: tiles of columns, packed if they cover all of data."""
-    units = bind_units(panels)
+    units = bind_tiles(panels)
     threads = limit_threads(call.threads, units.grid.units * units.unit_bytes)
-    units = bind_units(panels, threads=threads)
+    units = bind_tiles(panels, threads=threads)
     unit_count, grid, source, scratch_bytes = units.grid.units, units.grid, call.data, units.scratch
     itemsize, is_counted = call.dtype.itemsize, call.reduction_options.is_counted
     if source is None or not covers_data or not scratch_bytes or len(call.out) <= tuning.TILE:

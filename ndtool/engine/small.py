@@ -51,7 +51,7 @@ def bind_small_call(
     else:
         assert isinstance(plan, ElementsPlan)
         addressing, tuples, _ = bind.bind_check(plan, negatives)
-        grid = bind.bind_units(bind.bind_panels(plan, strides, width, negatives)).grid
+        grid = bind.bind_tiles(bind.bind_panels(plan, strides, width, negatives)).grid
     spec = None
     if update_dtype is not None:
         count_itemsize = reduction_options.count_itemsize(tuples, width)

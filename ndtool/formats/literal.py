@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import UsageError, format_count, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.storage.local import ByteRange
@@ -14,13 +14,13 @@ _MAX_DIGITS = 1000  # of the largest integer that is parsed
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
-def open_source(argument: str) -> FlatSource:
+def open_source(argument: str) -> ContiguousSource:
     """Parse a literal to an int64 array, or to uint64 if a value requires it."""
     metadata, values = _parse(argument)
     import array
 
     raw = array.array("Q" if metadata.dtype.kind == "u" else "q", values).tobytes()
-    return FlatSource(argument, metadata, ByteRange(memoryview(raw)))
+    return ContiguousSource(argument, metadata, ByteRange(memoryview(raw)))
 
 
 def entries(argument: str) -> list[MemberInfo]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import DtypeError, InputError, format_value, printable
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import format_type
@@ -243,12 +243,12 @@ def entries(storage: "LocalFile", path: str, member: str | None) -> list[MemberI
     return [MemberInfo(path, None, metadata_of(header), header.offset, storage.size, "", warning)]
 
 
-def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> FlatSource:
+def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> ContiguousSource:
     """Open the array in a file; closing the source closes the file."""
     header = read_header(sequential_reader(storage.peek, 0), storage.size, name)
     byte_range = storage.byte_range(header.offset, header.nbytes, name)
     warning = trailing_bytes_warning(name, storage.size - header.offset - header.nbytes)
-    return FlatSource(name, metadata_of(header), byte_range, storage, warning)
+    return ContiguousSource(name, metadata_of(header), byte_range, storage, warning)
 
 
 def stored_dtype(dtype: dtypes.Dtype) -> dtypes.Dtype:

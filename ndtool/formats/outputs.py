@@ -127,7 +127,7 @@ def _stored_dtype(file_format: Format, target: Target, dtype: Dtype) -> Dtype:
         raise DtypeError(f"{printable(target.path)}: {exc.message}", hint=exc.hint) from None
     if file_format.chunks and stored.name != dtype.name and not target.encoding.as_void:
         raise DtypeError(
-            f"{printable(target.path)}: its format does not know {dtype.name}:"
+            f"{printable(target.path)}: its format does not support {dtype.name}:"
             " expected one that does, such as .safetensors",
             hint=f"ndtool convert --as-void stores such an array as {stored.name}",
         )
@@ -201,7 +201,7 @@ def _with_current_version(target: Target, file_format: Format) -> Target:
         if file_format.is_folder:
             return target
         preserves = target.member is not None and not target.only
-        version = upload.existing(target.path, required=preserves or not target.clobber)
+        version = upload.current_version(target.path, required=preserves or not target.clobber)
         return target._replace(version=version)
     current = target._replace(current=existing(target.path))
     if (current.is_file, current.is_store) != (target.is_file, target.is_store):

@@ -8,7 +8,7 @@ from contextlib import closing
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, UsageError, printable, redact_urls
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
@@ -81,14 +81,14 @@ def entries(argument: str) -> list[MemberInfo]:
         return [MemberInfo(argument, None, raw.metadata, raw.offset, storage.size, "", warning)]
 
 
-def open_source(argument: str) -> FlatSource:
+def open_source(argument: str) -> ContiguousSource:
     """Open the array, memory-mapped."""
     raw, argument = parse(argument), redact_urls(argument)
     storage = locations.open_storage(raw.path)
     try:
         warning = _check_size(storage, argument, raw)
         byte_range = storage.byte_range(raw.offset, raw.metadata.nbytes, argument)
-        return FlatSource(argument, raw.metadata, byte_range, storage, warning)
+        return ContiguousSource(argument, raw.metadata, byte_range, storage, warning)
     except BaseException:
         storage.close()
         raise

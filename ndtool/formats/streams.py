@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ndtool.arrays.source import FlatSource, MemberInfo
+from ndtool.arrays.source import ContiguousSource, MemberInfo
 from ndtool.errors import InputError, UsageError, argument_name
 from ndtool.formats import npy
 from ndtool.storage.descriptors import BLOCK_SIZE, is_closed, os_errors, sequential_reader
@@ -30,7 +30,7 @@ class Stream:
         except OSError:
             self._mode = 0
 
-    def read(self) -> FlatSource:
+    def read(self) -> ContiguousSource:
         """Read the next array, and no bytes after it."""
         label = self.begin()
         with os_errors(label):
@@ -59,7 +59,7 @@ class Stream:
         source.close()
         return MemberInfo(self.name, None, metadata, None, size, "a stream")
 
-    def _from_file(self, label: str) -> FlatSource:
+    def _from_file(self, label: str) -> ContiguousSource:
         file = LocalFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
         header = npy.read_header(
@@ -67,9 +67,9 @@ class Stream:
         )
         byte_range = file.byte_range(start + header.offset, header.nbytes, label)
         os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
-        return FlatSource(self.name, npy.metadata_of(header), byte_range, file)
+        return ContiguousSource(self.name, npy.metadata_of(header), byte_range, file)
 
-    def _from_pipe(self, label: str) -> FlatSource:
+    def _from_pipe(self, label: str) -> ContiguousSource:
         from ndtool.storage.tempfiles import Spool
 
         header = npy.read_header(self._read_fully, None, label)
@@ -85,7 +85,7 @@ class Stream:
                 )
             spool.write(buffer[:count])
             remaining -= count
-        return FlatSource(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
+        return ContiguousSource(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
 
     def _read_fully(self, count: int) -> bytes:
         view = memoryview(bytearray(count))

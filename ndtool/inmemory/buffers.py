@@ -30,10 +30,10 @@ def as_operand(array: Array) -> Operand:
     if array.flags.c_contiguous:
         return Operand(as_bytes(array), 0, array.strides)
     strides, origin, extent = array.strides, 0, 0
-    for step, size in zip(strides, array.shape, strict=True):
-        if step < 0:
-            origin -= step * (size - 1)
-        extent += abs(step) * (size - 1)
+    for stride, size in zip(strides, array.shape, strict=True):
+        if stride < 0:
+            origin -= stride * (size - 1)
+        extent += abs(stride) * (size - 1)
     return Operand(np.asarray(_Memory(array, origin, extent + array.itemsize)), origin, strides)
 
 

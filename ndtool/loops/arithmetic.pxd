@@ -310,7 +310,7 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
 
 
 cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil:
-    """Return `a op b` with the lowest latency, for loops where a result needs the one before."""
+    """Return `a op b` with the lowest latency, for loops with a loop-carried dependency."""
     cdef number r
     if number is float or number is double:
         if op == MAX or op == MIN:    # maxss or minss, then a predictable branch

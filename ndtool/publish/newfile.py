@@ -93,12 +93,12 @@ class NewFile:
             except OSError as exc:
                 if exc.errno not in NO_TMPFILE_ERRNOS:
                     raise
-        temporary = self._set_name()  # before the open, so that a signal after it removes the file
+        temporary = self._set_temporary_name()  # before open: a signal after it removes the file
         fd = os.open(temporary, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
         lock(fd)  # else `clean` would remove it as abandoned
         return fd
 
-    def _set_name(self, suffix: str = "") -> str:
+    def _set_temporary_name(self, suffix: str = "") -> str:
         """Choose the temporary name and register it for removal on failure or a signal."""
         assert self._parent is not None
         if is_protected(".", self._parent):
@@ -125,7 +125,7 @@ class NewFile:
             cleanup.clean(folder)
         lock(self.descriptor)  # else the next cleanup would remove it
         if self._temporary is None:
-            self._link(self.descriptor, self._set_name(f"-{cleanup.boot_id()}"))
+            self._link(self.descriptor, self._set_temporary_name(f"-{cleanup.boot_id()}"))
         assert self._temporary is not None, "the file has a temporary name"
         return os.path.join(folder, self._temporary)
 
@@ -168,7 +168,7 @@ class NewFile:
             if self._is_exclusive or not self._clobber:
                 raise self._exists_error() from None
             lock(fd)
-            self._link(fd, self._set_name())
+            self._link(fd, self._set_temporary_name())
             self._move()
 
     def _link(self, fd: int, name: str) -> None:

@@ -64,7 +64,7 @@ class CurrentFile:
         exists = not self._target.url and os.path.lexists(self._path)
         if self.file is not None:
             removed = "" if exists or self._target.url else "was removed during the run"
-            change = self.file.change() or removed
+            change = self.file.describe_change() or removed
         elif self.preserves and exists:
             change = "was created by another process during the run"
         elif self.requires_unchanged and exists:

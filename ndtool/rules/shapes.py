@@ -308,7 +308,7 @@ def _infer_scalar_indices(
 def _scalar_plan(
     tracer: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int
 ) -> NdPlan:
-    """Return the plan of scalar indices along axis a; trace its slices."""
+    """Return the plan of scalar indices along axis a; add the number of slices to the trace."""
     batch, slice_shape, index_shape = data[:a], data[a + 1 :], indices[b:]
     tuples = prod(batch) * prod(index_shape)
     tracer.derive(

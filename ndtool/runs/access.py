@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ndtool import _kernels
 from ndtool._kernels import MAX_BYTE_IDS, WorkItem
-from ndtool.arrays.source import FlatSource
+from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.rules.modes import IndexOptions
@@ -63,7 +63,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     local_count = total = highest = 0
     lowest = rows.row_count
     source = call.sources["indices"]
-    mapped = source.local_range if isinstance(source, FlatSource) else None
+    mapped = source.local_range if isinstance(source, ContiguousSource) else None
     for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
         if mapped is not None:
             mapped.advise("dontneed")  # else each sample leaves up to 2 MiB in memory

@@ -105,7 +105,7 @@ def _resolve_output(
     if stored != dtype and not request.as_void:
         name = "standard output" if request.output == "-" else argument_name(request.output)
         raise DtypeError(
-            f"{name}: its format does not know {dtype}, which would be stored as"
+            f"{name}: its format does not support {dtype}, which would be stored as"
             f" {stored}: expected a format that does, such as .safetensors",
             hint=f"--as-void stores it as {stored}, and --dtype {dtype} reads that",
         )
@@ -116,7 +116,7 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     """Copy all bytes; normalize them if the source is not in row-major order."""
     metadata = origin.metadata
     origin.progress = progress
-    byte_range = source.load_array(origin)
+    byte_range = source.load_bytes(origin)
     strides = layouts.contiguous_strides(
         metadata.shape, metadata.dtype.itemsize, metadata.order == "F"
     )

@@ -18,7 +18,7 @@ from ndtool.machine import memory
 from ndtool.machine.pool import BufferPool, run_all
 from ndtool.machine.threads import limit_threads
 from ndtool.runs import operands
-from ndtool.runs.operands import Loaded, Validated
+from ndtool.runs.operands import LoadedInput, Validated
 from ndtool.storage.local import ByteRange
 
 PAGE = 1 << 12  # bytes: the system's smallest read
@@ -91,7 +91,7 @@ def gather(
             raise operands.changed_error(inference)
 
 
-def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
+def _copy_row_major(data: LoadedInput) -> tuple[ByteRange, Operand]:
     """Copy data to row-major order; return the buffer and its operand."""
     if not data.dry and data.byte_range.cached_fraction() < 0.5:
         _prefetch_all(data.byte_range)

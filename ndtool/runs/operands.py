@@ -18,7 +18,7 @@ from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.storage.local import ByteRange
 
 
-class Loaded(NamedTuple):
+class LoadedInput(NamedTuple):
     """The bytes of an input, in its stored layout.
 
     info: its name, element type and shape. fortran: whether it is in Fortran order. spill: the
@@ -84,8 +84,7 @@ class Validated(NamedTuple):
 
     @property
     def index_options(self) -> IndexOptions:
-        """The index_options of indices; mode "error" if all are valid, to detect a changed"
-        " index."""
+        """How indices are checked: with mode "error" if all were valid, to detect a change."""
         index_options = self.call.inference.index_options
         return index_options if self.bounds_report else index_options._replace(mode="error")
 
@@ -95,18 +94,20 @@ def load(
     role: str,
     touched: AccessedElements | None = None,
     dry: bool = False,
-) -> Loaded:
+) -> LoadedInput:
     """Load an input.
 
     touched: the blocks or byte ranges to read, None for all. dry: whether to reserve the space
     without reading.
     """
-    byte_range = source.load_array(call.sources[role], touched, call.threads, call.spill, dry)
+    byte_range = source.load_bytes(call.sources[role], touched, call.threads, call.spill, dry)
     fortran = call.sources[role].metadata.order == "F"
-    return Loaded(call.inference.inputs[role], byte_range, fortran, call.threads, call.spill, dry)
+    return LoadedInput(
+        call.inference.inputs[role], byte_range, fortran, call.threads, call.spill, dry
+    )
 
 
-def load_data(validated: Validated, dry: bool = False) -> Loaded:
+def load_data(validated: Validated, dry: bool = False) -> LoadedInput:
     """Load data; for a gather, only the blocks or byte ranges that its indices select."""
     call, touched = validated.call, None
     data = call.sources["data"]
@@ -114,7 +115,7 @@ def load_data(validated: Validated, dry: bool = False) -> Loaded:
         constant = data.operand(call.inference.plan)
         byte_range = ByteRange(constant.buffer)
         info = call.inference.inputs["data"]
-        return Loaded(info, byte_range, False, call.threads, call.spill, dry, constant)
+        return LoadedInput(info, byte_range, False, call.threads, call.spill, dry, constant)
     if not call.inference.scatters:
         from ndtool.runs.touched import TouchedByGather
 
@@ -154,7 +155,7 @@ def validate(call: OpenCall) -> Validated:
 
 
 def bind_indices(inferred: Inference, indices: memoryview, index_options: IndexOptions) -> Indices:
-    """Bind indices and their index_options for kernels."""
+    """Bind indices and their out-of-bounds mode for kernels."""
     filling = (
         bind.repeat_fill_value(inferred.plan, inferred.fill_bytes)
         if index_options.may_skip_tuples

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, FlatSource
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct, tuning
 from ndtool.errors import ResourceError, argument_name, format_size
 from ndtool.machine import memory
@@ -123,7 +123,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
         nbytes += max(call.threads, _concurrent_chunks(call, concurrency)) * chunk_bytes
-    if gathers and (not isinstance(data, FlatSource) or data.local_range is None):
+    if gathers and (not isinstance(data, ContiguousSource) or data.local_range is None):
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
@@ -162,7 +162,9 @@ def external_plan(
 
 def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
     """Whether an input or the output has chunks."""
-    inputs_chunked = any(not isinstance(source, FlatSource) for source in call.sources.values())
+    inputs_chunked = any(
+        not isinstance(source, ContiguousSource) for source in call.sources.values()
+    )
     return inputs_chunked or out.is_chunked
 
 
@@ -176,15 +178,15 @@ def _partition_chunked(
     data, rows = call.sources["data"], rows_in(call, out)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    if isinstance(data, FlatSource) and not _is_partitionable(data):
+    if isinstance(data, ContiguousSource) and not _is_partitionable(data):
         if limit is not None:
             _require_partitionable(call, data, allowed)
-        return None, "data cannot be read in parts"
+        return None, "data cannot be partitioned: not a local file or store in C order"
     if not rows.tuples or not rows.width or rows.row_count < 2:
         return None, "nothing is accessed at random"
     chunk_bytes = (
         PAGE + rows.width
-        if isinstance(data, FlatSource)
+        if isinstance(data, ContiguousSource)
         else prod(metadata["data"].block_shape) * out.dtype.itemsize
     )
     assembled = metadata["data"].nbytes
@@ -249,11 +251,11 @@ def _for_chunks(
 
 
 def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
-    """Return the rows of a call, with linear indices if data and output are flat."""
+    """Return the rows of a call, with linear indices if data and output are contiguous."""
     from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
-    flat = isinstance(call.sources["data"], FlatSource) and (gathers or not out.is_chunked)
+    flat = isinstance(call.sources["data"], ContiguousSource) and (gathers or not out.is_chunked)
     return rows_of(call.inference, flat)
 
 
@@ -283,12 +285,12 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     """Return the partitioning of a run on flat arrays, None if direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    assert isinstance(data, FlatSource), "no array has chunks"
+    assert isinstance(data, ContiguousSource), "no array has chunks"
     local_range = data.local_range
     if local_range is None or not _is_partitionable(data):
         if limit is not None:
             _require_partitionable(call, data, allowed)
-        return None, "data cannot be read in parts"
+        return None, "data cannot be partitioned: not a local file or store in C order"
     is_constant = isinstance(data, Constant)
     if is_constant and not call.inference.scatters:
         return None, "data are one value"
@@ -347,13 +349,13 @@ def is_bounded(call: OpenCall) -> bool:
     return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
 
 
-def _is_partitionable(data: FlatSource) -> bool:
-    """Whether partitions of flat data are byte ranges of a local file."""
+def _is_partitionable(data: ContiguousSource) -> bool:
+    """Whether partitions of contiguous data are byte ranges of a local file."""
     is_transposed = data.metadata.order == "F" and len(data.metadata.shape) > 1
     return data.local_range is not None and not is_transposed
 
 
-def _require_partitionable(call: OpenCall, data: FlatSource, allowed: int) -> None:
+def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int) -> None:
     """Raise ResourceError if data that cannot be partitioned do not fit in memory.
 
     A gather of few tuples needs only their pages in memory.

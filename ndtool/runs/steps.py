@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import FlatSource
+from ndtool.arrays.source import ContiguousSource
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError
 from ndtool.formats import outputs
@@ -43,7 +43,7 @@ def do_nothing(_: Any) -> None:
     """Ignore a phase, or a bounds report."""
 
 
-class Prepared(NamedTuple):
+class PreparedRun(NamedTuple):
     """A planned run, with validated indices if execution is direct.
 
     output: None if the output goes to no file. validated: None for external execution, which
@@ -100,7 +100,7 @@ def resolve_output(call: OpenCall) -> Output | None:
 
 
 @contextmanager
-def prepare(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
+def prepare(call: OpenCall, output: Output | None) -> Iterator[PreparedRun]:
     """Plan a run and, unless it is external, validate its indices.
 
     Raises BoundsError if an index is out of bounds and the mode does not allow that.
@@ -114,7 +114,7 @@ def prepare(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
         planned = plan.choose(call, limit, output)
         validates = planned.partitioning is None or output is None
         validated = operands.validate(call) if validates else None
-        yield Prepared(call, output, planned, validated, _execution(call, planned, validated))
+        yield PreparedRun(call, output, planned, validated, _execution(call, planned, validated))
 
 
 def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Execution:
@@ -128,7 +128,7 @@ def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Ex
     return lambda sink, progress, _, dry: function(validated, sink, progress, dry)
 
 
-def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prepared:
+def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> PreparedRun:
     """Connect to a cluster until the stack is closed, and plan a run on it."""
     from ndtool.runs.executors import dask
     from ndtool.runs.external import distributed
@@ -152,10 +152,10 @@ def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack
     execution = partial(
         distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, retry_log
     )
-    return Prepared(call, output, planned, None, execution, abandoned, retry_log)
+    return PreparedRun(call, output, planned, None, execution, abandoned, retry_log)
 
 
-def dry_run(run: Prepared) -> Outcome:
+def dry_run(run: PreparedRun) -> Outcome:
     """Do what `execute` does before it writes the first byte, then remove the files.
 
     The same code creates the output and the temporary files and reserves their space, so that a
@@ -183,7 +183,7 @@ def dry_run(run: Prepared) -> Outcome:
 
 
 def execute(
-    run: Prepared,
+    run: PreparedRun,
     progress: ProgressCallback = ignore_progress,
     companions: Sequence[Sink] = (),
     phase: Callable[[str], object] = do_nothing,
@@ -212,7 +212,7 @@ def execute(
     return _outcome(run, sink.preserved, reports)
 
 
-def outcome_without_output(run: Prepared) -> Outcome:
+def outcome_without_output(run: PreparedRun) -> Outcome:
     """Return the outcome of a run whose output is displayed instead of written."""
     return _outcome(run, None, [])
 
@@ -224,7 +224,7 @@ def run(call: OpenCall, progress: ProgressCallback = ignore_progress) -> Outcome
 
 
 def _outcome(
-    run: Prepared, preserved: tuple[str, ...] | None, reports: list[BoundsError]
+    run: PreparedRun, preserved: tuple[str, ...] | None, reports: list[BoundsError]
 ) -> Outcome:
     for report in reports:
         inference.name_inputs(report, run.call.inference.inputs)
@@ -233,7 +233,7 @@ def _outcome(
     return Outcome(run.plan, preserved, bounds_report, resumed, warnings(run, bounds_report))
 
 
-def warnings(run: Prepared, bounds_report: BoundsError | None = None) -> list[str]:
+def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list[str]:
     """Return warnings about a run's indices, and about why nothing is resumed.
 
     bounds_report: the bounds report; by default that of the validation.
@@ -257,7 +257,7 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
     """Return the bytes of the indices if they are available without loading or copying."""
     source = call.sources["indices"]
     if (
-        not isinstance(source, FlatSource)
+        not isinstance(source, ContiguousSource)
         or source.local_range is None
         or source.metadata.order != "C"
     ):

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     IndexArray = NDArray[np.int64]
 
-SLAB = 1 << 18  # index components that are processed together
+BATCH_COMPONENTS = 1 << 18  # index components that are processed together
 GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
 MAX_FLAGS = 1 << 25  # maximum size of an IndexSet that is an array of flags
-_ARRAYS = 6  # arrays of SLAB int64 values that exist at a time
+_TEMPORARY_ARRAYS = 6  # arrays of SLAB int64 values that exist at a time
 
 
 def memory(metadata: ArrayMetadata) -> int:
@@ -36,7 +36,7 @@ def memory(metadata: ArrayMetadata) -> int:
         if metadata.is_chunked
         else metadata.nbytes // GRANULE
     )
-    return min(count, MAX_FLAGS) + _ARRAYS * 8 * SLAB
+    return min(count, MAX_FLAGS) + _TEMPORARY_ARRAYS * 8 * BATCH_COMPONENTS
 
 
 class TouchedByGather:
@@ -141,7 +141,7 @@ class TouchedByGather:
         k, tuples = len(self._indexed_axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
         position_strides = layouts.contiguous_strides(self._positions, 1)
-        step = max(1, SLAB // k)
+        step = max(1, BATCH_COMPONENTS // k)
         for first in range(0, tuples, step):
             tuple_indices = np.arange(first, min(first + step, tuples))
             slab = values[self._stored_rows(tuple_indices)]
@@ -179,7 +179,7 @@ class IndexSet:
             return
         self._batches.append(np.unique(indices))
         self._unmerged_count += len(self._batches[-1])
-        if self._unmerged_count > max(self._merged_count, SLAB):
+        if self._unmerged_count > max(self._merged_count, BATCH_COMPONENTS):
             self._merge()
 
     def sorted_batches(self) -> Iterator[list[int]]:
@@ -187,14 +187,14 @@ class IndexSet:
         import numpy as np
 
         if self._flags is not None:
-            for first in range(0, self._count, SLAB):
-                flags = self._flags[first : first + SLAB]
+            for first in range(0, self._count, BATCH_COMPONENTS):
+                flags = self._flags[first : first + BATCH_COMPONENTS]
                 yield (np.flatnonzero(flags) + first).tolist()
         elif self._batches:
             self._merge()
             (sorted_indices,) = self._batches
-            for first in range(0, len(sorted_indices), SLAB):
-                yield sorted_indices[first : first + SLAB].tolist()
+            for first in range(0, len(sorted_indices), BATCH_COMPONENTS):
+                yield sorted_indices[first : first + BATCH_COMPONENTS].tolist()
 
     def _merge(self) -> None:
         import numpy as np

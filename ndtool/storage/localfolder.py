@@ -100,7 +100,7 @@ class LocalFolder:
         """Return no bytes, as for an empty file."""
         return b""
 
-    def change(self) -> str:
+    def describe_change(self) -> str:
         """Return "" unless the folder was replaced since it was opened."""
         try:
             current = os.stat(self.path)

@@ -170,7 +170,7 @@ class RemoteFile:
         self.version = version
         buffer.record(0, version.size or 0)
 
-    def change(self) -> str:
+    def describe_change(self) -> str:
         try:
             current = self._wait(failures.retry(self._reader.version))
         except InputError as exc:

@@ -103,7 +103,7 @@ class RemoteFolder:
         url = remote.join(self.url, key)
         return self._wait(self._fetch(remote.reader(url), start, stop, Version(), url))
 
-    def change(self) -> str:
+    def describe_change(self) -> str:
         """Return "": a prefix cannot be replaced."""
         return ""
 

@@ -73,7 +73,9 @@ class Upload:
         """Publish the object; OutputError if the current one may not be replaced."""
         signals.set_published(False)  # the upload may take long; the object is visible after it
         if self._must_match or not self._clobber:
-            self._require_unchanged(existing(self._writer.url, required=self._current is not None))
+            self._require_unchanged(
+                current_version(self._writer.url, required=self._current is not None)
+            )
         etag = self._current.etag if self._current else None
         condition: dict[str, str] = {}
         if self._must_match and etag:
@@ -125,7 +127,7 @@ class Upload:
         requests.wait(coroutine, self.path, OutputError)
 
 
-def existing(url: str, required: bool = True) -> Version | None:
+def current_version(url: str, required: bool = True) -> Version | None:
     """Return the version of the object at an output's URL, None if it does not exist.
 
     required: whether to raise an error if reads are not permitted, rather than return None.
@@ -133,7 +135,7 @@ def existing(url: str, required: bool = True) -> Version | None:
 
     async def version() -> Version | None:
         try:
-            return await object_writer.existing()
+            return await object_writer.current_version()
         except Exception as exc:
             if required or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
                 raise
@@ -175,7 +177,7 @@ class S3Writer:
         self._workers: list[asyncio.Future[None]] = []
         self._parts: dict[int, dict[str, Any]] = {}
 
-    async def existing(self) -> Version | None:
+    async def current_version(self) -> Version | None:
         """Return the object's version, None if it does not exist; OutputError without a bucket."""
         try:
             return await self._object.version()
@@ -315,7 +317,7 @@ class FsspecWriter:
         self.url = url
         self._object, self._fs, self._path = remote.FsspecObject(fs, path, url), fs, path
 
-    async def existing(self) -> Version | None:
+    async def current_version(self) -> Version | None:
         try:
             return await self._object.version()
         except FileNotFoundError:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.engines.process import EngineProcess
-from ndtool.analysis.oracle.blocks import flat_view, slices
+from ndtool.analysis.oracle.blocks import block_ranges, flat_view
 from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import (
@@ -262,7 +262,7 @@ class EngineCall:
             }
         fd = _create_file(array.nbytes, stack)
         flat = flat_view(records_as_void(array))
-        for span in slices(array.size, array.itemsize):
+        for span in block_ranges(array.size, array.itemsize):
             write_at(fd, span.start * array.itemsize, bits(native(flat[span])))
         return {**record, "fd": fd, "offset": 0, "order": "C"}
 
@@ -384,7 +384,7 @@ def _as_engine_array(array: NDArray[Any]) -> NDArray[Any]:
         return array if dtype.isbuiltin == 2 else array.view(dtype)
     result = np.ndarray(array.shape, dtype, tempfiles.allocate(array.nbytes, "temporary copy"))
     flat, target = flat_view(array), result.reshape(-1)
-    for span in slices(array.size, array.itemsize):
+    for span in block_ranges(array.size, array.itemsize):
         target[span] = native(flat[span])
     return result
 

@@ -57,13 +57,15 @@ class Call(NamedTuple):
 
     def require_reduction(self, engine: str, names: Iterable[str], needs_self: bool = True) -> bool:
         """Refuse a reduction that an engine lacks; needs_self: also without current values."""
-        _refuse(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
+        _refuse_if(
+            self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate"
+        )
         include_self = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
-        _refuse(
+        _refuse_if(
             self.reduction not in ("none", *names), f"{engine} has no reduction {self.reduction}"
         )
         without = f"{engine} has no reduction {self.reduction} without the current values"
-        _refuse(needs_self and not include_self, without)
+        _refuse_if(needs_self and not include_self, without)
         return include_self
 
     @property
@@ -118,7 +120,7 @@ def _numpy(_: Any, call: Call) -> Compute:
     return compute
 
 
-def _refuse(condition: object, reason: str) -> None:
+def _refuse_if(condition: object, reason: str) -> None:
     """Raise NotOfferedError if an engine does not support a call."""
     if condition:
         raise NotOfferedError(reason)
@@ -126,24 +128,24 @@ def _refuse(condition: object, reason: str) -> None:
 
 def _require_tuples(call: Call, engine: str) -> None:
     empty = call.operator.endswith("_nd") and not call.indices.shape[-1]
-    _refuse(empty, f"{engine} has no empty index tuples")
+    _refuse_if(empty, f"{engine} has no empty index tuples")
 
 
 def _torch(torch: Any, call: Call) -> Compute:
     """Call indexing, gather, index_put, scatter, scatter_reduce, or those of `_torch_scatter`."""
     torch.set_num_threads(call.threads)
-    _refuse(
+    _refuse_if(
         call.indices.dtype.name not in ("int32", "int64"),
         f"torch does not accept {call.indices.dtype} indices: int32, int64",
     )
     _require_tuples(call, "torch")
     axis, reduction = call.attributes.get("axis"), call.reduction
-    _refuse(call.batch_dims, "torch has no batch_dims")
-    _refuse(
+    _refuse_if(call.batch_dims, "torch has no batch_dims")
+    _refuse_if(
         call.operator == "scatter_nd" and reduction not in ("none", "add"),
         f"torch has no {reduction} for index tuples",
     )
-    _refuse(
+    _refuse_if(
         call.operator == "scatter" and call.indices.ndim != 1,
         f"torch has no {reduction} for indices of rank {call.indices.ndim}",
     )
@@ -202,12 +204,12 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
     """Call gather, gather_nd, take_along_axis or tensor_scatter_nd_update, _add and so on."""
     tf.config.threading.set_intra_op_parallelism_threads(call.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    _refuse(call.operator == "scatter_elements", "tensorflow has no ScatterElements")
-    _refuse(
+    _refuse_if(call.operator == "scatter_elements", "tensorflow has no ScatterElements")
+    _refuse_if(
         call.operator == "scatter" and (call.axis or call.batch_dims),
         "tensorflow scatters along the first axis only",
     )
-    _refuse(
+    _refuse_if(
         call.operator == "scatter_nd" and call.batch_dims,
         "tensorflow has no batch_dims for updates",
     )
@@ -277,7 +279,7 @@ def _openvino(ov: Any, call: Call) -> Compute:
     elif call.batch_dims:
         raise NotOfferedError("openvino has no batch_dims for updates")
     elif call.operator == "scatter":
-        _refuse(reduction != "none", f"ScatterUpdate has no {call.reduction}")
+        _refuse_if(reduction != "none", f"ScatterUpdate has no {call.reduction}")
         node = ops.scatter_update(*inputs, axis)
     elif call.operator == "scatter_nd":
         call.require_reduction("ScatterNDUpdate", (*_REDUCTIONS, "sub"))
@@ -310,9 +312,9 @@ def _onnx(_: Any, call: Call) -> Compute:
 
 def _model(call: Call) -> Any:
     """Return a model of one node, of the newest operator version that ndtool knows."""
-    _refuse(not call.version, f"ONNX has no {call.title}")
+    _refuse_if(not call.version, f"ONNX has no {call.title}")
     call.require_reduction("ONNX", _REDUCTIONS)
-    _refuse(
+    _refuse_if(
         call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
     )
     try:
@@ -338,7 +340,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 def _array(description: dict[str, Any], engine: str) -> Array:
     """Map an input, copy-on-write, and align it."""
     dtype, shape = _dtype(description["dtype"]), tuple(description["shape"])
-    _refuse(
+    _refuse_if(
         dtype.kind == "V" and dtype.isbuiltin != 2 and engine != "numpy",
         f"{engine} has no {description['type']}",
     )

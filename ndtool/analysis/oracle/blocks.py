@@ -51,7 +51,7 @@ def elements_blocks(
         )
 
 
-def plain_blocks(
+def axis_blocks(
     data: Array,
     indices: Array,
     axis: int,
@@ -99,7 +99,7 @@ def flat_view(array: Array) -> Any:
     return array.reshape(-1) if array.flags.c_contiguous or squeezed.ndim > 32 else squeezed.flat
 
 
-def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> Iterator[slice]:
+def block_ranges(count: int, itemsize: int, progress: ProgressCallback = silent) -> Iterator[slice]:
     """Yield slices of `count` elements, each of at most BLOCK_BYTES bytes or one element."""
     step = max(1, BLOCK_BYTES // itemsize)
     for start in range(0, count, step):

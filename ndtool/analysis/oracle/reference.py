@@ -26,13 +26,13 @@ from ndtool.analysis.oracle.blocks import (
     IndexResolver,
     Position,
     ProgressCallback,
+    axis_blocks,
+    block_ranges,
     elements_blocks,
     flat_view,
     nd_blocks,
-    plain_blocks,
     portion,
     silent,
-    slices,
 )
 from ndtool.analysis.oracle.caches import tensor_scatter as tensor_scatter
 from ndtool.analysis.oracle.refusals import Array, Combination, check_types, elements_axis, require
@@ -158,7 +158,7 @@ def gather(
         output,
         data,
         filling,
-        plain_blocks(data, indices, axis, b, bounds, portion(progress, 0.1, 1)),
+        axis_blocks(data, indices, axis, b, bounds, portion(progress, 0.1, 1)),
     )
 
 
@@ -197,7 +197,7 @@ def scatter(
         no_updates = np.empty((*indices.shape, 0), data.dtype)
         options: Any = {"out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives}
         scatter(empty_data, indices, no_updates, b, reduction, b, duplicates="error", **options)
-    blocks = plain_blocks(data, indices, axis, b, bounds, portion(progress, 0.2, 1))
+    blocks = axis_blocks(data, indices, axis, b, bounds, portion(progress, 0.2, 1))
     return update_slices(output, updates, combination, blocks, axis + 1, slice(b, axis))
 
 
@@ -278,6 +278,6 @@ def _copy_slices(output: Array, data: Array, filling: bytes, blocks: Blocks) -> 
 def _copy(data: Array, allocate: Allocator, progress: ProgressCallback) -> Array:
     output = allocate(data.shape, data.dtype)
     data_bytes, output_bytes = flat_view(as_bytes(data)), flat_view(as_bytes(output))
-    for span in slices(data.size, data.itemsize, progress):
+    for span in block_ranges(data.size, data.itemsize, progress):
         output_bytes[span] = data_bytes[span]
     return output

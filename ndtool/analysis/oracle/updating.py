@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from ndtool.analysis.oracle.blocks import Blocks, Index, Position, flat_view, slices
+from ndtool.analysis.oracle.blocks import Blocks, Index, Position, block_ranges, flat_view
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, mean, native
 from ndtool.analysis.oracle.refusals import Array, Combination
 from ndtool.errors import DuplicatesError
@@ -77,7 +77,7 @@ def _reduce(
     for _, selected in blocks:
         applied = [n for n, coordinates in enumerate(selected) if coordinates is not None]
         rows = _linear_indices([selected[n] or () for n in applied], leading)
-        for columns in slices(width, output.itemsize):  # several only if a block has one slice
+        for columns in block_ranges(width, output.itemsize):
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
             block_updates = flat[first : first + prod(shape)].reshape(shape)[applied]
             for span in _distinct_spans(rows):
@@ -112,7 +112,7 @@ def _divide(output_slices: Array, counts: Array, include_self: bool) -> None:
     """Divide sums by the counts of their terms, a slice at a time."""
     for row in np.flatnonzero(counts):
         count = np.array(int(counts[row]) + include_self)
-        for columns in slices(output_slices.shape[1], output_slices.itemsize):
+        for columns in block_ranges(output_slices.shape[1], output_slices.itemsize):
             with np.errstate(all="ignore"):
                 output_slices[row, columns] = mean(native(output_slices[row, columns]), count)
 

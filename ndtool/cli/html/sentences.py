@@ -60,7 +60,7 @@ class Sentences:
         ]
         if (omitted := self._drawing.updates[position] - len(steps)) > 0:
             steps.insert(len(steps) // 2, f"{omitted} more")
-        return [self._named_element("data", position), *steps]
+        return [self._element_with_value("data", position), *steps]
 
     def _update_signs(self) -> Iterator[str]:
         """Yield the sign of each update of an element, such as +; the first may have =."""
@@ -68,7 +68,10 @@ class Sentences:
         return chain([first], repeat(later))
 
     def _output_sentence(self, position: Position) -> str:
-        links, element = self._links["output", position], self._named_element("output", position)
+        links, element = (
+            self._links["output", position],
+            self._element_with_value("output", position),
+        )
         if not self._scatters:
             return f"{element} from {self._source(links[0])}"
         current, *update_steps = self.sources(position)
@@ -96,12 +99,16 @@ class Sentences:
         return f"{element}: {'; '.join([current, *update_steps])}"
 
     def _data_sentence(self, position: Position) -> str:
-        links, element = self._links["data", position], self._named_element("data", position)
+        links, element = self._links["data", position], self._element_with_value("data", position)
         if "output" not in self._drawing.grids:
             selector = self._join_names([self._tuple_text(link.tuple_index) for link in links])
-            return self._limited_claim(element, links, f"is selected by {selector or 'no index'}")
+            return self._drawn_elements_sentence(
+                element, links, f"is selected by {selector or 'no index'}"
+            )
         if not self._scatters:
-            return self._limited_claim(element, links, f"goes to {self._output_names(links)}")
+            return self._drawn_elements_sentence(
+                element, links, f"goes to {self._output_names(links)}"
+            )
         update_links = self._links["output", position][1:]
         if not update_links:
             return f"{element} is unchanged in {element_name('output', position)}"
@@ -118,7 +125,10 @@ class Sentences:
 
     def _indices_sentence(self, cell: Position) -> str:
         tuple_index, j = self._component_of_cell[cell]
-        drawn, element = self._drawing.tuples[tuple_index], self._named_element("indices", cell)
+        drawn, element = (
+            self._drawing.tuples[tuple_index],
+            self._element_with_value("indices", cell),
+        )
         if j in drawn.out_of_bounds:
             lowest, highest = self._drawing.valid_ranges[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
@@ -136,17 +146,24 @@ class Sentences:
         links = self._links["tuple_index", tuple_index]
         if "output" not in self._drawing.grids:
             selected = self._join_names([element_name("data", link.data or ()) for link in links])
-            return self._limited_claim(element, links, f"selects {selected}")
+            return self._drawn_elements_sentence(element, links, f"selects {selected}")
         if not self._scatters:
-            return self._limited_claim(element, links, f"is used for {self._output_names(links)}")
+            return self._drawn_elements_sentence(
+                element, links, f"is used for {self._output_names(links)}"
+            )
         applied = self._join_names([element_name("updates", link.updates or ()) for link in links])
         claim = f"applies {applied or 'nothing'} to {self._output_names(links)}"
-        return self._limited_claim(element, links, claim)
+        return self._drawn_elements_sentence(element, links, claim)
 
     def _updates_sentence(self, position: Position) -> str:
-        links, element = self._links["updates", position], self._named_element("updates", position)
+        links, element = (
+            self._links["updates", position],
+            self._element_with_value("updates", position),
+        )
         if not links:
-            return self._limited_claim(element, links, "is dropped: its index is out of bounds")
+            return self._drawn_elements_sentence(
+                element, links, "is dropped: its index is out of bounds"
+            )
         (link,) = links
         selector = self._selected_by(link)
         if link.output is None:
@@ -163,13 +180,13 @@ class Sentences:
             suffix = "; a later update overwrites it"
         return f"{element} goes to {element_name('output', link.output)}, {selector}{suffix}"
 
-    def _limited_claim(self, element: str, links: Sequence[Link], claim: str) -> str:
+    def _drawn_elements_sentence(self, element: str, links: Sequence[Link], claim: str) -> str:
         """Return a sentence, which in an excerpt is limited to the drawn elements."""
         if self._drawing.is_complete:
             return f"{element} {claim}"
         return f"{element} {claim}, of the drawn elements" if links else element
 
-    def _named_element(self, role: str, position: Position) -> str:
+    def _element_with_value(self, role: str, position: Position) -> str:
         grid = self._drawing.grids[role]
         element = element_name(role, position)
         if grid.elements is None:
@@ -194,7 +211,7 @@ class Sentences:
         return f"{text}, which is {self._names.tuple_text(drawn.normalized or ())}"
 
     def _named_update(self, link: Link) -> str:
-        return self._named_element("updates", link.updates or ())
+        return self._element_with_value("updates", link.updates or ())
 
     def _result_suffix(self, link: Link) -> str:
         if link.result is None or self._reduction == "none":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource, parquet
@@ -41,7 +41,7 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
 
 def open_source(
     storage: File, name: str, path: str, member: str | None
-) -> FlatSource | ColumnsSource:
+) -> ContiguousSource | ColumnsSource:
     """Open the selected columns, or the only column; closing the source closes the file."""
     table = Table(storage, path)
     with library_errors(path):
@@ -51,7 +51,7 @@ def open_source(
         if position is None:
             return ColumnsSource(name, path, member, table, storage)
     byte_range = storage.byte_range(position, metadata.nbytes, name)
-    return FlatSource(name, metadata, byte_range, storage)
+    return ContiguousSource(name, metadata, byte_range, storage)
 
 
 class Table:

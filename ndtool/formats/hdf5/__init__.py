@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, Source
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
 from ndtool.formats.decoding import library_errors
@@ -106,7 +106,7 @@ def _open_dataset(storage: File, name: str, label: str, start: int, dataset: Any
         else:
             _require_in_file(storage, dataset, metadata, label, layout.position)
             byte_range = storage.byte_range(layout.position, metadata.nbytes, label)
-        return FlatSource(name, metadata, byte_range, storage, warning)
+        return ContiguousSource(name, metadata, byte_range, storage, warning)
 
 
 def _read_compact(dataset: Any, metadata: ArrayMetadata) -> bytes:

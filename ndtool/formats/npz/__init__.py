@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, NdtoolError, OutputError, printable
 from ndtool.formats import members, npy
 from ndtool.formats.npz import directory, writer
@@ -38,7 +38,7 @@ def array_names(storage: LocalFile, path: str) -> list[str]:
     return [member.name for member in directory.members(storage.peek, storage.size, path)]
 
 
-def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
     archive_member = _choose(storage, path, member)
     label = f"{path}:{archive_member.name}"
@@ -52,7 +52,7 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
         header, buffer = directory.inflate(storage.peek, archive_member, label)
         byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
     warning = trailing_bytes_warning(label, archive_member.size - header.offset - header.nbytes)
-    return FlatSource(name, npy.metadata_of(header), byte_range, storage, warning)
+    return ContiguousSource(name, npy.metadata_of(header), byte_range, storage, warning)
 
 
 def _with_crc_check(

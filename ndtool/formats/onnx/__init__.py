@@ -8,8 +8,8 @@ from typing import Any, NoReturn, TypeGuard
 
 from ndtool.arrays.source import (
     ArrayMetadata,
+    ContiguousSource,
     DeclaredType,
-    FlatSource,
     MemberInfo,
     ModelInfo,
     OperatorNode,
@@ -161,7 +161,7 @@ def _parse_attribute(message: Message) -> tuple[str, Any]:
     return name, value
 
 
-def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a tensor, the only one if none is named; closing the source closes the file."""
     value = _choose(storage, path, member)
     label = f"{path}:{value.member}"

@@ -1,6 +1,6 @@
 """The .pb format: a file of one ONNX TensorProto."""
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
@@ -46,7 +46,7 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
     return [tensordata.entry(tensor, path, tensor.name or None, storage.size, folder, "tensor")]
 
 
-def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open the single tensor; closing the source closes the file."""
     tensor = _tensor(storage, name, member)
     return tensordata.open_tensor(storage, name, name, Folder(path, storage), tensor, "tensor")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.engine import packing
 from ndtool.errors import InputError, NdtoolError, printable, redact_urls
 from ndtool.formats.decoding import iter_blocks, join_blocks
@@ -31,8 +31,8 @@ class CombinedStorage:
     def __init__(self, model: LocalFile, data: File) -> None:
         self._files = (model, data)
 
-    def change(self) -> str:
-        return next((change for file in self._files if (change := file.change())), "")
+    def describe_change(self) -> str:
+        return next((change for file in self._files if (change := file.describe_change())), "")
 
     def fingerprint(self) -> Fingerprint:
         entries = [file.fingerprint() for file in self._files]
@@ -107,7 +107,7 @@ def _refuse(label: str, text: str) -> NoReturn:
 
 def open_tensor(
     storage: LocalFile, name: str, label: str, folder: Folder, tensor: Tensor, kind: str
-) -> FlatSource:
+) -> ContiguousSource:
     """Open a tensor; closing the source closes the file. label: the tensor's name in messages."""
     path, start = _location(tensor, label, folder)
     metadata = _metadata(tensor, kind, path, start)
@@ -120,12 +120,12 @@ def open_tensor(
         except BaseException:
             data.close()
             raise
-        return FlatSource(name, metadata, byte_range, CombinedStorage(storage, data))
+        return ContiguousSource(name, metadata, byte_range, CombinedStorage(storage, data))
     if tensor.decode_reason:
         byte_range = _decode(tensor, _read_values(tensor.values), label)
     else:
         byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
-    return FlatSource(name, metadata, byte_range, storage)
+    return ContiguousSource(name, metadata, byte_range, storage)
 
 
 def entry(

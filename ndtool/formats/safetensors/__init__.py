@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import DtypeError, InputError, printable
 from ndtool.formats import members
 from ndtool.formats.decoding import iter_blocks, join_blocks
@@ -48,13 +48,15 @@ def metadata_of(header: Header, tensor: Tensor) -> ArrayMetadata:
     return ArrayMetadata(tensor.dtype, tensor.shape, "C", tensor.shape, notes)
 
 
-def open_source(storage: File, name: str, path: str, member: str | None) -> FlatSource:
+def open_source(storage: File, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a tensor, the only one if none is named; closing the source closes the file."""
     header = headers.read_file_header(storage, path)
     return open_tensor(storage, name, header, choose(header, path, member), path)
 
 
-def open_tensor(storage: File, name: str, header: Header, tensor: Tensor, path: str) -> FlatSource:
+def open_tensor(
+    storage: File, name: str, header: Header, tensor: Tensor, path: str
+) -> ContiguousSource:
     """Open a tensor of a file; closing the source closes the file."""
     label = f"{path}:{tensor.name}"
     try:
@@ -69,7 +71,7 @@ def open_tensor(storage: File, name: str, header: Header, tensor: Tensor, path: 
 
         elements = packing.unpack_blocks(iter_blocks(byte_range.load()), tensor.bits)
         byte_range = join_blocks(elements, metadata.nbytes, label)
-    return FlatSource(name, metadata, byte_range, storage)
+    return ContiguousSource(name, metadata, byte_range, storage)
 
 
 def choose(header: Header, path: str, name: str | None) -> Tensor:

@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, format_value, printable
 from ndtool.formats import safetensors
 from ndtool.formats.safetensors import headers
@@ -60,7 +60,7 @@ def _shard_entries(storage: File, path: str, file: str, names: list[str]) -> lis
         return [MemberInfo(f"{path}:{name}", name, None, None, 0, exc.message) for name in names]
 
 
-def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a tensor in its file, and close the index; closing the source closes the file."""
     weights = _weight_map(storage, path)
     member = safetensors.choose_name(path, member, weights)
@@ -111,7 +111,7 @@ def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
     if not weights:
         _refuse(path, f"it has no {_MAP_KEY}, the map from tensors to files")
     for name, file in weights.items():
-        if not _is_inside(file):
+        if not _is_safe_relative_path(file):
             _refuse(
                 path,
                 f"tensor {format_value(name)} is in {format_value(file)}, not in the index's"
@@ -120,7 +120,7 @@ def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
     return weights
 
 
-def _is_inside(file: str) -> bool:
+def _is_safe_relative_path(file: str) -> bool:
     """Whether a file name is a relative path without `..`."""
     components = file.split("/")
     if locations.is_url(file):

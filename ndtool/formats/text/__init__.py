@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats.streams import Stream
 from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
@@ -76,18 +76,18 @@ def _entry(storage: File, path: str, member: str | None, options: TextOptions) -
 
 def open_source(
     storage: File, name: str, path: str, member: str | None, options: TextOptions = DEFAULT_OPTIONS
-) -> FlatSource:
+) -> ContiguousSource:
     """Parse the selected columns, or all columns; closing the source closes the file."""
     metadata, buffer = _parse(lambda: _open_text(storage, path), path, member, options, path)
-    return FlatSource(name, metadata, ByteRange(buffer), storage)
+    return ContiguousSource(name, metadata, ByteRange(buffer), storage)
 
 
-def read_stream(stream: Stream, member: str | None, options: TextOptions) -> FlatSource:
+def read_stream(stream: Stream, member: str | None, options: TextOptions) -> ContiguousSource:
     """Parse a stream up to its end."""
     label = stream.begin()
     if options.dtype is not None or options.integers:
         metadata, buffer = _parse(lambda: stream.read_bytes, "", member, options, label)
-        return FlatSource(stream.name, metadata, ByteRange(buffer))
+        return ContiguousSource(stream.name, metadata, ByteRange(buffer))
     spool = Spool(options.directory)  # text may be read twice, as its type depends on all numbers
     while block := stream.read_bytes(BLOCK_SIZE):
         spool.write(block)
@@ -97,7 +97,7 @@ def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Fla
         return sequential_reader(lambda start, n: bytes(copy[start : start + n]), 0)
 
     metadata, buffer = _parse(open_text, "", member, options, label)
-    return FlatSource(stream.name, metadata, ByteRange(buffer))
+    return ContiguousSource(stream.name, metadata, ByteRange(buffer))
 
 
 def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> MemberInfo:

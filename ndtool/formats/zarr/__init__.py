@@ -149,7 +149,7 @@ class ZarrSource:
         return raw
 
     def require_unchanged(self) -> None:
-        change = self._storage.change()
+        change = self._storage.describe_change()
         if not change and self._metadata_fingerprint() != self._initial_metadata:
             change = "changed during the run"
         if not change and self._current_fingerprints() != self._fingerprints:

@@ -138,11 +138,11 @@ class _LocalStore:
             raise OutputError(f"{printable(self.path)} {change} during the run")
         for group in self._groups:
             if hierarchy.is_consolidated(storage := LocalFolder(group)):
-                unpublished = {
+                new_metadata = {
                     os.path.relpath(path, group): raw for path, raw in self._metadata.items()
                 }
                 with _group_errors(group):
-                    name, body = hierarchy.consolidate(storage, unpublished)
+                    name, body = hierarchy.consolidate(storage, new_metadata)
                 self._consolidate(group, name, body)
 
     def _consolidate(self, group: str, name: str, body: bytes) -> None:

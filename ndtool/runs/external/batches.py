@@ -62,7 +62,7 @@ class SpilledTuples:
 
     def batches(self, first: int, stop: int) -> Iterator[Batch]:
         """Yield tuples first..stop in batches of up to a block."""
-        return batches(self._tuples, first, stop, self._partitioning.block)
+        return batches(self._tuples, first, stop, self._partitioning.block_tuples)
 
     def read_local(self, batch: Batch, buffer: memoryview) -> None:
         """Read the row indices of a batch, local to the group."""

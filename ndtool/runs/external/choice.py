@@ -95,8 +95,8 @@ def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
     """
     for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
         for partitioning in _partitionings_by_levels(partition, 1 << power):
-            block = partitioning.block * multiplier
-            yield partitioning._replace(block=block, in_memory=0, index_bytes=0).fit_to(0)
+            block = partitioning.block_tuples * multiplier
+            yield partitioning._replace(block_tuples=block, in_memory=0, index_bytes=0).fit_to(0)
 
 
 def _cheapest(
@@ -140,13 +140,15 @@ def reread_bytes(
             if (
                 rows.period * rows.repeats == rows.tuples
             ):  # one group: a period is read once a block
-                read = ends * min(partitioning.block, rows.period) + min(
+                read = ends * min(partitioning.block_tuples, rows.period) + min(
                     partitioning.tuples(ends), rows.period
                 )
             reread += (
                 read + 2 * partitioning.blocks * (unit - 1)
             ) * rows.tuple_bytes - metadata.nbytes
         else:
-            divided = ends - ends * partitioning.block // lcm(partitioning.block, unit)
+            divided = ends - ends * partitioning.block_tuples // lcm(
+                partitioning.block_tuples, unit
+            )
             reread += divided * unit * (metadata.nbytes // rows.tuples)
     return reread

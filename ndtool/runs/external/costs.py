@@ -81,7 +81,7 @@ class StoredArray(NamedTuple):
         if slab == 1:
             return 0
         ends = partitioning.blocks - 1
-        divided = ends - ends * partitioning.block // lcm(partitioning.block, slab)
+        divided = ends - ends * partitioning.block_tuples // lcm(partitioning.block_tuples, slab)
         boxes = 2 * len(self.shape) - 1  # that cover a range with any start and stop
         return divided * -(-chunks * slab // max(1, prod(self.shape))) * boxes
 
@@ -186,14 +186,14 @@ class CostModel(NamedTuple):
             trailer = (8 * (partitioning.fan_out(depth) + 1) + REPORT_BYTES) * self.has_shared_spill
             per_tuple = partitioning.spilled_per_tuple(depth)
             spilled[phase_name("split", depth)] = SpilledPhase(
-                self._block_count(depth), partitioning.block, rows.tuples, per_tuple, trailer
+                self._block_count(depth), partitioning.block_tuples, rows.tuples, per_tuple, trailer
             )
         if partitioning.gathers:
             count, mean = partitioning.partitions, -(-rows.tuples // partitioning.partitions)
             spilled["sweep"] = SpilledPhase(min(count, rows.tuples), mean, rows.tuples, rows.width)
             for depth in range(1, partitioning.levels):
                 spilled[phase_name("replay", depth)] = SpilledPhase(
-                    self._block_count(depth), partitioning.block, rows.tuples, rows.width
+                    self._block_count(depth), partitioning.block_tuples, rows.tuples, rows.width
                 )
         return spilled
 
@@ -237,7 +237,7 @@ class CostModel(NamedTuple):
         if partitioning.gathers:
             segments = self._segment_count(partitioning.levels)
             segment_tuples = max(1, -(-partitioning.rows.tuples // segments))  # tuples of one
-            concurrency = max(1, min(MAX_SEGMENTS, partitioning.block // segment_tuples))
+            concurrency = max(1, min(MAX_SEGMENTS, partitioning.block_tuples // segment_tuples))
             batches = -(-segments // partitioning.partitions // concurrency)
             requests += self._write_requests("sweep", batches)
             written = self._file_bytes("sweep")
@@ -381,7 +381,7 @@ class SpilledPhase(NamedTuple):
             spillfiles.OBJECT_BYTES,
             self.tuples - (self.segments - 1) * self.segment_tuples,
         )
-        if not self.trailer or last <= 0:  # segments of any sizes
+        if not self.trailer or last <= 0:  # segments of any size
             return (self.nbytes + self.segments * self.trailer) // size + self.segments
         objects, last_objects = (
             -(-(n * self.per_tuple + self.trailer) // size) for n in (self.segment_tuples, last)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import FlatSource, Source
+from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
@@ -38,7 +38,7 @@ from ndtool.runs.plan import Plan
 from ndtool.storage import descriptors, locations
 
 CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a failed run
-REMOTE_CLOSE_TIMEOUT = 10  # at URLs, where objects written after the cleanup would remain
+REMOTE_CLOSE_TIMEOUT = 10  # seconds; objects written after the cleanup would remain
 TASKS_PER_SLOT = 3  # minimum tasks of a phase for each thread, if chunks are small enough
 
 
@@ -53,7 +53,7 @@ def worker_locations(
         source = sources[role]
         is_literal = argument.lstrip()[:1] == "[" and role == "indices"
         is_literal = is_literal or isinstance(source, Constant)
-        if isinstance(source, FlatSource) and not is_literal:
+        if isinstance(source, ContiguousSource) and not is_literal:
             if (
                 not source.is_reopenable
                 or source.local_range is None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.external.partitioning import Partitioning
 
-WORKERS = (1, 10, 100, 1000)
+WORKER_COUNTS = (1, 10, 100, 1000)
 
 
 def cost_model_for(
@@ -67,7 +67,7 @@ def estimates(run: CostModel, phases: list[Costs], prices: Prices) -> list[Estim
     """Return the time and price of a run for each number of workers in WORKERS."""
     machine, results = STORE if run.is_remote else DISK, list[Estimate]()
     requests_price = dollars(phases, prices) if run.is_remote else 0.0
-    for workers in WORKERS:
+    for workers in WORKER_COUNTS:
         duration = run_seconds(run, phases, machine, workers)
         price = requests_price + workers * duration / 3600 * prices.machine_hour
         results.append(Estimate(workers, *(float(f"{figure:.4g}") for figure in (duration, price))))

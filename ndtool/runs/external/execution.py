@@ -19,7 +19,7 @@ from ndtool.arrays.boxes import (
 )
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import ArrayMetadata, FlatSource
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct
 from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
@@ -121,7 +121,7 @@ def arrays(
         source = call.sources[role]
         if isinstance(source, Constant) and role == "data":
             return ConstantReader(source, axes_shape)
-        if not isinstance(source, FlatSource):
+        if not isinstance(source, ContiguousSource):
             return GridReader(source, len(axes_shape), partitioning.concurrency)
         loaded = operands.load(call, role, dry=role in unread)
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
@@ -175,7 +175,7 @@ def writes_complete_chunks(
     metadata = {role: source.metadata for role, source in call.sources.items()}
     units = units_of(call.inference, metadata, output)
     if partitioning.gathers:
-        return partitioning.blocks == 1 or partitioning.block % units.written == 0
+        return partitioning.blocks == 1 or partitioning.block_tuples % units.written == 0
     return len(units.box) == len(partitioning.partition_shape) and all(
         step in (size, step // unit * unit)
         for size, step, unit in zip(

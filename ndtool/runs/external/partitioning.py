@@ -51,7 +51,7 @@ class Partitioning(NamedTuple):
 
     rows: Rows
     gathers: bool
-    block: int
+    block_tuples: int
     group_shapes: tuple[Shape, ...]
     in_memory: int
     chunk_bytes: int
@@ -73,7 +73,7 @@ class Partitioning(NamedTuple):
     @property
     def blocks(self) -> int:
         """The number of blocks of all tuples, and the maximum number of a group's blocks."""
-        return -(-self.rows.tuples // self.block)
+        return -(-self.rows.tuples // self.block_tuples)
 
     @property
     def partitions(self) -> int:
@@ -91,7 +91,7 @@ class Partitioning(NamedTuple):
         return prod(self.partition_shape) * self.rows.count_bytes
 
     @property
-    def ranges(self) -> int:
+    def max_ranges(self) -> int:
         """The maximum number of ranges of tuples of a partition."""
         return max(1, -(-self.rows.tuples // self.range_tuples)) if self.range_tuples else 1
 
@@ -115,7 +115,7 @@ class Partitioning(NamedTuple):
 
     def segment_tuples(self, depth: int) -> int:
         """Return the tuples of a segment of gathered rows of a group at a depth."""
-        return self.block if depth < self.levels else self.range_tuples or self.rows.tuples
+        return self.block_tuples if depth < self.levels else self.range_tuples or self.rows.tuples
 
     def local_bytes(self, depth: int) -> int:
         """Return the bytes of a row index within a group at a depth."""
@@ -186,7 +186,7 @@ class Partitioning(NamedTuple):
             read = self.local_bytes(depth) if depth else entry
             moved = self.rows.width + self.local_bytes(depth + 1)
             per_tuple = max(per_tuple, read + 2 * moved + self.id_bytes(depth))
-        return min(self.block, self.rows.tuples) * per_tuple + 1024
+        return min(self.block_tuples, self.rows.tuples) * per_tuple + 1024
 
     @property
     def tables_bytes(self) -> int:
@@ -197,7 +197,7 @@ class Partitioning(NamedTuple):
         ]
         for depth in depths:
             children = self.groups(depth + 1)
-            segments = self.blocks if depth + 1 < self.levels else 2 * self.ranges
+            segments = self.blocks if depth + 1 < self.levels else 2 * self.max_ranges
             total += 16 * (children + 1) + 8 * (children + segments)
         if not self.gathers:
             return total + max(map(add, [0, *child_offsets_bytes], child_offsets_bytes), default=0)
@@ -247,17 +247,17 @@ class Partitioning(NamedTuple):
             return self
         mean = -(-self.rows.tuples // self.partitions)
         range_tuples = HOT_FACTOR * max(
-            self.block, mean, self.partition_bytes // self.spilled_per_tuple(self.levels - 1)
+            self.block_tuples, mean, self.partition_bytes // self.spilled_per_tuple(self.levels - 1)
         )
         return self._replace(range_tuples=range_tuples if range_tuples < self.rows.tuples else 0)
 
     def tuples(self, block: int) -> int:
         """Return the number of tuples of a block of all tuples."""
-        return min(self.block, self.rows.tuples - block * self.block)
+        return min(self.block_tuples, self.rows.tuples - block * self.block_tuples)
 
     def first_occurrences(self, block: int) -> tuple[int, int]:
         """Return the range of stored tuples that occur in a block for the first time."""
-        first = block * self.block
+        first = block * self.block_tuples
         return self.rows.count_stored(first), self.rows.count_stored(first + self.tuples(block))
 
     def box(self, number: int, depth: int | None = None) -> Box:

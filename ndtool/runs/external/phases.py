@@ -96,7 +96,7 @@ def run(
         tables.write_splits()
 
     def add_rows(number: int, result: TaskResult) -> None:
-        partition, range_number = divmod(number, partitioning.ranges)
+        partition, range_number = divmod(number, partitioning.max_ranges)
         group = tables.group(levels, partition)
         if group.tuples:
             tables.add_segment(group, range_number, result.attempt)
@@ -165,7 +165,7 @@ def ignore(*_: object) -> None:
 
 def _ranges(partitioning: Partitioning, group: Group, combines: bool = False) -> range:
     """Return the numbers of the tasks for the ranges of a partition's tuples."""
-    first, count = group.number * partitioning.ranges, 1
+    first, count = group.number * partitioning.max_ranges, 1
     if partitioning.range_tuples and (partitioning.gathers or combines):
         count = max(1, -(-group.tuples // partitioning.range_tuples))
     return range(first, first + count)

@@ -91,7 +91,7 @@ def write_manifest(
         return False
     manifest = {
         "fingerprint": fingerprint,
-        "block": partitioning.block,
+        "block": partitioning.block_tuples,
         "group_shapes": partitioning.group_shapes,
         "range_tuples": partitioning.range_tuples,
     }  # fmt: skip
@@ -111,7 +111,7 @@ class AbandonedRun:
         self.fingerprint, self.reason = fingerprint, ""
         self.folder: SpillFolder | None = None
         self.resumed_tasks = {"split": 0}
-        self._first_splits: dict[int, TaskResult] = {}  # of the first level
+        self._first_level_results: dict[int, TaskResult] = {}  # of the first level
         self._sizes: dict[Segment, int] = {}
         if name := without_fingerprint(fingerprint):
             self.reason = f"changes of {argument_name(name)} cannot be detected"
@@ -135,7 +135,7 @@ class AbandonedRun:
     def partitioning(self, partitioning: Partitioning) -> Partitioning:
         """Return the partitioning of the abandoned run."""
         return partitioning._replace(
-            block=self._manifest["block"],
+            block_tuples=self._manifest["block"],
             group_shapes=tuple(map(tuple, self._manifest["group_shapes"])),
             range_tuples=self._manifest["range_tuples"],
         )
@@ -149,12 +149,12 @@ class AbandonedRun:
     def find_segments(self, partitioning: Partitioning) -> None:
         """Find the complete segments of the abandoned run."""
         self._sizes, self._partitioning = self._store.segments(), partitioning
-        self._first_splits = self._results(0, TableBuilder(partitioning, self._store))
-        self.resumed_tasks["split"] = len(self._first_splits)
+        self._first_level_results = self._results(0, TableBuilder(partitioning, self._store))
+        self.resumed_tasks["split"] = len(self._first_level_results)
 
     def splits(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed splits of groups at a depth, by task."""
-        results = self._results(depth, tables) if depth else self._first_splits
+        results = self._results(depth, tables) if depth else self._first_level_results
         self.resumed_tasks[phase_name("split", depth)] = len(results)
         return results
 
@@ -213,7 +213,7 @@ class AbandonedRun:
         partitioning = self._partitioning
         kind = segment.phase.rstrip("0123456789")
         depth = int(segment.phase[len(kind) :]) - 1 if kind == "replay" else partitioning.levels
-        segments = partitioning.blocks if kind == "replay" else partitioning.ranges
+        segments = partitioning.blocks if kind == "replay" else partitioning.max_ranges
         number, index = divmod(segment.number, segments)
         group, segment_tuples = tables.group(depth, number), partitioning.segment_tuples(depth)
         if index * segment_tuples >= group.tuples:

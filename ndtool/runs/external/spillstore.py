@@ -30,7 +30,7 @@ class Store:
         self, nbytes: int, in_memory: int, directories: Sequence[str], phases: dict[str, int]
     ) -> None:
         self._files: list[tuple[int, str]] = []  # descriptors, and names for messages
-        self._phases = phases
+        self._phase_offsets = phases
         self._tables: dict[str, memoryview] = {}
         self._in_memory = min(nbytes, in_memory)
         self._buffer = _allocate(self._in_memory)
@@ -52,7 +52,7 @@ class Store:
         return segment
 
     def write(self, segment: Segment, offset: int, view: memoryview) -> None:
-        start = self._phases[segment.phase] + segment.start + offset
+        start = self._phase_offsets[segment.phase] + segment.start + offset
         in_memory = max(0, min(len(view), self._in_memory - start))
         self._buffer[start : start + in_memory] = view[:in_memory]
         for (fd, name), position, first, stop in self._stripes(
@@ -67,13 +67,13 @@ class Store:
         pass  # no other run can resume it
 
     def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
-        first = self._phases[segment.phase] + segment.start + offset
+        first = self._phase_offsets[segment.phase] + segment.start + offset
         start = max(self._in_memory, first)
         for (fd, _), position, begin, stop in self._stripes(start, first + nbytes - start):
             descriptors.advise(fd, "WILLNEED", position, stop - begin)
 
     def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
-        start = self._phases[segment.phase] + segment.start + offset
+        start = self._phase_offsets[segment.phase] + segment.start + offset
         in_memory = max(0, min(len(buffer), self._in_memory - start))
         buffer[:in_memory] = self._buffer[start : start + in_memory]
         for (fd, name), position, first, stop in self._stripes(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Read a partition of data, and gather a range of its rows, or update and write it."""
-    partition, range_number = divmod(number, work.partitioning.ranges)
+    partition, range_number = divmod(number, work.partitioning.max_ranges)
     group = work.tables.group(work.partitioning.levels, partition)
     if work.partitioning.gathers:
         return _gather(work, group, number, range_number) if group.tuples else TaskResult(0)
@@ -43,7 +43,7 @@ def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:
 def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Combine a range of the updates of a hot partition, and spill the result."""
     partitioning, dtype = work.partitioning, work.inference.dtype
-    partition, range_number = divmod(number, partitioning.ranges)
+    partition, range_number = divmod(number, partitioning.max_ranges)
     group = work.tables.group(partitioning.levels, partition)
     row_count = partitioning.row_count(partition)
     first, stop = _tuple_range(work, group, range_number)
@@ -206,10 +206,10 @@ def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
     """Apply the combined updates of all ranges of a partition, each as updates of one large row."""
     partitioning, first_row = work.partitioning, memoryview(bytes(8))
     count = -(-group.tuples // partitioning.range_tuples)
-    slice_bytes = partitioning.block * partitioning.rows.width
+    slice_bytes = partitioning.block_tuples * partitioning.rows.width
     for range_number, attempt in enumerate(work.tables.attempts(group, count)):
         start = (group.segment + range_number) * partitioning.partition_bytes
-        number = group.number * partitioning.ranges + range_number
+        number = group.number * partitioning.max_ranges + range_number
         segment = spill.Segment("combine", number, start, attempt)
         for first in range(0, len(buffer), slice_bytes):
             rows = buffer[first : first + slice_bytes]

@@ -115,7 +115,7 @@ class Tables:
         self, depth: int, first: int, count: int, uses_next_segment: bool = False
     ) -> Iterator[Group]:
         """Yield consecutive groups; uses_next_segment: with the first segment of the next group."""
-        block = self._partitioning.block
+        block = self._partitioning.block_tuples
         if not depth:
             yield Group(0, 0, 0, self._partitioning.rows.tuples, block)
             return
@@ -141,7 +141,7 @@ class TableBuilder:
 
     def groups(self, depth: int) -> Iterator[Group]:
         """Yield the groups at a depth that have tuples."""
-        block, offsets = self._partitioning.block, self._offsets[depth]
+        block, offsets = self._partitioning.block_tuples, self._offsets[depth]
         for number in range(len(offsets) // 2 - 1):
             first, segment, stop, _ = offsets[2 * number : 2 * number + 4]
             if stop > first:
@@ -150,9 +150,9 @@ class TableBuilder:
     def group(self, depth: int, number: int) -> Group:
         """Return a group at a depth; an empty group if none has this number."""
         if number >= len(self._offsets[depth]) // 2 - 1:
-            return Group(depth, number, 0, 0, self._partitioning.block)
+            return Group(depth, number, 0, 0, self._partitioning.block_tuples)
         first, segment, stop, _ = self._offsets[depth][2 * number : 2 * number + 4]
-        return Group(depth, number, first, stop - first, self._partitioning.block, segment)
+        return Group(depth, number, first, stop - first, self._partitioning.block_tuples, segment)
 
     def blocks(self, depth: int) -> int:
         """Return the number of blocks of all groups at a depth."""

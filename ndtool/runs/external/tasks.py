@@ -67,7 +67,7 @@ def _find_out_of_bounds(
     if not invalid_count:
         return None
     value = indices.value(number * entries + component)
-    stored = work.partitioning.rows.stored_index(block * work.partitioning.block + number)
+    stored = work.partitioning.rows.stored_index(block * work.partitioning.block_tuples + number)
     return OutOfBounds(stored, component, value, 0)
 
 
@@ -93,7 +93,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
                 work, group, block, updates, (ids, local, starts), allocate, boxes
             )
         else:
-            first = block * partitioning.block
+            first = block * partitioning.block_tuples
             indices, tuples = work.indices(block, allocate), WorkItem(first, n, 0, 0)
             if _kernels.partition_ids(work.rows, indices, first, tuples, boxes, ids, local, starts):
                 if (
@@ -196,7 +196,7 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
         _permute(ids, starts, rows, restored, n, inverse=True)
         if not depth:
             assert work.arrays.output is not None
-            write_range(work.arrays.output, block * partitioning.block, restored)
+            write_range(work.arrays.output, block * partitioning.block_tuples, restored)
             return TaskResult(0)
         segment = store.create(spill.Segment(phase_name("replay", depth), number, first * width))
         store.write(segment, 0, restored)
@@ -226,7 +226,7 @@ def _segments(
         is_leaf = child.depth == partitioning.levels
         segment_tuples = partitioning.segment_tuples(child.depth)
         kind = "sweep" if is_leaf else phase_name("replay", child.depth)
-        segments = partitioning.ranges if is_leaf else partitioning.blocks
+        segments = partitioning.max_ranges if is_leaf else partitioning.blocks
         while first < stop:
             index = first // segment_tuples
             end, start = (

@@ -68,7 +68,7 @@ class Work:
 
     def indices(self, block: int, allocate: Allocate) -> Indices:
         """Return the indices of a block."""
-        rows, first = self.partitioning.rows, block * self.partitioning.block
+        rows, first = self.partitioning.rows, block * self.partitioning.block_tuples
         n = self.partitioning.tuples(block)
         buffer = allocate(n * rows.tuple_bytes)
         if rows.repeats > 1:
