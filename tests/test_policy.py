@@ -46,7 +46,7 @@ class SimulatedExecutor:
                 ends = self._clock + self._seconds(task.number, self.attempts[task.number])
                 self.attempts[task.number] += 1
                 heapq.heappush(self._running, (ends, sum(self.attempts.values()), task))
-                self.max_running = max(self.most, len(self._running))
+                self.max_running = max(self.max_running, len(self._running))
             if not self._running:
                 return
             if self._running[0][0] > self._clock + 1:

@@ -112,13 +112,13 @@ class TaskGraph:
     def _reachable(self, origin: Shape, shape: Shape) -> list[int]:
         """Return the chunks of data that the tuples of a chunk of indices may select from."""
         reachable: Array = np.zeros(1, int)
-        for axis, source in zip(self.axes.rows, self.axes.index_axes, strict=True):
+        for axis, index_axis in zip(self.axes.rows, self.axes.index_axes, strict=True):
             sizes = np.array(self.call.chunks[axis])
             stops = np.cumsum(sizes)
             is_reachable = sizes > 0
-            if source is not None:
-                start = origin[source]
-                is_reachable &= (stops - sizes < start + shape[source]) & (stops > start)
+            if index_axis is not None:
+                start = origin[index_axis]
+                is_reachable &= (stops - sizes < start + shape[index_axis]) & (stops > start)
             reachable = (reachable[:, None] * len(sizes) + np.flatnonzero(is_reachable)).ravel()
         return list(map(int, reachable))
 

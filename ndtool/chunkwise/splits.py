@@ -120,9 +120,9 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
             skipped |= invalid
         else:
             broadcast_shape = [-1 if d == index_axis else 1 for d in range(len(shape))]
-            coordinates = np.arange(origin[index_axis], origin[index_axis] + shape[index_axis]).reshape(
-                broadcast_shape
-            )
+            coordinates = np.arange(
+                origin[index_axis], origin[index_axis] + shape[index_axis]
+            ).reshape(broadcast_shape)
         chunk_along_axis, in_chunk = _locate(coordinates, sizes)
         ids = ids * len(sizes) + chunk_along_axis
         rows = rows * sizes[chunk_along_axis] + in_chunk
