@@ -1,5 +1,4 @@
-"""Safetensors files: interchange with the safetensors package, and damaged ones
-refused."""
+"""Safetensors files: read and written as the safetensors package does; damaged ones are refused."""
 
 import json
 import os
