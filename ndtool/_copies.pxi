@@ -32,7 +32,7 @@ def copy_strips(
     c.first = strip
     with nogil:
         for task in prange(
-            stop - strip, num_threads=startable(options.threads), schedule="dynamic"
+            stop - strip, num_threads=team_size(options.threads), schedule="dynamic"
         ):
             copy_strip(&c, task)
 
@@ -52,7 +52,7 @@ def spread(
     c.target = &out[0]
     c.tasks = task_count(options.threads)
     with nogil:
-        for task in prange(c.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(c.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
             spread_task(&c, task)
 
 
@@ -68,7 +68,7 @@ def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> No
     c.tasks = task_count(options.threads)
     c.non_temporal = options.non_temporal
     with nogil:
-        for task in prange(c.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(c.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
             copy_task(&c, task)
 
 

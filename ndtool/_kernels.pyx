@@ -43,7 +43,7 @@ from ndtool.loops.counts cimport Counts, Means, means_task
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
 from ndtool.loops.indices cimport (
-    BYTES, CLIP, REDIRECT, ERROR, ONE_BY_ONE, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
@@ -56,7 +56,7 @@ from ndtool.loops.scatters cimport (
     BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
     Scatter, Updates, scatter_task, window_bytes, windows_task,
 )
-from ndtool.loops.startable cimport lock_admission, prepare, startable, unlock_admission
+from ndtool.loops.startable cimport lock_admission, prepare, team_size, unlock_admission
 from ndtool.loops.views cimport (
     Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, count_strips,
 )
@@ -101,7 +101,7 @@ def check(Addressing a, Indices indices, int64_t first, int64_t count, int threa
     c.count = count
     c.tasks = task_count(threads)
     with nogil:
-        for task in prange(c.tasks, num_threads=startable(threads), schedule="dynamic"):
+        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
             bad |= check_task(&c, task)
     return bad != 0
 
@@ -138,7 +138,7 @@ def linearize_rows(
     c.count = count
     c.tasks = task_count(threads)
     with nogil:
-        for task in prange(c.tasks, num_threads=startable(threads), schedule="dynamic"):
+        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
             bad |= ravel_task(&c, task)
     return bad != 0
 
@@ -206,10 +206,10 @@ def gather(
     )
     with nogil:
         if is_gather_by_row(&g):
-            for task in prange(g.tasks, num_threads=startable(threads), schedule="dynamic"):
+            for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
                 bad |= gather_by_row_task(&g, task)
         else:
-            for task in prange(g.tasks, num_threads=startable(threads), schedule="dynamic"):
+            for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
                 bad |= gather_task(&g, task)
     return bad != 0
 
@@ -263,7 +263,7 @@ def scatter(
         s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
     with nogil:
-        for task in prange(s.tasks, num_threads=startable(threads), schedule="dynamic"):
+        for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
             bad |= scatter_task(&s, task)
     return bad & (_BAD | NAN)
 
@@ -294,7 +294,7 @@ def scatter_copies(
     s.division = BY_COPIES
     s.tasks = options.threads
     with nogil:
-        for task in prange(s.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(s.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
             bad |= scatter_task(&s, task)
     return bad != 0
 
@@ -329,7 +329,7 @@ def scatter_batches(
     s.tasks = task_count(threads)
     s.non_temporal = options.non_temporal
     with nogil:
-        for task in prange(s.tasks, num_threads=startable(threads), schedule="dynamic"):
+        for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
             bad |= windows_task(&s, task, threadid())
     return bad != 0
 
@@ -368,7 +368,7 @@ def partition(
     p.count = count
     p.non_temporal = options.non_temporal
     with nogil:
-        for task in prange(groups, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(groups, num_threads=team_size(options.threads), schedule="dynamic"):
             bad |= partition_group(&p, task, threadid())
     return bad != 0
 
@@ -388,7 +388,7 @@ def apply_partitions(
     cdef int shift = partitions.sorted.shift
     spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
     if spec.pitch != width or not 0 <= first <= stop <= partitions.partitions:
-        raise ValueError("the partitions have another shape")
+        raise ValueError("the updates have another width, or the partitions are out of range")
     a.length = (min(partitions.rows, stop << shift) - (first << shift)) * width
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")
@@ -405,7 +405,7 @@ def apply_partitions(
     a.non_temporal = options.non_temporal
     with nogil:
         for task in prange(
-            stop - first, num_threads=startable(options.threads), schedule="dynamic"
+            stop - first, num_threads=team_size(options.threads), schedule="dynamic"
         ):
             apply_partition(&a, task, threadid())
 
@@ -435,7 +435,7 @@ def gather_strided(
     g.element = item.column // layout.view.itemsize
     g.elements = item.width // layout.view.itemsize
     with nogil:
-        for task in prange(g.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(g.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
             bad |= gather_strided_task(&g, task)
     return bad != 0
 
@@ -458,7 +458,7 @@ def gather_units(
     c.data = &data[0] + origin
     c.target = &out[0]
     with nogil:
-        for task in prange(stop - unit, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(stop - unit, num_threads=team_size(options.threads), schedule="dynamic"):
             bad |= gather_unit(&c, task, threadid())
     return bad != 0
 
@@ -490,7 +490,7 @@ def scatter_units(
     c.data = &data[0]
     c.target = &out[0]
     with nogil:
-        for task in prange(stop - unit, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(stop - unit, num_threads=team_size(options.threads), schedule="dynamic"):
             bad |= scatter_unit(&c, task, threadid())
     return bad & (_BAD | NAN)
 
@@ -511,7 +511,7 @@ def divide_means(
     m.include_self = include_self
     m.tasks = task_count(options.threads)
     with nogil:
-        for task in prange(m.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+        for task in prange(m.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
             means_task(&m, task)
 
 

@@ -46,7 +46,7 @@ cdef class Indices:
             self.has_pad = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
             self.pad_bits = <int64_t> <uint64_t> (pad & 0xFFFFFFFFFFFFFFFF) if self.has_pad else 0
         if self.has_pad or (not negatives and out_of_bounds != "error"):
-            self.kind |= ONE_BY_ONE
+            self.kind |= UNVECTORIZED
 
     @property
     def skips(self) -> bool:
@@ -64,11 +64,11 @@ cdef class Indices:
     @property
     def itemsize(self) -> int:
         """Bytes per index."""
-        return self.kind & BYTES
+        return self.kind & ITEMSIZE_MASK
 
     def since(self, Py_ssize_t position) -> Indices:
         """Return the indices from `position` on, without a copy."""
-        cdef Py_ssize_t size = self.kind & BYTES
+        cdef Py_ssize_t size = self.kind & ITEMSIZE_MASK
         return Indices(
             self.bytes[position * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
             self.out_of_bounds, self.fill_bytes, self.bound, self.pad, self.negatives,
@@ -76,7 +76,7 @@ cdef class Indices:
 
     def value(self, Py_ssize_t position) -> int:
         """Return one index as stored: neither wrapped nor clamped."""
-        cdef Py_ssize_t size = self.kind & BYTES
+        cdef Py_ssize_t size = self.kind & ITEMSIZE_MASK
         raw = bytes(self.bytes[position * size:(position + 1) * size])
         little = (sys.byteorder == "little") != bool(self.kind & SWAPPED)
         return int.from_bytes(
@@ -197,7 +197,7 @@ cdef class UpdateSpec:
         if first_pass and (counts is None or not counts.has_totals) == (neutral is None):
             raise ValueError("a first pass writes neutral elements or counts totals")
         if neutral is not None and not first_pass and (counts is None or counts.counts is not None):
-            raise ValueError("neutral elements are for windows")
+            raise ValueError("neutral elements require counts per window")
 
     def window(self, Py_ssize_t nbytes) -> int:
         """Return the bytes of scratch for a window of `nbytes` bytes and its counts."""
@@ -238,8 +238,8 @@ cdef class UpdateSpec:
 cdef class KernelOptions:
     """Kernel options: number of threads, scratch for each of them, and non-temporal stores.
 
-    streamed: non-temporal stores, for outputs that exceed the cache. scratch_memory: divided
-    evenly among the threads.
+    non_temporal: whether to use such stores, for outputs that exceed the cache. scratch_memory:
+    divided evenly among the threads.
     """
 
     cdef readonly int threads
@@ -252,7 +252,7 @@ cdef class KernelOptions:
         self.threads, self.non_temporal, self.buffers = threads, non_temporal, scratch_memory
 
     cdef uint8_t* _buffers(self, Py_ssize_t thread_bytes) except? NULL:
-        """Return the scratch, `each` bytes per thread, NULL if there is none."""
+        """Return the scratch, `thread_bytes` for each thread, NULL if there is none."""
         if self.buffers is None:
             return NULL
         if self.buffers.shape[0] < self.threads * thread_bytes:
@@ -318,7 +318,7 @@ cdef class Addressing:
         self, Walk* walk, Indices indices, int64_t first, int64_t count
     ) except -1:
         """Bind a walk to tuples [first, first + count)."""
-        cdef Py_ssize_t tuple_bytes = self.space.k * (indices.kind & BYTES)
+        cdef Py_ssize_t tuple_bytes = self.space.k * (indices.kind & ITEMSIZE_MASK)
         cdef bint are_tuples_shared = self.space.repeats > 1
         cdef int64_t stored_tuples = first + count
         if are_tuples_shared:
@@ -454,7 +454,7 @@ cdef class Grid:
         ):
             raise ValueError("a band is a range of rows of one panel")
         if not 1 <= self.p.tile <= _blocks.BLOCK:
-            raise ValueError("a unit has 1 to 512 columns")
+            raise ValueError("a tile has 1 to 512 columns")
         self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
         self.units = self.p.tiles
         self.last_index = (self.p.index_rows - 1) * self.p.index_row_stride + self.p.columns - 1
@@ -482,7 +482,7 @@ cdef class Grid:
     ) except -1:
         """Bind units [unit, stop) to their indices and `scratch` bytes per thread."""
         if (
-            indices.bytes.shape[0] <= self.last_index * (indices.kind & BYTES)
+            indices.bytes.shape[0] <= self.last_index * (indices.kind & ITEMSIZE_MASK)
             or not 0 <= unit <= stop <= self.units
         ):
             raise ValueError("the indices buffer is shorter than its shape")

@@ -43,7 +43,7 @@ cdef class SmallCall:
         walk.space = &self.addressing.space
         walk.index = index
         walk.kind = self.indices.kind
-        walk.tuple_bytes = self.addressing.space.k * (walk.kind & BYTES)
+        walk.tuple_bytes = self.addressing.space.k * (walk.kind & ITEMSIZE_MASK)
         walk.first = 0
         walk.mode = self.indices.mode
         walk.redirect_offset = DROPPED

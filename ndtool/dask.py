@@ -203,7 +203,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
         lazy["indices"] = indices.rechunk((*tuple_chunks, *indices.shape[len(tuple_chunks) :]))
     if updates is not None:
         lazy["updates"] = _in_chunks(
-            updates, call.axes.arrange(tuple_chunks, *call.axes.lane_and_slice_values(data.chunks))
+            updates, call.axes.arrange(tuple_chunks, *call.axes.outer_and_slice_values(data.chunks))
         )
     token = tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *lazy.values())
     names = {role: array.name for role, array in lazy.items()}
@@ -212,7 +212,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     )
     chunks = data.chunks
     if not inference.scatters:
-        chunks = call.axes.arrange(tuple_chunks, *call.axes.lane_and_slice_values(chunks))
+        chunks = call.axes.arrange(tuple_chunks, *call.axes.outer_and_slice_values(chunks))
     inputs: Any = list(lazy.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     return da.Array(layers, graph.name, chunks, dtype=data.dtype)
@@ -234,11 +234,11 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
     if isinstance(indices, da.Array):
         return tuple(indices.chunks[:rank])
     if isinstance(updates, da.Array):
-        lanes, front = len(call.axes.lanes), call.axes.front
-        return (*updates.chunks[:front], *updates.chunks[front + lanes : rank + lanes])
+        outer_rank, front = len(call.axes.outer), call.axes.front
+        return (*updates.chunks[:front], *updates.chunks[front + outer_rank : rank + outer_rank])
     itemsize = call.inference.dtype.itemsize
     width = itemsize * prod(
-        max(*sizes, 1) for sizes in chain(*call.axes.lane_and_slice_values(call.chunks))
+        max(*sizes, 1) for sizes in chain(*call.axes.outer_and_slice_values(call.chunks))
     )
     chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
     return _default_chunks(call.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))

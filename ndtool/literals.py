@@ -41,7 +41,7 @@ class CallOptions(TypedDict, total=False):
     duplicates: Duplicates
 
 
-class _Indexed(TypedDict, total=False):
+class _CommonOptions(TypedDict, total=False):
     """The keyword arguments of every operator, in memory or lazy."""
 
     spec: str
@@ -49,14 +49,14 @@ class _Indexed(TypedDict, total=False):
     negatives: bool
 
 
-class LazyGatherOptions(_Indexed, total=False):
+class LazyGatherOptions(_CommonOptions, total=False):
     """The keyword arguments of lazy gathers."""
 
     out_of_bounds: GatherMode
     fill: object
 
 
-class LazyScatterOptions(_Indexed, total=False):
+class LazyScatterOptions(_CommonOptions, total=False):
     """The keyword arguments of lazy scatters."""
 
     out_of_bounds: ScatterMode
@@ -64,18 +64,18 @@ class LazyScatterOptions(_Indexed, total=False):
     duplicates: Duplicates
 
 
-class _InMemory(TypedDict, total=False):
+class _InMemoryOptions(TypedDict, total=False):
     """The keyword arguments of operators in memory, which lazy operators lack."""
 
     out: NDArray[Any] | Tensor | None
     threads: int | None
 
 
-class GatherOptions(LazyGatherOptions, _InMemory, total=False):
+class GatherOptions(LazyGatherOptions, _InMemoryOptions, total=False):
     """The keyword arguments of gathers."""
 
 
-class ScatterOptions(LazyScatterOptions, _InMemory, total=False):
+class ScatterOptions(LazyScatterOptions, _InMemoryOptions, total=False):
     """The keyword arguments of scatters."""
 
 

@@ -79,7 +79,7 @@ def redact_urls(text: str) -> str:
 def redact_secrets(text: str, min_length: int = 1) -> str:
     """Return a message of another package without any registered secret.
 
-    shortest: the minimum length of the secrets to remove outside of URLs.
+    min_length: the minimum length of the secrets to remove outside of URLs.
     """
     pattern = _pattern(min_length)
     return redact_urls(pattern.sub("...", redact_urls(text)) if pattern else text)

@@ -37,7 +37,7 @@ def read_array(source: Source) -> Any:
 def load(argument: str, stdin: Streams | None = None, **options: Any) -> Any:
     """Return the array of an input."""
     with open_input(argument, stdin, **options) as source:
-        source.recheck()
+        source.require_unchanged()
         return read_array(source)
 
 

@@ -392,7 +392,7 @@ def test_every_format_gives_the_values_and_metadata(
         ):
             assert is_identical(read_array(opened), array)
             assert (opened.name, opened.warning) == (argument, None)
-            opened.recheck()
+            opened.require_unchanged()
             metadata, count = (
                 opened.metadata,
                 grid.count_blocks(opened.metadata.shape, opened.metadata.block_shape),
@@ -471,7 +471,7 @@ def test_changes_of_an_open_input_are_detected(
         change()
         verb = "was replaced" if change is replace else "changed"
         with pytest.raises(OutputError, match=f" {verb} during the run"):
-            opened.recheck()
+            opened.require_unchanged()
 
 
 @every_writer

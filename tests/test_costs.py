@@ -33,7 +33,7 @@ class RunOnce(Toy):
     """Runs each task once."""
 
     def _attempts(self, task: Any) -> list[Any]:
-        return [task.outcome()]
+        return [task.execute()]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from strategies import (
 from test_properties import call, many
 
 from ndtool.analysis import engines
-from ndtool.analysis.engines import ENGINES, EngineSettings, Report, side
+from ndtool.analysis.engines import ENGINES, EngineReport, EngineSettings, child
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -49,7 +49,7 @@ TWO_RUNS = EngineSettings(runs=2)
 
 def reports_of(
     operator: str, names: tuple[str, ...], settings: EngineSettings = TWO_RUNS, **attributes: Any
-) -> list[Report]:
+) -> list[EngineReport]:
     """Return the reports of engines on the arrays in data.npy, idx.npy and upd.npy."""
     updates = "upd.npy" if "updates" in OPERATORS[operator].inputs else None
     request = Request(operator, "data.npy", "idx.npy", updates, None, Attributes(**attributes))
@@ -58,7 +58,7 @@ def reports_of(
 
 def test_names_of_engines_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
-    assert engines.parse_names("all") == tuple(ENGINES) == tuple(side.ENGINES)
+    assert engines.parse_names("all") == tuple(ENGINES) == tuple(child.ENGINES)
     assert engines.parse_names("auto") == tuple(
         name for name in ENGINES if name not in ("torch", "jax")
     )
@@ -240,13 +240,13 @@ def test_calls_of_numpy_equal_the_reference(case: Case) -> None:
     )
     if data.dtype.kind not in "iu":  # or elements would be rounded, or be NaN
         data, *updates = (values_from(case, array.shape) for array in (data, *updates))
-    engine_call = side.Call(
+    engine_call = child.Call(
         case.operator, "", 0, case.arguments, data, indices, updates[0] if updates else None, 1
     )  # fmt: skip
     expected = call(reference, case._replace(arrays=(data, indices, *updates)))
     try:
-        result = side.ENGINES["numpy"](np, engine_call)()
-    except side.NotOfferedError:
+        result = child.ENGINES["numpy"](np, engine_call)()
+    except child.NotOfferedError:
         reduction, include_self = (
             case.arguments.get(n, True) for n in ("reduction", "include_self")
         )
@@ -344,14 +344,14 @@ def gather(data, axis, indices):
 @pytest.fixture
 def run_fake_engine(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], list[Report]]:
+) -> Callable[[str], list[EngineReport]]:
     """Return a function that reports on a fake torch; `body` changes its output."""
     save(data=np.arange(5, dtype="f4"), idx=np.array([4, 3, 0]))
     (workdir / "fakes").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(workdir / "fakes"))
     monkeypatch.setattr(engines, "is_missing", lambda name: False)
 
-    def run(body: str, source: str = FAKE_TORCH, **settings: Any) -> list[Report]:
+    def run(body: str, source: str = FAKE_TORCH, **settings: Any) -> list[EngineReport]:
         (workdir / "fakes" / "torch.py").write_text(source.replace("{body}", body))
         return reports_of(
             "gather_elements", ("torch",), EngineSettings(**{"runs": 3, "threads": 2, **settings})
@@ -362,7 +362,7 @@ def run_fake_engine(
 
 def test_a_correct_engine_has_the_same_bits(run_fake_engine: Any) -> None:
     assert run_fake_engine("") == [
-        Report("torch", "9.9", n, "same", 0, None, report.comparison)
+        EngineReport("torch", "9.9", n, "same", 0, None, report.comparison)
         for n, report in enumerate(run_fake_engine(""), 1)
     ]
 
@@ -491,7 +491,7 @@ def test_lost_updates_of_an_engine_are_counted() -> None:
     different = int((output != expected).sum())
     comparison = engines.compare(request, arrays, output, expected)
     report = engines.add_verdict(
-        Report("x", "1", 2, "same"),
+        EngineReport("x", "1", 2, "same"),
         [engines.compare(request, arrays, expected, expected), comparison],
     )
     assert report.result == "unstable"

@@ -177,7 +177,7 @@ class LosingExecutor(Toy):
     def _attempts(self, task: Task) -> list[Any]:
         remaining = self._remaining.setdefault(task, self._losses)
         self._remaining[task] -= 1
-        return [Lost(self._times)] if remaining > 0 else [task.outcome()]
+        return [Lost(self._times)] if remaining > 0 else [task.execute()]
 
 
 @pytest.mark.parametrize(("losses", "times"), [(3, 1), (1, 3)])

@@ -243,7 +243,7 @@ def test_a_scatter_is_explained_as_text() -> None:
         "table.npy[0, 0] = 0.5 was overwritten by upd.npy[1, 0], the last of 1 update\n"
     )
     completed = ndtool(*command, "--from", "1,0", "--reduction", "max")
-    assert completed.out == b"table.npy[1, 0] = 1.5 went to output[1, 0] and got 2 updates\n"
+    assert completed.out == b"table.npy[1, 0] = 1.5 was copied to output[1, 0] and got 2 updates\n"
 
 
 def test_gathers_are_explained_as_text() -> None:
@@ -254,11 +254,11 @@ def test_gathers_are_explained_as_text() -> None:
         "  index  indices[2] = (-1), which is (3)\n"
         "  data   data.npy[3, 1]\n"
         "\n"
-        "data.npy[3, 0] = 9.0 went to 2 elements of the output\n"
+        "data.npy[3, 0] = 9.0 was copied to 2 elements of the output\n"
         "  output[0, 0]  indices[0] = (3)\n"
         "  output[2, 0]  indices[2] = (-1)\n"
         "\n"
-        "data.npy[1, 1] = 4.0 went to no element of the output\n"
+        "data.npy[1, 1] = 4.0 was copied to no element of the output\n"
     )
     completed = ndtool("explain", "gather-nd", "data.npy", "[1, 2]", "--at", "")
     assert completed.out.startswith(b"output = 5.0\n  index  indices = (1, 2)\n")
@@ -594,7 +594,7 @@ def test_an_input_that_changes_while_the_answer_is_printed_is_an_error(workdir: 
 
         def read() -> None:
             assert len(list(element.steps)) == 5001  # a small file is read completely
-            call.recheck()
+            call.require_unchanged()
 
         with pytest.raises(OSError, match=r"idx\.npy changed"):
             read()

@@ -87,7 +87,7 @@ def test_paths_without_a_readable_file():
     assert_refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
     write_file("plain", npy())
     assert_refused("plain/x", "Not a directory")
-    assert_refused("plain:a", "one array: it has no members")
+    assert_refused("plain:a", "the file holds one array, and has no members")
     write_file("n.nc", b"CDF\x01 and more")
     assert_refused("n.nc:v", "^n.nc: NetCDF-3: expected NetCDF-4")
     os.symlink("loop", "loop")
@@ -161,13 +161,13 @@ def test_a_file_that_is_modified(array):
     source = locators.open_source("x.npy", Streams())
     os.link("x.npy", "other")
     os.chmod("x.npy", 0o600)
-    source.recheck()
+    source.require_unchanged()
     with open("x.npy", "r+b") as file:
         file.seek(140)
         file.write(b"!")
     os.utime("x.npy", ns=(1, 1))
     with pytest.raises(OutputError, match=r"x\.npy changed during the run"):
-        source.recheck()
+        source.require_unchanged()
     source.close()
 
 
@@ -177,9 +177,9 @@ def test_a_file_that_is_replaced():
         write_file("y.npy", npy())
         os.replace("y.npy", "x.npy")
         with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
-            source.recheck()
+            source.require_unchanged()
         os.unlink("x.npy")
-        source.recheck()  # the content is unchanged, and the name refers to no other file
+        source.require_unchanged()  # the content is unchanged, and the name refers to no other file
 
 
 def test_a_file_that_is_truncated():
@@ -187,7 +187,7 @@ def test_a_file_that_is_truncated():
     with open_input("x.npy") as source:
         os.truncate("x.npy", 4096)
         with pytest.raises(OutputError, match="changed"):
-            source.recheck()
+            source.require_unchanged()
     file = local.open_file("x.npy")
     for nbytes in (8192, 1 << 20):
         with pytest.raises(OutputError, match="it is shorter now"):
@@ -281,7 +281,7 @@ def test_a_large_array_on_a_pipe(monkeypatch):
             assert type(byte_range.buffer.obj).__name__ == "mmap"
             assert (byte_range.mapped, byte_range.position) == (False, None)
             assert byte_range.buffer.readonly
-            source.recheck()
+            source.require_unchanged()
             byte_range.advise("random")
             assert np.array_equal(np.frombuffer(bytes(byte_range.buffer), "<i8"), array)
         assert np.array_equal(load("-", stdin), ARRAY)
@@ -302,7 +302,7 @@ def test_consecutive_arrays_in_a_file(large):
         stdin = Streams(file.fileno())
         with open_input("-", stdin) as source:
             assert source.load().mapped == large
-            source.recheck()
+            source.require_unchanged()
             assert bytes(source.load().buffer) == arrays[0].tobytes()
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
@@ -311,7 +311,7 @@ def test_consecutive_arrays_in_a_file(large):
             os.truncate("x", 1 << 20)
             os.utime("x", ns=(1, 1))
             with pytest.raises(OutputError, match="standard input changed during the run"):
-                source.recheck()
+                source.require_unchanged()
 
 
 @pytest.mark.parametrize("removed", [1, 95, 96, 97, 120, 218, 223])

@@ -352,7 +352,7 @@ def test_files_that_other_processes_write() -> None:
     with open_input("x.h5") as source:
         write_dataset([1, 2, 3])
         with pytest.raises(NdtoolError, match="changed during the run"):
-            source.recheck()
+            source.require_unchanged()
 
 
 def test_netcdf_attributes_are_not_applied_and_the_run_warns() -> None:

@@ -19,11 +19,11 @@ from test_properties import call, many, note_attributes
 
 from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
-from ndtool.analysis.engines import Report
+from ndtool.analysis.engines import EngineReport
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.verify import compare, open_arrays, recompute
 from ndtool.cli.html import markup
-from ndtool.cli.html.page import Report as PageReport
+from ndtool.cli.html.page import HtmlReport as PageReport
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import OutputError
 from ndtool.publish import document, sinks
@@ -450,7 +450,7 @@ def test_an_explanation_highlights_its_element() -> None:
     assert completed.status == 0
     page = Page("p.html")
     assert page.of_class("selected") == ["data-2", "output-1"]
-    assert "data.npy[2] = 3.0 went to output[2] unchanged" in page.visible_text
+    assert "data.npy[2] = 3.0 was copied to output[2] unchanged" in page.visible_text
     assert "output[1] = 30.0" in page.visible_text
 
 
@@ -552,8 +552,8 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     with open_arrays(request) as call:
         comparison = compare(request, call.arrays, wrong_output, recompute(request, call.arrays))
     reports = [
-        Report("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", comparison),
-        Report("yours", None, None, "missing", None, "pip install yours"),
+        EngineReport("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", comparison),
+        EngineReport("yours", None, None, "missing", None, "pip install yours"),
     ]
     with click.Context(click.Command("verify")), OpenCall(request) as open_call:
         page_report = PageReport("p.html", open_call, Reporter())

@@ -175,7 +175,7 @@ ROWS = "more rows than the partitions hold"
 ROW_INDEX_SIZE = "a row index has 2 or 4 bytes"
 TOO_MANY_ROWS = "more rows than indices of this size can address"
 SHORT_UPDATE = "an update is shorter than a slice"
-OTHER_SHAPE = "the partitions have another shape"
+OTHER_SHAPE = "the updates have another width, or the partitions are out of range"
 SHORT_FILL = "the fill value is shorter than a slice"
 OUTSIDE_SLICE = "a work item is within its slices"
 
@@ -413,8 +413,8 @@ def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, cal
         (lambda: _kernels.Layout((), (), 1), "a layout has 1 to 64 axes"),
         (lambda: _kernels.Layout((1,) * 65, (1,) * 65, 1), "a layout has 1 to 64 axes"),
         (lambda: grid(axes=65), "more axes than an array can have"),
-        (lambda: grid(tile=0), "a unit has 1 to 512 columns"),
-        (lambda: grid(tile=513), "a unit has 1 to 512 columns"),
+        (lambda: grid(tile=0), "a tile has 1 to 512 columns"),
+        (lambda: grid(tile=513), "a tile has 1 to 512 columns"),
         (lambda: _kernels.Indices(buffer(9), 3, False, False), "an index has 1, 2, 4 or 8 bytes"),
         (lambda: work_item(first=-1), OUTSIDE_SLICE),
         (lambda: work_item(tuples=-1), OUTSIDE_SLICE),
@@ -458,7 +458,7 @@ def test_neutral_elements_and_totals_are_complete() -> None:
     counter = _kernels.UpdateCounts(None, 8, True)
     for reason, counts, neutral, is_first_pass in (
         ("the neutral elements are shorter than a slice", counter, buffer(7), False),
-        ("neutral elements are for windows", None, buffer(8), False),
+        ("neutral elements require counts per window", None, buffer(8), False),
         ("a first pass writes neutral elements or counts totals", None, None, True),
         ("a first pass writes neutral elements or counts totals", counter, None, True),
     ):

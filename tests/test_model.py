@@ -333,7 +333,7 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     assert reported == [
         (node, engine, "same") for node in ("take", "out") for engine in ("numpy", "onnx")
     ]
-    different = engines.Report("numpy", "1", 1, "different", 3, "wrong")
+    different = engines.EngineReport("numpy", "1", 1, "different", 3, "wrong")
     monkeypatch.setattr(engines.EngineCall, "reports", lambda *_: [different])
     outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
     assert outcome.error is not None
@@ -372,7 +372,7 @@ def test_a_different_result_names_its_node_unless_within_some_ulps() -> None:
             reference_output,
             within=engine_call._settings.within,
         )
-        return [engines.add_verdict(engines.Report("torch", "2", 1, "same"), [comparison])]
+        return [engines.add_verdict(engines.EngineReport("torch", "2", 1, "same"), [comparison])]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines.EngineCall, "reports", reports)
@@ -479,7 +479,8 @@ def test_an_index_out_of_bounds_names_node_and_input() -> None:
 def test_inputs_that_do_not_match_the_model(workdir: Path) -> None:
     save_embedding_model()
     np.savez("in.npz", others=np.array([[1]]))
-    with pytest.raises(UsageError, match=r"in\.npz has no input rows: expected rows"):
+    message = r"in\.npz lacks the model's input rows: expected arrays named rows"
+    with pytest.raises(UsageError, match=message):
         models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
     (workdir / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty has no inputs: expected input_0\.pb"):
@@ -751,7 +752,7 @@ def test_files_that_are_no_models(workdir: Path) -> None:
     np.save("a.npy", np.ones(3))
     completed = ndtool("model", "a.npy")
     assert completed.status == 3
-    assert completed.err == "error: a.npy: not an ONNX model: expected one\n"
+    assert completed.err == "error: a.npy is not an ONNX model: expected an .onnx file\n"
     assert ndtool("model", "nowhere.onnx").status == 3
     save_embedding_model()
     assert ndtool("model", "m.onnx", "--against", "numpy").status == 2

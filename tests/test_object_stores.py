@@ -176,7 +176,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
     with open_input(url) as array:
         assert sizes == [1 << 16]
         source.load_array(array)
-        array.recheck()
+        array.require_unchanged()
     assert max(sizes) <= 1 << 18
     assert sum(sizes) == len(npy(np.zeros((60_000, 4), "<f4")))
 
@@ -184,10 +184,10 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
 def test_a_change_during_the_run(store: Store) -> None:
     with open_input(store.put("x.npy", npy(ROWS))) as array:
         source.load_array(array)
-        array.recheck()
+        array.require_unchanged()
         store.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            array.recheck()
+            array.require_unchanged()
 
 
 def test_stores_in_chunks(store: Store, workdir: Path) -> None:

@@ -619,10 +619,10 @@ def test_external_data_that_change_during_a_run() -> None:
             fd = os.open(path, os.O_RDONLY)
             assert source.is_open_as(fd)
             os.close(fd)
-            source.recheck()
+            source.require_unchanged()
             os.utime(path, ns=(1, 1))
             with pytest.raises(OutputError, match="changed during the run"):
-                source.recheck()
+                source.require_unchanged()
 
 
 # Outputs

@@ -203,7 +203,7 @@ def test_output_is_an_input(tmpfile_mode, alias):
         raw = source.load().buffer
         for offset in range(0, len(raw), 4096):
             out.write(offset, bytes(raw[len(raw) - offset - 4096 : len(raw) - offset]))
-        source.recheck()
+        source.require_unchanged()
         sinks.commit(out)
         assert bytes(raw) == LARGE.tobytes()
     expected = b"".join(
@@ -232,7 +232,9 @@ def test_invalid_targets_are_refused_before_any_work():
         with pytest.raises(OutputError, match=reason) as excinfo:
             open_sink(target)
         assert excinfo.value.message.isprintable()
-    with pytest.raises(OutputError, match=r"^plain:a: the file is no archive: it has no members$"):
+    with pytest.raises(
+        OutputError, match=r"^plain:a: the file holds one array, and has no members$"
+    ):
         open_sink("plain:a")
     with pytest.raises(UsageError, match="the member has no name"):
         open_sink("x.npz:")
@@ -606,7 +608,7 @@ def test_a_link_to_an_unnamed_file():
     os.unlink("x.npy")
     with open("x.npy (deleted)", "wb") as file:  # another file, named as the link in /proc
         file.write(PREVIOUS)
-    with pytest.raises(OutputError, match="it links to an unnamed file"):
+    with pytest.raises(OutputError, match="it is a link to a file without a name"):
         open_sink(f"/proc/self/fd/{fd}")
     os.close(fd)
     assert read_bytes("x.npy (deleted)") == PREVIOUS
@@ -767,7 +769,9 @@ def test_clean_preserves_files_of_others(workdir):
 
 @pytest.mark.parametrize("target", ["x.npy:m", "x.npy:"])
 def test_a_member_of_a_file_of_one_array_that_does_not_exist(target):
-    with pytest.raises(UsageError, match=f"^{target}: the file is one array: it has no members$"):
+    with pytest.raises(
+        UsageError, match=f"^{target}: the file holds one array, and has no members$"
+    ):
         open_sink(target)
     assert os.listdir() == []
 

@@ -97,7 +97,7 @@ def test_questions_support_padding() -> None:
     report = command(
         "explain", "gather", "data.npy", "ids.npy", *pads, "--from", "3,0"
     ).out.decode()
-    assert "went to 1 element" in report
+    assert "was copied to 1 element" in report
     statistics = command("stats", "gather", "data.npy", "ids.npy", *pads, "--json").json
     assert (statistics["tuples"], statistics["distinct"], statistics["duplicated"]) == (4, 2, 0)
     env = {"NDTOOL_PAD": "-1", "NDTOOL_NO_NEGATIVES": "1", "NDTOOL_FILL": "4"}

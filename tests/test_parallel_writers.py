@@ -212,8 +212,8 @@ def test_one_of_two_runs_that_create_a_file_is_refused_without_locks(
         fill(first_sink, ARRAY)
         fill(second_sink, ARRAY)
         first, second = first_sink.finish(), second_sink.finish()
-        first.recheck()
-        second.recheck()
+        first.require_unchanged()
+        second.require_unchanged()
         first.publish()
         with pytest.raises(OutputError, match=r"^a.npz exists"):
             second.publish()

@@ -129,7 +129,7 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
         assert type(byte_range.buffer.obj).__name__ == "mmap"
         assert (source.name, byte_range.mapped, byte_range.position) == ("fifo", False, None)
         assert np.array_equal(read_array(source), LARGE.reshape(2, -1))
-        source.recheck()
+        source.require_unchanged()
     with open_input("fifo", stdin) as source:
         assert np.array_equal(read_array(source), DATA)
     feeder.join()

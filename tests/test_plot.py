@@ -168,7 +168,7 @@ def test_another_suffix_is_refused() -> None:
     save(data=np.arange(3))
     result = ndtool("stats", "gather", "data.npy", "[1]", "--plot", "p.pdf")
     assert result.status == 2
-    assert "'p.pdf' does not end with any of .svg, .png, .html" in result.err
+    assert "'p.pdf': expected a name that ends with .svg or .png or .html" in result.err
 
 
 def test_a_picture_replaces_no_other_file() -> None:

@@ -54,7 +54,7 @@ class SimulatedExecutor:
                 yield None
                 continue
             self._clock, _, task = heapq.heappop(self._running)
-            yield task, task.outcome()
+            yield task, task.execute()
 
     def cancel(self, *tasks: Task) -> None:
         self._waiting = deque(task for task in self._waiting if task not in tasks)

@@ -120,7 +120,7 @@ def test_a_file_that_changes() -> None:
     with closing(locators.open_source("raw:uint8[512]:dump.bin", Streams(-1))) as source:
         Path("dump.bin").write_bytes(RAW + b"x")
         with pytest.raises(OutputError, match="changed during the run"):
-            source.recheck()
+            source.require_unchanged()
 
 
 def test_runs() -> None:

@@ -35,6 +35,10 @@ RNG = np.random.default_rng(7)
         ("scatter-elements data.npy ids.npy rows.npy", "ndtool scatter data.npy ids.npy rows.npy"),
         ("gather-nd data.npy element_indices.npy", "ndtool gather data.npy element_indices.npy"),
         ("gather-nd data.npy ids.npy", "ndtool gather data.npy ids.npy"),
+        (  # scatter-nd has no --axis
+            "scatter data.npy tuples.npy rows.npy --axis 1",
+            "ndtool scatter-nd data.npy tuples.npy rows.npy",
+        ),
     ],
 )
 def test_a_hint_at_another_operator_that_the_shapes_fit(

@@ -260,7 +260,7 @@ def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> Non
             np.frombuffer(source.load_array(opened_source).buffer, "<f4"), ROWS[:10].ravel()
         )
         assert spans(server, "/x.npy") == [(0, 1 << 16)]
-        opened_source.recheck()
+        opened_source.require_unchanged()
     assert spans(server, "/x.npy") == [(0, 1 << 16), (0, 1)]
 
 
@@ -470,7 +470,7 @@ def test_a_file_that_is_removed(server: Server) -> None:
     with open_input(server.add("/x.npy", npy(ROWS[:3]))) as opened_source:
         del server.objects["/x.npy"]
         with pytest.raises(OutputError, match=r"x.npy can no longer be accessed: there is no"):
-            opened_source.recheck()
+            opened_source.require_unchanged()
 
 
 # The command line

@@ -69,10 +69,10 @@ def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     with open_input(url) as opened_source:
         source.load_array(opened_source)
-        opened_source.recheck()
+        opened_source.require_unchanged()
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            opened_source.recheck()
+            opened_source.require_unchanged()
 
 
 @pytest.mark.parametrize(

@@ -421,4 +421,4 @@ def test_a_change_during_the_run_is_an_error() -> None:
     with closing(locators.open_source("i.txt", Streams(-1), literals=True)) as opened_source:
         put("i.txt", "50\n")
         with pytest.raises(OSError, match="changed during the run"):
-            opened_source.recheck()
+            opened_source.require_unchanged()

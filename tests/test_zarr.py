@@ -396,13 +396,13 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
         )
         with closing(locators.open_source("x.zarr", Streams(-1))) as opened_source:
             opened_source.block(0)
-            opened_source.recheck()
+            opened_source.require_unchanged()
             change()
             if report:
                 with pytest.raises(OutputError, match=" during the run"):
-                    opened_source.recheck()
+                    opened_source.require_unchanged()
             else:
-                opened_source.recheck()
+                opened_source.require_unchanged()
         assert not opened_source.is_open_as(0)
 
 

@@ -119,7 +119,7 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
     web.sent = 0
     with open_input(url) as opened_source:
         actual = [bytes(opened_source.block(number)) for number in (1, 2)]
-        opened_source.recheck()
+        opened_source.require_unchanged()
     assert actual == [data[8:16].tobytes(), data[16:24].tobytes()]
     spans = requested_ranges(web, "c/0/0")
     assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
@@ -171,10 +171,10 @@ def test_changes_during_a_run(what: str, web: Server) -> None:
     url = serve(web, "x.zarr")
     with open_input(url) as opened_source:
         source.load_array(opened_source)
-        opened_source.recheck()
+        opened_source.require_unchanged()
         web.objects[f"/x.zarr/{what}"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
-            opened_source.recheck()
+            opened_source.require_unchanged()
 
 
 def test_a_shard_that_changes_between_two_ranges(web: Server) -> None:
@@ -447,7 +447,7 @@ def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
         source.load_array(opened_source)
         s3.put("x.zarr/c/0/0", b"other")
         with pytest.raises(OutputError, match="a chunk that was read is modified"):
-            opened_source.recheck()
+            opened_source.require_unchanged()
 
 
 def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:

@@ -62,7 +62,7 @@ class Toy:
                 attempt_result = "done"
         self.attempt_results[attempt_result] += 1
         times = {"done": 1, "lost before": 0, "lost after": 1}.get(attempt_result, 2)
-        outcomes = [task.outcome() for _ in range(times)]
+        outcomes = [task.execute() for _ in range(times)]
         if attempt_result.startswith("lost"):
             return [Lost()]
         return {"first": outcomes[:1], "second": outcomes[1:]}.get(attempt_result, outcomes)

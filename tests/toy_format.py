@@ -75,7 +75,7 @@ class Blocks:
         at = self._start + sum(_nbytes(self.metadata, n) for n in range(index))
         return memoryview(self._storage.read(at, _nbytes(self.metadata, index), self.name))
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         if change := self._storage.change():
             raise OutputError(f"{argument_name(self.name)} {change}")
 

@@ -17,7 +17,7 @@ from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
 from ndtool.engine.counting import ReductionOptions
-from ndtool.rules.modes import Handling
+from ndtool.rules.modes import IndexOptions
 from ndtool.rules.plans import Plan
 
 Int64Array = NDArray[np.int64]
@@ -48,7 +48,7 @@ def diagnose(
     wrong_indices: Int64Array,
     output: Array,
     expected: Array,
-    handling: Handling = Handling(),  # noqa: B008 - a value that never changes
+    index_options: IndexOptions = IndexOptions(),  # noqa: B008 - a value that never changes
 ) -> Diagnosis:
     """Diagnose elements of an output that differ from the expected ones.
 
@@ -57,7 +57,7 @@ def diagnose(
     """
     if not len(wrong_indices):
         return Diagnosis()
-    wrong_indices, updates_by_element = _group_updates(plan, arrays, handling, wrong_indices)
+    wrong_indices, updates_by_element = _group_updates(plan, arrays, index_options, wrong_indices)
     current, actual, correct = (
         _elements_at(array, wrong_indices) for array in (arrays["data"], output, expected)
     )
@@ -96,7 +96,7 @@ def diagnose(
 
 
 def _group_updates(
-    plan: Plan, arrays: dict[str, Array], handling: Handling, wrong_indices: Int64Array
+    plan: Plan, arrays: dict[str, Array], index_options: IndexOptions, wrong_indices: Int64Array
 ) -> tuple[Int64Array, list[Array]]:
     """Return linear indices of elements, ascending, and the updates of each element.
 
@@ -106,7 +106,9 @@ def _group_updates(
     examined, is_included = np.sort(wrong_indices[:limit]), np.ones(limit, np.bool_)
     # For each update, the position of its element in `examined`, and its own linear index.
     targets, update_indices = np.empty(0, np.int64), np.empty(0, np.int64)
-    for elements, updates in tuples.element_updates(plan, arrays["indices"], handling, examined):
+    for elements, updates in tuples.element_updates(
+        plan, arrays["indices"], index_options, examined
+    ):
         targets = np.concatenate([targets, elements[is_included[elements]]])
         update_indices = np.concatenate([update_indices, updates[is_included[elements]]])
         while len(targets) > _MAX_UPDATES and limit > 1:

@@ -139,7 +139,7 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
             for element in explanations
             for step in element.steps
         ]
-        call.recheck()
+        call.require_unchanged()
     else:
         links = _links_without_output(call, drawn_tuples, grids)
     updates = {element.position: element.updates for element in excerpt.explanations}

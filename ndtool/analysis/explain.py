@@ -120,7 +120,7 @@ def explain(
     is_scatter = call.inference.scatters
     explain_elements = explainer.explain_scatter if is_scatter else explainer.explain_gather
     answer = explain_elements(outputs, origins, progress)
-    call.recheck()
+    call.require_unchanged()
     return answer
 
 
@@ -204,7 +204,7 @@ class _Explainer:
             stored = pick(self.tuples.indices, index_arrays, indices.shape)[:, None]
         else:
             stored = self.tuples.rows[indices]
-        valid_rows, normalized = tuples.select_valid(self.plan, stored, self.tuples.handling)
+        valid_rows, normalized = tuples.select_valid(self.plan, stored, self.tuples.index_options)
         if len(valid_rows) < len(stored):
             raise operands.changed_error(self.call.inference)
         columns = (np.broadcast_to(axis, len(indices)).tolist() for axis in coordinates)
@@ -255,7 +255,7 @@ class _Explainer:
         """Return the index tuple at a position; raise OutputError if it is now out of bounds."""
         index_tuple = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
         sizes, is_strict = mapping.indexed_sizes(self.plan), self.tuples.mode == "error"
-        lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
+        lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.index_options.pad
         pairs = zip(index_tuple, sizes, strict=True)
         if is_strict and not all(i == pad or lowest * size <= i < size for i, size in pairs):
             raise operands.changed_error(self.call.inference)
@@ -351,7 +351,10 @@ class _ElementFinder:
     def _update_steps(
         self, indices: Array, running: RunningValues | None
     ) -> Iterator[tuple[Step, RunningValues | None]]:
-        """Yield the step of each update, and the element after it; running: the element before."""
+        """Yield each update's step, and the element's value after it.
+
+        running: the value before the first update, None if it is unknown.
+        """
         itemsize = self._explainer.call.inference.dtype.itemsize
         for block in _in_blocks(
             indices, min(_MAX_RESULTS, isqrt(2 * BLOCK_BYTES // itemsize) or 1)

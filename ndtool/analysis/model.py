@@ -16,8 +16,8 @@ from ndtool.analysis.engines import (
     MAX_LISTED,
     EngineCall,
     EngineProgress,
+    EngineReport,
     EngineSettings,
-    Report,
     disagreement,
     require_any,
 )
@@ -52,7 +52,7 @@ class ModelNode(NamedTuple):
     assumed: tuple[str, ...] = ()
     runs: int | None = None
     actual_output: DeclaredType | None = None
-    reports: tuple[Report, ...] = ()
+    reports: tuple[EngineReport, ...] = ()
     saved: dict[str, str] | None = None
 
 
@@ -310,12 +310,12 @@ class _ModelRun:
 
     def _compare_engines(
         self, node_index: int, inputs: tuple[Any, ...], attributes: dict[str, Any]
-    ) -> tuple[Report, ...]:
+    ) -> tuple[EngineReport, ...]:
         model_node = self.nodes[node_index]
         if model_node.node.operator in LOWERED:
             message = f"{model_node.node.title} is not compared with other engines"
             return tuple(
-                Report(engine, None, None, "refused", None, message)
+                EngineReport(engine, None, None, "refused", None, message)
                 for engine in self._engine_names
             )
         operator = operator_of(model_node.node.operator)

@@ -50,8 +50,8 @@ def _require_names(
     """Raise UsageError for a missing input, RuleError for a name that is no input."""
     if missing := [name for name in required if name not in names]:
         raise UsageError(
-            f"{printable(location)} has no input {_join_names(missing)}: expected"
-            f" {_join_names(required)}"
+            f"{printable(location)} lacks the model's input {_join_names(missing)}: expected arrays"
+            f" named {_join_names(required)}"
         )
     if unknown := [name for name in names if name not in model.inputs]:
         raise RuleError(

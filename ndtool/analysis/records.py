@@ -16,7 +16,7 @@ from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import Report
+    from ndtool.analysis.engines import EngineReport
     from ndtool.analysis.explain import Element, Origin
     from ndtool.analysis.model import ModelNode
     from ndtool.analysis.stats import Stats
@@ -80,7 +80,11 @@ def conversion_record(
     conversion: Conversion, preserved: tuple[str, ...] | None, seconds: float
 ) -> dict[str, Any]:
     """Return the answer of `convert` as a JSON object; preserved: the preserved members."""
-    origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
+    source_metadata, metadata, request = (
+        conversion.source.metadata,
+        conversion.metadata,
+        conversion.request,
+    )
     output = {
         "name": request.output,
         "dtype": conversion.output.stored_dtype.name,
@@ -91,9 +95,9 @@ def conversion_record(
         "version": __version__,
         "source": {
             "name": request.source,
-            "dtype": origin.dtype.name,
-            "shape": origin.shape,
-            "order": origin.order,
+            "dtype": source_metadata.dtype.name,
+            "shape": source_metadata.shape,
+            "order": source_metadata.order,
         },
         "output": output if preserved is None else {**output, "kept": preserved},
         "seconds": seconds,
@@ -204,7 +208,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
     """Return statistics as a JSON object."""
     from ndtool.analysis.stats import causes
 
-    is_plain = has_plain_indices(call.inference.plan)
+    has_scalar_indices = has_plain_indices(call.inference.plan)
     return {
         "version": __version__,
         "operator": call.reported.operator,
@@ -215,7 +219,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
         ],
         "out_of_bounds": stats.out_of_bounds,
         "first_out_of_bounds": [
-            {**index._asdict(), "component": None if is_plain else index.component}
+            {**index._asdict(), "component": None if has_scalar_indices else index.component}
             for index in stats.first_out_of_bounds
         ],
         "hints": causes(stats, call.inference.inputs["indices"].dtype),
@@ -270,7 +274,7 @@ def _difference_record(difference: Difference | None) -> dict[str, Any] | None:
     return {**difference._asdict(), **values}
 
 
-def engine_records(reports: Sequence[Report]) -> list[dict[str, Any]]:
+def engine_records(reports: Sequence[EngineReport]) -> list[dict[str, Any]]:
     """Return reports as JSON objects."""
     records = [report._asdict() for report in reports]
     return [{**comparison_record(record.pop("comparison")), **record} for record in records]
@@ -307,7 +311,7 @@ def infer_record(inference: Inference) -> dict[str, Any]:
 
 
 def verification_record(
-    name: str | None, comparison: Comparison | None, reports: Sequence[Report] | None = None
+    name: str | None, comparison: Comparison | None, reports: Sequence[EngineReport] | None = None
 ) -> dict[str, Any]:
     """Return the answer of `verify` as a JSON object; reports: on other engines, if requested."""
     record = {

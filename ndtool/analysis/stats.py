@@ -81,8 +81,8 @@ class Stats(NamedTuple):
     shape of all slices that tuples can select. distinct, duplicated: counts of slices selected at
     all, and more than once. most_frequent: the most frequent slices. pages_touched: None if slices
     are not contiguous in order. histogram: counts of tuples by `bin_width` slices. fine_histogram:
-    the same in narrower bins. repeats: counts of slices selected once, twice, 3 or 4 times, and so
-    on.
+    the same in narrower bins. selection_histogram: counts of slices selected once, twice, 3 or 4
+    times, and so on.
     """
 
     tuples: int
@@ -100,13 +100,14 @@ class Stats(NamedTuple):
     histogram: list[int]
     bin_width: int
     fine_histogram: list[int]
-    repeats: list[int]
+    selection_histogram: list[int]
 
 
 def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call whose inputs may be types; updates are of the type and shape it requires.
+    """Open a call for statistics: data may be a type such as float32[3,4].
 
-    sources: open inputs of the caller, by role.
+    The updates of a scatter are a type, of the dtype and shape that the call requires. sources:
+    open inputs of the caller, by role.
     """
     if request.operator in LOWERED:
         return open_typed_call(request, sources)
@@ -153,7 +154,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     searches = [Search(first_pass.first_element(row), False) for row, _ in most_frequent]
     if searches:
         index_tuples.search(searches, index_tuples.blocks(portion(progress, 0.8, 1)))
-    call.recheck()
+    call.require_unchanged()
     return Stats(
         len(index_tuples.rows),
         first_pass.out_of_bounds,
@@ -180,7 +181,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         totals.histogram.counts.tolist(),
         totals.histogram.width,
         totals.fine_histogram.counts.tolist(),
-        np.trim_zeros(totals.repeats, "b").tolist(),
+        np.trim_zeros(totals.selection_histogram, "b").tolist(),
     )
 
 
@@ -192,7 +193,7 @@ class _TuplePass:
         plan, negatives = call.plan, call.negatives
         axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self.columns = [
-            _Column(axis + j, size, negatives, call.handling.pad)
+            _Column(axis + j, size, negatives, call.index_options.pad)
             for j, size in enumerate(mapping.indexed_sizes(plan))
         ]
         self.slice_grid = mapping.slice_grid(plan)
@@ -207,7 +208,7 @@ class _TuplePass:
         masks = [column.add(block[:, j]) for j, column in enumerate(self.columns)]
         if any(mask is not None for mask in masks):
             self._list_out_of_bounds(first, block, masks)
-        pads = self._call.handling.pad is not None
+        pads = self._call.index_options.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
@@ -231,8 +232,8 @@ class _TuplePass:
         Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
         call, valid = self._call, np.arange(len(block))
-        if call.handling.may_alter_tuples:
-            valid, block = tuples.select_valid(call.plan, block, call.handling)
+        if call.index_options.may_alter_tuples:
+            valid, block = tuples.select_valid(call.plan, block, call.index_options)
             return tuples.slice_indices(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
             out_of_bounds = column.out_of_bounds_mask(block[:, j])
@@ -295,7 +296,7 @@ class _SliceTotals:
         self.histogram, self.fine_histogram = (
             _Histogram(prod(slice_grid), bins) for bins in (TEXT_BINS, PICTURE_BINS)
         )
-        self.repeats = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
+        self.selection_histogram = np.zeros(64, np.int64)  # by the rounded logarithm
         self._page = -1  # the last page that was counted
 
     def add(self, rows: Int64Array, counts: Int64Array) -> None:
@@ -304,7 +305,7 @@ class _SliceTotals:
         self.duplicated += int((counts > 1).sum())
         self.histogram.add(rows, counts)
         self.fine_histogram.add(rows, counts)
-        np.add.at(self.repeats, np.frexp(counts - 1.0)[1], 1)
+        np.add.at(self.selection_histogram, np.frexp(counts - 1.0)[1], 1)
         threshold = self.most_frequent[-1][1] if len(self.most_frequent) == MAX_LISTED else 1
         (more_frequent,) = np.nonzero(counts > threshold)
         frequent = more_frequent[

@@ -41,10 +41,10 @@ class TypeSource:
         )
 
     def block(self, index: int) -> NoReturn:
-        """Raise UsageError as `whole` does."""
+        """Raise UsageError as `load` does."""
         self.load()
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Do nothing: a type cannot change."""
 
     def fingerprint(self) -> None:
@@ -59,7 +59,7 @@ class TypeSource:
 
 
 def type_source(argument: str, allow_symbols: bool = False) -> TypeSource | None:
-    """Return a Typed if an argument is `dtype[d0,d1,...]`, and not the name of a file.
+    """Return a TypeSource if an argument is `dtype[d0,d1,...]`, and not the name of a file.
 
     allow_symbols: whether sizes may be symbolic.
     """

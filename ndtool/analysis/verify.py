@@ -28,7 +28,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes, filling, shapes, specs
 from ndtool.rules.inference import Input, name_inputs
-from ndtool.rules.modes import Handling
+from ndtool.rules.modes import IndexOptions
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
@@ -54,7 +54,7 @@ class Difference(NamedTuple):
 class Comparison(NamedTuple):
     """The comparison of an output with the correct one.
 
-    described: the type and shape. total, different, beyond: counts of all elements, of those with
+    description: the type and shape. total, different, beyond: counts of all elements, of those with
     different bits, and of those more than `within` ulps apart. first: the first difference of more
     than `within` ulps, else the first difference. largest: the first of the largest differences.
     ulps: counts of elements by distance, see CLASSES. examined: how many elements were diagnosed,
@@ -64,7 +64,7 @@ class Comparison(NamedTuple):
     are known.
     """
 
-    described: str
+    description: str
     total: int
     different: int
     beyond: int
@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
     def _repr_html_(self) -> str:
         rows = [(name, str(count)) for name, count in self.ulps.items()]
         equal = f"{self.total - self.different} of {self.total} elements have the same bits"
-        title = f"{self.described}: {'; '.join([equal, *self.findings])}"
+        title = f"{self.description}: {'; '.join([equal, *self.findings])}"
         return notebook.html_table(title, ("ulps apart", "elements"), rows)
 
 
@@ -164,7 +164,7 @@ def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> I
 
 def _recheck_all(sources: list[Source]) -> None:
     for source in sources:
-        source.recheck()
+        source.require_unchanged()
 
 
 def output_label(request: Request) -> str:
@@ -232,9 +232,9 @@ def compare(
             ReductionOptions.from_attributes(attributes),
             comparison_pass.wrong_indices,
         )
-        handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
+        index_options = IndexOptions(attributes.out_of_bounds, attributes.pad, attributes.negatives)
         element_diagnosis = diagnosis.diagnose(
-            plan, arrays, reduction_options, wrong_indices, result, expected, handling
+            plan, arrays, reduction_options, wrong_indices, result, expected, index_options
         )
     return comparison_pass.comparison(element_diagnosis)
 
@@ -295,7 +295,7 @@ class _ComparisonPass:
         )
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
-        self._first = self._first_beyond = -1
+        self._first = self._first_exceeding = -1
         # The linear indices of elements, by descending distance, and their distances.
         self._worst_indices, self._worst_ulps = np.empty(0, np.int64), np.empty(0, np.uint64)
 
@@ -319,7 +319,7 @@ class _ComparisonPass:
         self._first = self._first if self._first >= 0 else int(indices[0])
         exceeding = ulps > self._within
         if not self.beyond and exceeding.any():
-            self._first_beyond = int(indices[exceeding.argmax()])
+            self._first_exceeding = int(indices[exceeding.argmax()])
         self.beyond += int(exceeding.sum())
         if len(self._worst_ulps) == diagnosis.MAX_EXAMINED:
             is_worse = ulps > self._worst_ulps[-1]
@@ -338,7 +338,7 @@ class _ComparisonPass:
         """Return the comparison, with a diagnosis if there is one."""
         different, total = sum(self.counts.values()), self._result.size
         examined, lost, doubled, otherwise, cause = element_diagnosis or (0, None, None, None, None)
-        first = self._first_beyond if self.beyond else self._first
+        first = self._first_exceeding if self.beyond else self._first
         return Comparison(
             dtypes.from_numpy(self._result.dtype).name + shapes.format_shape(self._result.shape),
             total,

@@ -113,7 +113,7 @@ def _read_groups(reader: Reader, first: int, buffer: memoryview, shape: Shape) -
 def _read_wrapped(
     reader: Reader, base: int, first: int, positions: int, buffer: memoryview
 ) -> None:
-    """Fill a buffer with a period from position `first` on, wrapping around at its end."""
+    """Fill a buffer with `positions` rows that begin at `base`, repeated, from row `first` on."""
     period = min(len(buffer), positions * reader.width)
     end = min(period, (positions - first) * reader.width)
     read_range(reader, base + first, buffer[:end])

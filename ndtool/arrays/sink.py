@@ -18,7 +18,7 @@ class Unpublished(Protocol):
     def open_folder(self) -> int | None:
         """Open the folder to lock during the rename; None if no lock is required."""
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Raise OutputError if the path has changed since the output was opened."""
 
     def publish(self) -> None:

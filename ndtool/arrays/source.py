@@ -166,7 +166,7 @@ class ModelInfo(NamedTuple):
 
 
 class AccessedElements(Protocol):
-    """The elements of an array that a run reads, perhaps with others."""
+    """A superset of the elements that a run reads, as blocks or as byte ranges."""
 
     def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the row-major indices of the blocks with such elements, ascending."""
@@ -201,7 +201,7 @@ class Source(Protocol):
         May be called from several threads at once.
         """
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Raise OutputError if the array was modified or replaced since it was opened."""
 
     def fingerprint(self) -> Fingerprint:
@@ -232,7 +232,7 @@ class StoredSource:
     concurrency = 1
     progress: ProgressCallback | None = None
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         if self._storage is not None and (change := self._storage.change()):
             raise OutputError(f"{argument_name(self.name)} {change}")
 

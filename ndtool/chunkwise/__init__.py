@@ -2,8 +2,8 @@
 
 Axes of data are of three kinds. Rows are the axes along which index tuples select: batch axes and
 indexed axes. Lanes are the axes before the indexed axis of plain indices; the other axes are those
-of a slice. So a chunk of data is an array (lanes, rows, slice), in which each tuple selects one
-row.
+of a slice. So a chunk of data is an array (outer axes, rows, slice), in which each tuple selects
+one row.
 
     split           sorts the tuples of a chunk of indices stably by the chunk of data they select
     bounds_verdict, duplicates_verdict

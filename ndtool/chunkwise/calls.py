@@ -23,14 +23,15 @@ Chunks = tuple[tuple[int, ...], ...]  # the sizes of chunks along each axis, as 
 
 
 class Axes(NamedTuple):
-    """The axes of data, and the source of a tuple's coordinate along each axis of rows.
+    """The axes of data by kind.
 
-    sources: for each axis of rows, the axis of tuples whose coordinate it has, or None if it has
-    the tuple's next component. front: the number of axes of tuples that precede the lanes in a
-    gather's output, and in updates.
+    rows: the indexed axes. slice_axes: those within a slice. outer: the batch axes along which the
+    same tuples apply. sources: for each axis of rows, the axis of indices that gives its
+    coordinate, or None for the next component of the tuple. front: the number of axes of indices
+    that precede the outer axes in a gather's output, and in updates.
     """
 
-    lanes: Shape
+    outer: Shape
     rows: Shape
     slice_axes: Shape
     sources: tuple[int | None, ...]
@@ -38,18 +39,18 @@ class Axes(NamedTuple):
 
     @property
     def transposed(self) -> Shape:
-        """The order of data's axes as (lanes, rows, slice)."""
-        return self.lanes + self.rows + self.slice_axes
+        """The order of data's axes as (outer axes, rows, slice)."""
+        return self.outer + self.rows + self.slice_axes
 
-    def lane_and_slice_values(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return two lists of `values`, one per axis of data: of the lanes, and of a slice."""
-        return [values[d] for d in self.lanes], [values[d] for d in self.slice_axes]
+    def outer_and_slice_values(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return two lists of `values`, one per axis of data: of the outer axes, and of a slice."""
+        return [values[d] for d in self.outer], [values[d] for d in self.slice_axes]
 
     def arrange(
-        self, tuples: Sequence[Any], lanes: Sequence[Any], slice_axes: Sequence[Any]
+        self, tuples: Sequence[Any], outer: Sequence[Any], slice_axes: Sequence[Any]
     ) -> Any:
-        """Return items of tuples, lanes and a slice in the order of a gather's output axes."""
-        return (*tuples[: self.front], *lanes, *tuples[self.front :], *slice_axes)
+        """Return items of tuples, outer axes and a slice in the order of a gather's output axes."""
+        return (*tuples[: self.front], *outer, *tuples[self.front :], *slice_axes)
 
 
 def axes_of(plan: Plan) -> Axes:
@@ -88,14 +89,14 @@ class ChunkedCall:
         return axes_of(self.plan)
 
     @property
-    def is_plain(self) -> bool:
+    def has_scalar_indices(self) -> bool:
         """Whether each index is a tuple of one component, without an axis of components."""
         return isinstance(self.plan, ElementsPlan) or self.plan.has_scalar_indices
 
     @cached_property
     def is_strict(self) -> bool:
         """Whether an index out of bounds is an error."""
-        return check.is_error(self.plan, self.inference.handling.mode)
+        return check.is_error(self.plan, self.inference.index_options.mode)
 
     @cached_property
     def grid(self) -> Shape:

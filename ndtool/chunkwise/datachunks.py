@@ -34,7 +34,8 @@ class GatheredRows(NamedTuple):
 
 
 class SplitUpdates(NamedTuple):
-    """The updates, as (lanes, tuples, slice), of the tuples that select from a chunk of data."""
+    """The updates, as (outer axes, tuples, slice), of the tuples that select from a chunk of"
+    " data."""
 
     split: Split
     rows: Array
@@ -47,14 +48,18 @@ def _as_void(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array
 
 
 def _data_rows(call: ChunkedCall, chunk: Array) -> Array:
-    """Return a chunk of data as an array (lanes, rows, slice), without a copy if possible."""
+    """Return a chunk of data as an array (outer axes, rows, slice), without a copy if possible."""
     axes = call.axes
-    return _fold(chunk.transpose(axes.transposed), len(axes.lanes), len(axes.rows))
+    return _fold(chunk.transpose(axes.transposed), len(axes.outer), len(axes.rows))
 
 
-def _fold(chunk: Array, lanes: int, rows: int) -> Array:
-    """Reshape an array with axes (lanes, rows, slice) to three axes."""
-    ends = chunk.shape[:lanes], chunk.shape[lanes : lanes + rows], chunk.shape[lanes + rows :]
+def _fold(chunk: Array, outer_rank: int, rows: int) -> Array:
+    """Reshape an array with axes (outer axes, rows, slice) to three axes."""
+    ends = (
+        chunk.shape[:outer_rank],
+        chunk.shape[outer_rank : outer_rank + rows],
+        chunk.shape[outer_rank + rows :],
+    )
     return chunk.reshape(tuple(map(prod, ends)))
 
 
@@ -88,11 +93,11 @@ def merge_rows(
 ) -> Array:
     """Return a chunk of a gather's output, from the rows gathered from chunks of data.
 
-    inner: the shape of its lanes, and the shape of a slice.
+    inner: the shape of its outer axes, and the shape of a slice.
     """
-    lanes, slice_shape = inner
+    outer_shape, slice_shape = inner
     dtype = call.input_dtypes["data"]
-    sizes: Shape = (prod(lanes), prod(split.shape), prod(slice_shape))
+    sizes: Shape = (prod(outer_shape), prod(split.shape), prod(slice_shape))
     out = np.empty(sizes, f"V{dtype.itemsize}")
     for data_chunk, rows in entries_for(bundles, split.number):
         _scatter_rows(out, split.order[split.tuple_range(data_chunk)], rows)
@@ -100,12 +105,14 @@ def merge_rows(
     if len(skipped):
         element = np.frombuffer(call.inference.fill_bytes, out.dtype)
         _scatter_rows(out, skipped, np.broadcast_to(element, (sizes[0], len(skipped), sizes[2])))
-    lane_rank, tuple_rank = len(lanes), len(split.shape)
-    axes = range(lane_rank + tuple_rank + len(slice_shape))
+    outer_rank, tuple_rank = len(outer_shape), len(split.shape)
+    axes = range(outer_rank + tuple_rank + len(slice_shape))
     order = call.axes.arrange(
-        axes[lane_rank : lane_rank + tuple_rank], axes[:lane_rank], axes[lane_rank + tuple_rank :]
+        axes[outer_rank : outer_rank + tuple_rank],
+        axes[:outer_rank],
+        axes[outer_rank + tuple_rank :],
     )
-    return out.view(dtype).reshape(lanes + split.shape + slice_shape).transpose(order)
+    return out.view(dtype).reshape(outer_shape + split.shape + slice_shape).transpose(order)
 
 
 def _scatter_rows(out: Array, positions: Array, rows: Array) -> None:
@@ -117,13 +124,13 @@ def split_updates(
     call: ChunkedCall, split: Split, chunk: object, inner: tuple[Shape, Shape]
 ) -> Bundle:
     """Bundle the updates of a chunk of indices by chunk of data; inner: as in merge_rows."""
-    (lanes, slice_shape), front = inner, call.axes.front
-    lane_rank, tuple_rank = len(lanes), len(split.shape)
-    shape = call.axes.arrange(split.shape, lanes, slice_shape)
+    (outer_shape, slice_shape), front = inner, call.axes.front
+    outer_rank, tuple_rank = len(outer_shape), len(split.shape)
+    shape = call.axes.arrange(split.shape, outer_shape, slice_shape)
     stored = _as_void(call, "updates", chunk, shape)
     rank = stored.ndim
-    order = (*range(front, front + lane_rank), *range(front), *range(front + lane_rank, rank))
-    updates = _fold(stored.transpose(order), lane_rank, tuple_rank)
+    order = (*range(front, front + outer_rank), *range(front), *range(front + outer_rank, rank))
+    updates = _fold(stored.transpose(order), outer_rank, tuple_rank)
     selections = [
         split.subset(data_chunk) for data_chunk in map(int, split.ids) if data_chunk < call.skipped
     ]
@@ -182,13 +189,13 @@ def apply_updates(
 def _collect_updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
     """Return the updates of some tuples, given the updates of all splits.
 
-    Updates are arrays (lanes, tuples, slice).
+    Updates are arrays (outer axes, tuples, slice).
     """
     n = len(tuples.local)
     order = np.argsort(tuples.sources, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(tuples.sources[order])) + 1).tolist(), n]
-    lanes, _, slice_shape = updates[0].shape
-    out = np.empty((lanes, n, slice_shape), updates[0].dtype)
+    outer_shape, _, slice_shape = updates[0].shape
+    out = np.empty((outer_shape, n, slice_shape), updates[0].dtype)
     for first, stop in pairwise(ends):
         positions = order[first:stop]
         source = updates[int(tuples.sources[positions[0]])]

@@ -53,9 +53,9 @@ class TaskGraph:
         self.name = f"{call.inference.operator}-{token}"
         self.tasks: dict[Any, Any] = {}
         self.chunks = list(_boxes(tuple_chunks))
-        self.lanes_and_slices = list(
+        self.outer_and_slices = list(
             product(
-                *(list(_boxes(sizes)) for sizes in self.axes.lane_and_slice_values(call.chunks))
+                *(list(_boxes(sizes)) for sizes in self.axes.outer_and_slice_values(call.chunks))
             )
         )
         self.in_memory = indices is not None
@@ -88,7 +88,7 @@ class TaskGraph:
 
     def _share(self, value: Any, kind: str, *numbers: int) -> Any:
         """Return a value as an argument of several tasks; its key, if many tasks take it."""
-        if self.in_memory and len(self.lanes_and_slices) == 1:
+        if self.in_memory and len(self.outer_and_slices) == 1:
             return value
         self.tasks[self._key(kind, *numbers)] = value
         return self._key(kind, *numbers)
@@ -96,7 +96,7 @@ class TaskGraph:
     def _split_later(self) -> Key:
         """Add the tasks that split indices, and the task of the verdict; return its key."""
         reports = []
-        component = () if self.call.is_plain else (0,)
+        component = () if self.call.has_scalar_indices else (0,)
         for number, (position, origin, shape) in enumerate(self.chunks):
             key, chunk = self._key("split", number), (self.names["indices"], *position, *component)
             self.tasks[key] = (splits.split, self.call_key, chunk, number, origin, shape)
@@ -256,12 +256,14 @@ class TaskGraph:
         for index_chunks, data_chunks in classes.items():
             yield list(index_chunks), data_chunks
 
-    def _chunk(self, data_chunk: int, lane: Shape, slice_position: Shape) -> tuple[Key, Shape]:
+    def _chunk(
+        self, data_chunk: int, outer_position: Shape, slice_position: Shape
+    ) -> tuple[Key, Shape]:
         """Return the key and the shape of a chunk of data."""
         coordinates = [0] * len(self.call.chunks)
         position = layouts.unravel_index(data_chunk, self.call.grid)
         for d, coordinate in zip(
-            self.axes.transposed, lane + position + slice_position, strict=True
+            self.axes.transposed, outer_position + position + slice_position, strict=True
         ):
             coordinates[d] = coordinate
         sizes = tuple(self.call.chunks[d][coordinate] for d, coordinate in enumerate(coordinates))
@@ -269,7 +271,7 @@ class TaskGraph:
 
     def _gather(self, verdict: Key | None) -> None:
         """Add the tasks of a gather, each of about as many rows as a chunk of the output."""
-        bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.lanes_and_slices]
+        bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.outer_and_slices]
         for index_chunks, data_chunks in self._classes():
             for group in _groups(index_chunks, len(data_chunks)):
                 reached = [
@@ -280,12 +282,12 @@ class TaskGraph:
                     )
                 ]
                 bundled = self._bundles(group, reached)
-                for number, ((lane, _, _), (slice_position, _, _)) in enumerate(
-                    self.lanes_and_slices
+                for number, ((outer_position, _, _), (slice_position, _, _)) in enumerate(
+                    self.outer_and_slices
                 ):
                     keys = {}
                     for data_chunk in reached:
-                        chunk, shape = self._chunk(data_chunk, lane, slice_position)
+                        chunk, shape = self._chunk(data_chunk, outer_position, slice_position)
                         keys[data_chunk] = self._key("gather", len(self.tasks))
                         self.tasks[keys[data_chunk]] = (
                             datachunks.gather_rows, self.call_key, verdict, chunk, shape,
@@ -293,26 +295,30 @@ class TaskGraph:
                         )  # fmt: skip
                     for index_chunk, inputs in self._exchange("rows", keys, group, True).items():
                         bundles[number][index_chunk] += inputs
-        for number, ((lane, _, lanes), (slice_position, _, sizes)) in enumerate(
-            self.lanes_and_slices
+        for number, ((outer_position, _, outer_shape), (slice_position, _, sizes)) in enumerate(
+            self.outer_and_slices
         ):
             for index_chunk, (position, _, _) in enumerate(self.chunks):
                 split = self._split_argument(index_chunk)
-                self.tasks[(self.name, *self.axes.arrange(position, lane, slice_position))] = (
-                    datachunks.merge_rows, self.call_key, verdict, split, (lanes, sizes),
+                coordinates = self.axes.arrange(position, outer_position, slice_position)
+                self.tasks[(self.name, *coordinates)] = (
+                    datachunks.merge_rows, self.call_key, verdict, split, (outer_shape, sizes),
                     bundles[number][index_chunk],
                 )  # fmt: skip
 
     def _scatter(self, verdict: Key | None) -> None:
         """Add the tasks of a scatter: one for each chunk of updates, and of data."""
-        for (lane, _, lanes), (slice_position, _, sizes) in self.lanes_and_slices:
+        for (outer_position, _, outer_shape), (slice_position, _, sizes) in self.outer_and_slices:
             bundled = {}
             for index_chunk, (position, _, _) in enumerate(self.chunks):
                 split = self._split_argument(index_chunk)
-                chunk = (self.names["updates"], *self.axes.arrange(position, lane, slice_position))
+                chunk = (
+                    self.names["updates"],
+                    *self.axes.arrange(position, outer_position, slice_position),
+                )
                 bundled[index_chunk] = self._key("bundle", len(self.tasks))
                 self.tasks[bundled[index_chunk]] = (
-                    datachunks.split_updates, self.call_key, split, chunk, (lanes, sizes)
+                    datachunks.split_updates, self.call_key, split, chunk, (outer_shape, sizes)
                 )  # fmt: skip
             bundles: dict[int, list[Any]] = {data_chunk: [] for data_chunk in self.reached_by}
             for index_chunks, data_chunks in self._classes():
@@ -323,7 +329,7 @@ class TaskGraph:
                     False,
                 )
             for data_chunk, inputs in bundles.items():
-                key, shape = self._chunk(data_chunk, lane, slice_position)
+                key, shape = self._chunk(data_chunk, outer_position, slice_position)
                 self.tasks[(self.name, *key[1:])] = (
                     datachunks.apply_updates, self.call_key, verdict, key, shape, data_chunk, inputs
                 )  # fmt: skip

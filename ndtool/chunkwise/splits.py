@@ -19,11 +19,11 @@ Array = NDArray[Any]
 BATCH = 1 << 20  # tuples to search for duplicates at a time
 
 
-class Report(NamedTuple):
+class BoundsReport(NamedTuple):
     """The indices out of bounds of a chunk.
 
-    number, component, value: of the first such index, the linear index of its tuple. tuples: the
-    number of tuples with such an index.
+    number, component, value: the first of them: the linear index of its tuple, its component, its
+    value. tuples: the number of tuples with such an index.
     """
 
     number: int
@@ -49,7 +49,7 @@ class Split:
     offsets: Array
     order: Array
     local: Array
-    report: Report | None
+    report: BoundsReport | None
 
     def tuple_range(self, data_chunk: int) -> slice:
         """Return the range of the tuples that select from a chunk of data."""
@@ -93,21 +93,23 @@ Bundle = Mapping[int, list[Any]] | Split
 
 
 def select(bundles: Sequence[Bundle], chunks: Sequence[int]) -> Bundle:
-    """Return the entries of bundles for some chunks, in the order of the bundles."""
+    """Collect what several tasks have for some chunks, in the order of the tasks' bundles."""
     entries_by_chunk = {int(chunk): entries_for(bundles, chunk) for chunk in chunks}
     return {chunk: entries for chunk, entries in entries_by_chunk.items() if entries}
 
 
 def entries_for(bundles: Sequence[Bundle], chunk: int) -> list[Any]:
-    """Return the entries of bundles for a chunk."""
+    """Collect what several tasks have for a chunk, in the order of their bundles."""
     return [entry for bundle in bundles for entry in bundle.get(chunk, ())]
 
 
 def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
     """Validate the tuples of a chunk of indices, and sort them by chunk of data."""
     k = 1 if isinstance(call.plan, ElementsPlan) else call.plan.k
-    index = require_declared(call, "indices", chunk, shape if call.is_plain else (*shape, k))
-    columns = iter([index] if call.is_plain else np.moveaxis(index, -1, 0))
+    index = require_declared(
+        call, "indices", chunk, shape if call.has_scalar_indices else (*shape, k)
+    )
+    columns = iter([index] if call.has_scalar_indices else np.moveaxis(index, -1, 0))
     ids, rows = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     skipped, out_of_bounds = np.zeros(shape, bool), []
     for axis, source in zip(call.axes.rows, call.axes.sources, strict=True):
@@ -134,7 +136,7 @@ def _resolve(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tup
 
     skipped: a mask of skipped tuples, to which padding is added.
     """
-    mode, pad, negatives = call.inference.handling
+    mode, pad, negatives = call.inference.index_options
     values = column if column.dtype == np.uint64 else column.astype(np.int64)
     lowest = -size if negatives else 0
     invalid = (values < lowest) | (values >= size)
@@ -165,7 +167,7 @@ def _locate(coordinates: Array, sizes: Array) -> tuple[Array, Array]:
 
 def _report(
     call: ChunkedCall, out_of_bounds: list[Array], index: Array, origin: Shape, shape: Shape
-) -> Report | None:
+) -> BoundsReport | None:
     """Return the indices of a chunk that are out of bounds, None if all are valid."""
     any_invalid = np.logical_or.reduce(out_of_bounds) if out_of_bounds else np.zeros(shape, bool)
     count = int(np.count_nonzero(any_invalid))
@@ -177,7 +179,7 @@ def _report(
     flat_index = 0
     for start, coordinate, size in zip(origin, position, call.plan.positions, strict=True):
         flat_index = flat_index * size + start + int(coordinate)
-    return Report(flat_index, component, value, count)
+    return BoundsReport(flat_index, component, value, count)
 
 
 def _sort(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...]) -> Split:
@@ -201,7 +203,7 @@ def _sort(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...]) -
     )
 
 
-def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
+def bounds_verdict(call: ChunkedCall, reports: Sequence[BoundsReport | None]) -> None:
     """Raise BoundsError if a chunk has indices out of bounds."""
     invalid = [report for report in reports if report is not None]
     if invalid:

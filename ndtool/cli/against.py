@@ -12,7 +12,7 @@ from ndtool.cli.console import write_stdout
 from ndtool.cli.reporter import Reporter, format_table
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import EngineProgress, EngineSettings, Report
+    from ndtool.analysis.engines import EngineProgress, EngineReport, EngineSettings
     from ndtool.runs.request import Request
 
 REPORT_COLUMNS = ("engine", "threads", "answer")
@@ -72,7 +72,7 @@ def verify(
         reporter.report_verification(request.output, verdict.comparison)
 
 
-def report_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
+def report_rows(reports: Sequence[EngineReport]) -> list[tuple[str, ...]]:
     """Return the rows of the table of engines; equal results of an engine share a row."""
     rows: list[tuple[str, ...]] = []
     for report in reports:
@@ -88,7 +88,7 @@ def report_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _result_text(report: Report) -> str:
+def _result_text(report: EngineReport) -> str:
     message = report.message or ""
     if report.result == "same":
         return message or "the same bits"

@@ -33,7 +33,7 @@ from ndtool.rules.operators import (
 )
 
 if TYPE_CHECKING:
-    from ndtool.cli.html.page import Report
+    from ndtool.cli.html.page import HtmlReport
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.request import Request
 
@@ -122,7 +122,7 @@ def _run_operator(
             from ndtool.analysis import preview
 
             preview_text = preview.text(prepared.validated)
-            call.recheck()
+            call.require_unchanged()
             write_stdout(preview_text)
         reporter.report_outcome(prepared.call, target, outcome, dry_run)
 
@@ -200,7 +200,7 @@ def _require_not_terminal(output: str, hint: str) -> None:
 @contextmanager
 def html_report(
     html: str | None, call: "OpenCall", reporter: Reporter
-) -> "Iterator[Report | None]":
+) -> "Iterator[HtmlReport | None]":
     """Yield the HTML report of a call, None without --html; publish it on exit.
 
     It is also published if the body raises BoundsError or DifferenceError.
@@ -208,9 +208,9 @@ def html_report(
     if html is None:
         yield None
         return
-    from ndtool.cli.html.page import Report
+    from ndtool.cli.html.page import HtmlReport
 
-    report = Report(html, call, reporter)
+    report = HtmlReport(html, call, reporter)
     with closing(report):
         try:
             yield report
@@ -224,7 +224,7 @@ def html_report(
 @contextmanager
 def html_report_of_request(
     html: str | None, request: "Request", reporter: Reporter
-) -> "Iterator[Report | None]":
+) -> "Iterator[HtmlReport | None]":
     """Yield the HTML report of a request, whose inputs are opened again for it; see html_report."""
     if html is None:
         yield None
@@ -324,7 +324,8 @@ def argument_text(operator: Operator, role: str) -> str:
     """Return the help text of an operator's input."""
     if role == "data":
         return "Array to copy and update." if operator.scatters else "Array to gather from."
-    return _INDEX_TEXTS[operator.name] if role == "indices" else _ARGUMENT_TEXTS[role]
+    texts = _ARGUMENT_TEXTS | {"indices": _INDEX_TEXTS.get(operator.name, "Integers.")}
+    return texts[role]
 
 
 def _run_command(operator: Operator) -> click.Command:

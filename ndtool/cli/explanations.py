@@ -11,7 +11,7 @@ from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
 from ndtool.analysis.records import has_plain_indices
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.typed import TypeSource
-from ndtool.cli.folding import terminal_columns, wrap_lines
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import argument_name, format_count
 from ndtool.rules.modes import MODES
@@ -51,10 +51,10 @@ class ElementNames:
     def bounds_remark(self, step: Step) -> str:
         """Return the remark on a tuple that is padding or out of bounds, else ""."""
         sizes = mapping.indexed_sizes(self._call.inference.plan)
-        handling = self._call.inference.handling
-        if handling.pad is not None and handling.pad in step.stored:
+        index_options = self._call.inference.index_options
+        if index_options.pad is not None and index_options.pad in step.stored:
             return ", padding"
-        minimum = -1 if handling.negatives else 0
+        minimum = -1 if index_options.negatives else 0
         if all(minimum * size <= i < size for i, size in zip(step.stored, sizes, strict=True)):
             return ""
         mode = MODES[self._call.inference.attributes.out_of_bounds]
@@ -150,7 +150,7 @@ def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Expl
     rows = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
     omitted_rows = origin.total - len(rows)
     omission = f"{omitted_rows} more: --all lists them" if omitted_rows else ""
-    return Explanation(f"{title} went to {count} of the output", rows, EDGE_TUPLES, omission)
+    return Explanation(f"{title} was copied to {count} of the output", rows, EDGE_TUPLES, omission)
 
 
 def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: Element) -> str:
@@ -167,7 +167,7 @@ def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: 
         update_name = names.name_of("updates", step.position)
         return f"was overwritten by {update_name}, the last of {updates}"
     suffix = f" and got {updates}" if element.updates else " unchanged"
-    return f"went to {names.name_of('output', origin.position)}{suffix}"
+    return f"was copied to {names.name_of('output', origin.position)}{suffix}"
 
 
 def _value_suffix(value: Any) -> str:

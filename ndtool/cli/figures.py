@@ -12,7 +12,7 @@ from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
 from ndtool.cli.explanations import ElementNames
-from ndtool.cli.folding import terminal_columns, wrap_lines
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import format_columns, format_count, format_size
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
@@ -35,7 +35,7 @@ def statistics_lines(call: OpenCall, stats: Stats) -> list[str]:
 
 
 def component_rows(stats: Stats) -> list[tuple[str, ...]]:
-    """Return a table row for each component of the tuples."""
+    """Return a table row for each component of index tuples: axis, bounds and counts."""
     return [
         (
             str(component.axis),

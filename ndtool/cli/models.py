@@ -11,10 +11,10 @@ from ndtool.analysis.records import model_record
 from ndtool.cli import against, options, records
 from ndtool.cli.commands import command
 from ndtool.cli.console import write_stdout
-from ndtool.cli.folding import wrap_lines
 from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter, format_table
-from ndtool.cli.variables import is_by_variable
+from ndtool.cli.variables import is_from_environment
+from ndtool.cli.wrapping import wrap_lines
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes
 from ndtool.rules.operators import operator_of
@@ -46,9 +46,9 @@ def _model(
 
         page.check_model(html, model, inputs)
     if inputs is None:
-        if engines is not None and not is_by_variable("engines"):
+        if engines is not None and not is_from_environment("engines"):
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
-        if save is not None and not is_by_variable("save"):
+        if save is not None and not is_from_environment("save"):
             raise UsageError("--save requires --inputs: it writes the tensors of a run")
         outcome = Outcome(nodes(model), None)
     else:

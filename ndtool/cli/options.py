@@ -138,7 +138,8 @@ DUPLICATES = _option(
 )
 SPEC = _option(
     "--spec",
-    "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. Results are the same.",
+    "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It decides which calls"
+    " are refused, not what the output contains.",
     type=ParameterType("spec", parametertypes.spec, "spec_names"),
     default="ndtool",
     metavar="SPEC",
@@ -151,7 +152,7 @@ DTYPE = _option(
 )
 TEXT = _flag(
     "--text",
-    "Read INDICES and UPDATES as text if neither content nor suffix shows a format: numbers on"
+    "Read indices and updates as text if neither content nor suffix shows a format: numbers on"
     " standard input, for example.",
 )
 OUTPUT = _option(
@@ -185,7 +186,7 @@ SPILL = _option(
 PRICES = _option(
     "--prices",
     "JSON file with the dollars of 1,000 requests (get, put), of 10^9 bytes (gb) and of an hour of"
-    " a machine (machine_hour), for the estimates of a plan.",
+    " a machine (machine_hour), for the cost estimates of a plan.",
     type=ParameterType("prices", parametertypes.prices),
     metavar="FILE.json",
 )
@@ -214,21 +215,22 @@ AS_VOID = _flag(
 )
 CHUNKS = _option(
     "--chunks",
-    "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of DATA, else zarr's"
-    " default, for HDF5 none.",
+    "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of the first input, else"
+    " zarr's default, for HDF5 none.",
     type=ParameterType("sizes", parametertypes.sizes),
     metavar="N,N...",
 )
 SHARDS = _option(
     "--shards",
-    "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of DATA, or none.",
+    "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of the first"
+    " input, or none.",
     type=ParameterType("sizes", parametertypes.sizes),
     metavar="N,N...",
 )
 CODEC = _option(
     "--codec",
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
-    " Default: that of DATA, else zarr's default, for HDF5 none.",
+    " Default: that of the first input, else zarr's default, for HDF5 none.",
     type=ParameterType("codec", parametertypes.codec),
     metavar="NAME[:LEVEL]",
 )

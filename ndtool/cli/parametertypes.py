@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ndtool import redaction
-from ndtool.cli.variables import is_by_variable
+from ndtool.cli.variables import is_from_environment
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.reductions import ALIASES
 
@@ -97,7 +97,7 @@ def file_with_suffix(*suffixes: str) -> ParameterType:
 
     def parse(word: str) -> str:
         if not word.endswith(suffixes):
-            raise UsageError(f"{word!r} does not end with any of {', '.join(suffixes)}")
+            raise UsageError(f"{word!r}: expected a name that ends with {' or '.join(suffixes)}")
         return word
 
     return ParameterType("file", parse, "files_with_suffix", suffixes)
@@ -122,7 +122,7 @@ def element_type(word: str) -> str:
     from ndtool.rules import dtypes
 
     dtypes.from_name(word)
-    return dtypes.DefaultType(word) if is_by_variable("dtype") else word
+    return dtypes.DefaultType(word) if is_from_environment("dtype") else word
 
 
 def fill_value(word: str) -> str:
@@ -174,10 +174,10 @@ def memory(word: str) -> int:
     from ndtool.machine import memory
 
     nbytes = memory.parse_size(word)
-    if nbytes is None or nbytes < MIN_MEMORY:
-        raise UsageError(
-            f"{word!r} is not a size in bytes: expected one such as 512MiB, at least 1MiB"
-        )
+    if nbytes is None:
+        raise UsageError(f"{word!r} is not a size: expected bytes, or a number such as 512MiB")
+    if nbytes < MIN_MEMORY:
+        raise UsageError(f"{word} is too little memory: expected at least 1MiB")
     return nbytes
 
 

@@ -70,7 +70,7 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
         -(-slice_count // len(stats.fine_histogram)) if stats.fine_histogram else 1,
         [
             ("never", slice_count - stats.distinct),
-            *zip(frequency_labels, stats.repeats, strict=False),
+            *zip(frequency_labels, stats.selection_histogram, strict=False),
         ],
     )
 

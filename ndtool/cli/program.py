@@ -8,8 +8,8 @@ import click
 from ndtool import redaction
 from ndtool.cli import commands, helppages, models, options, questions
 from ndtool.cli.console import write_stdout
-from ndtool.cli.folding import terminal_columns
 from ndtool.cli.reporter import Reporter
+from ndtool.cli.wrapping import terminal_columns
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import ALL_OPERATORS, Operator
 
@@ -65,8 +65,14 @@ def program() -> click.Group:
             "Operators": commands.operators(),
             "Analysis": [
                 _operator_group("infer", questions.infer, "Infer dtype and shape of an output."),
-                _operator_group("explain", questions.explain, "Explain elements of an output."),
-                _operator_group("stats", questions.stats, "Print statistics of the indices."),
+                _operator_group(
+                    "explain",
+                    questions.explain,
+                    "Show what elements of an output are computed from.",
+                ),
+                _operator_group(
+                    "stats", questions.stats, "Count duplicates and indices out of bounds."
+                ),
                 _operator_group(
                     "verify", questions.verify, "Check an output, or compare other engines."
                 ),

@@ -20,9 +20,9 @@ from ndtool.cli.commands import (
     omit_if_lowered,
 )
 from ndtool.cli.console import write_stdout
-from ndtool.cli.folding import wrap_lines
 from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter, format_table
+from ndtool.cli.wrapping import wrap_lines
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import (
     ALL_OPERATORS,
@@ -86,7 +86,7 @@ def _explain(
             lambda: json_records.explanation_record(call, *explanation, is_single),
             lambda: explanations.explanation_lines(call, *explanation),
         )
-        call.recheck()  # printing a long explanation reads the inputs
+        call.require_unchanged()  # printing a long explanation reads the inputs
 
 
 @click.pass_obj
@@ -239,7 +239,7 @@ def explain(operator: Operator) -> click.Command:
         ),
         f"Explain elements of {operator.command}. --at shows what an element of the output was"
         " computed from: index tuple, data and updates. --from shows where an element of"
-        f" {operator.inputs[0].upper()} went. Inputs other than indices may also be types,"
+        f" {operator.inputs[0].upper()} is copied to. Inputs other than indices may also be types,"
         " dtype[d0,d1,...].",
         " ".join(
             [*files, *example_flags(operator, "reduction"), f"--at {operator.example.output_index}"]
@@ -286,7 +286,8 @@ def verify(operator: Operator) -> click.Command:
             *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
-        f"Check an output of {operator.command} against a slow reference: dtype, shape and every"
+        f"Check an output of {operator.command} against an independent, slow computation: dtype,"
+        " shape and every"
         " bit. --against also checks other engines. The exit status is 8 if they differ.",
         " ".join([*files, *example_flags(operator)]),
     )

@@ -9,7 +9,7 @@ from ndtool.arrays.source import MemberInfo, OperatorNode
 from ndtool.errors import format_size, printable
 from ndtool.rules.inference import Inference
 from ndtool.rules.shapes import format_type
-from ndtool.rules.specs import Row
+from ndtool.rules.specs import OperatorVersion
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace
 
@@ -174,7 +174,7 @@ def node_row(node: OperatorNode) -> tuple[str, ...]:
     return tuple(map(printable, cells))
 
 
-def spec_row(row: Row) -> tuple[str, ...]:
+def spec_row(row: OperatorVersion) -> tuple[str, ...]:
     """Return the table row of a version of an operator in a standard."""
     reductions = f"reduction ({', '.join(row.reductions)})"
     attributes = [reductions if name == "reduction" else name for name in row.attributes]

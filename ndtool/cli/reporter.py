@@ -16,8 +16,8 @@ from ndtool import __version__
 from ndtool.analysis import records as json_records
 from ndtool.cli import records
 from ndtool.cli.console import Progress, write_stderr, write_stdout, write_stdout_blocks
-from ndtool.cli.folding import terminal_columns, wrap_lines
 from ndtool.cli.records import format_duration
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import (
     NdtoolError,
     OutputError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ndtool.arrays.source import MemberInfo, OperatorNode
     from ndtool.formats.outputs import Output
     from ndtool.rules.inference import Inference
-    from ndtool.rules.specs import Row
+    from ndtool.rules.specs import OperatorVersion
     from ndtool.rules.trace import Trace
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.convert import Conversion
@@ -198,7 +198,7 @@ class Reporter:
             if comparison.different:
                 different = f"{comparison.different} elements with other bits"
                 accuracy = f"within {comparison.within} ulp, {different}"
-            _print_line(f"verified {printable(name)}: {comparison.described}, {accuracy}")
+            _print_line(f"verified {printable(name)}: {comparison.description}, {accuracy}")
             if comparison.different:
                 write_stderr(figures.comparison_text(comparison, 2))
 
@@ -218,7 +218,7 @@ class Reporter:
             write_stdout(format_table(columns, list(map(records.node_row, nodes)), columns[2:], 1))
         self.print_warnings([member.warning for member in members if member.warning])
 
-    def print_specs(self, rows: list[Row]) -> None:
+    def print_specs(self, rows: list[OperatorVersion]) -> None:
         """Print operator versions of the standards, a row for each."""
         if self.json:
             spec_records = [{"spec": row.spec, **row._asdict()} for row in rows]
@@ -373,9 +373,11 @@ def _output_type(inference: Inference) -> str:
     return format_type(inference.dtype, inference.plan.output)
 
 
-def _written_text(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:
+def _written_text(
+    name: str, description: str, nbytes: int, seconds: float, suffix: str = ""
+) -> str:
     return (
-        f"wrote {printable(name)}: {described}, {format_size(nbytes)} in"
+        f"wrote {printable(name)}: {description}, {format_size(nbytes)} in"
         f" {format_duration(seconds)}{suffix}"
     )
 

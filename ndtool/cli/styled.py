@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ndtool.cli.folding import terminal_columns, wrap_line
+from ndtool.cli.wrapping import terminal_columns, wrap_line
 from ndtool.errors import NdtoolError
 
 _UNLIMITED_WIDTH = 1 << 16  # columns of a table of unlimited width

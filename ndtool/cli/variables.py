@@ -14,7 +14,7 @@ from ndtool.errors import UsageError, argument_name
 CHUNK_OPTIONS = ("chunks", "shards", "codec")  # options for chunked outputs
 
 
-def is_by_variable(name: str) -> bool:
+def is_from_environment(name: str) -> bool:
     """Return whether an environment variable sets an option of this call."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.ENVIRONMENT
@@ -24,10 +24,10 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
     """Remove cluster and chunk options that come from variables and do not apply."""
     if "workers" in options:
         _drop_inapplicable_cluster(output, options)
-    if options.get("spill") and is_by_variable("spill"):
+    if options.get("spill") and is_from_environment("spill"):
         for spill in options["spill"]:
             _require_directory(spill)
-    inapplicable_options = list(filter(is_by_variable, CHUNK_OPTIONS))
+    inapplicable_options = list(filter(is_from_environment, CHUNK_OPTIONS))
     if not inapplicable_options:
         return
     from ndtool.formats import locators, outputs
@@ -49,10 +49,10 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
 def drop_inapplicable_mode(scatters: bool, options: dict[str, Any]) -> None:
     """Remove --out-of-bounds and --fill from variables if the operator or the mode lacks them."""
     inapplicable = "fill" if scatters else "drop"
-    if options.get("out_of_bounds") == inapplicable and is_by_variable("out_of_bounds"):
+    if options.get("out_of_bounds") == inapplicable and is_from_environment("out_of_bounds"):
         del options["out_of_bounds"]
     uses_fill = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
-    if not uses_fill and is_by_variable("fill"):
+    if not uses_fill and is_from_environment("fill"):
         del options["fill"]
 
 
@@ -61,18 +61,18 @@ def _drop_inapplicable_cluster(output: str, options: dict[str, Any]) -> None:
     from ndtool.storage import locations
 
     clusters = {name for name in ("scheduler", "workers") if options[name] is not None}
-    by_variable = set(filter(is_by_variable, clusters))
+    by_variable = set(filter(is_from_environment, clusters))
     if by_variable != clusters or not _is_writable_by_workers(output):
         options.update(dict.fromkeys(by_variable))
     on_cluster = options["scheduler"] is not None or options["workers"] is not None
-    spills = options["spill"] if is_by_variable("spill") else ()
+    spills = options["spill"] if is_from_environment("spill") else ()
     if (
         len(spills) > 1
         if on_cluster
         else any(map(locations.is_url, map(locations.local_path, spills)))
     ):
         options["spill"] = ()
-    if not on_cluster and is_by_variable("resume"):
+    if not on_cluster and is_from_environment("resume"):
         options["resume"] = False
 
 

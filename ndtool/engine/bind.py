@@ -9,7 +9,7 @@ from ndtool._kernels import BLOCK, LINE, Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.layouts import Strides
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import Handling
+from ndtool.rules.modes import IndexOptions
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 
 Buffer = Any  # an object with the buffer protocol and slicing: memoryview, uint8 ndarray
@@ -26,11 +26,11 @@ class Operand(NamedTuple):
 def bind_indices(
     buffer: Buffer,
     dtype: Dtype,
-    handling: Handling = Handling(),  # noqa: B008 - a value that never changes
+    index_options: IndexOptions = IndexOptions(),  # noqa: B008 - a value that never changes
     fill_bytes: bytes | None = None,
 ) -> Indices:
     """Bind the bytes of indices to their type, out-of-bounds mode, padding and fill value."""
-    mode, pad, negatives = handling
+    mode, pad, negatives = index_options
     unsigned = dtype.kind == "u"
     return Indices(
         buffer, dtype.itemsize, unsigned, dtype.is_swapped, mode, fill_bytes, 0, pad, negatives

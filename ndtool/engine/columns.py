@@ -82,7 +82,7 @@ def divide_into_blocks(panels: Panels, rows: int, out: Buffer, bands: int) -> It
 
 
 def _block_shape(panels: Panels, rows: int, bands: int) -> tuple[int, int]:
-    """Return (rows of a band, bytes of a row) of a block; rows are complete pages if possible."""
+    """Return a block's rows (those of a band) and bytes per row, complete pages if possible."""
     width = panels.columns * panels.itemsize
     band_rows = -(-rows // min(rows, bands, -(-rows * min(PAGE, width) // tuning.COLUMN_BLOCK)))
     row_bytes = tuning.COLUMN_BLOCK // band_rows

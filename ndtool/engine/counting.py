@@ -121,4 +121,4 @@ def _allocate_zeros(size: int, is_dense: bool) -> mmap.mmap:
             scratch.advise(buffer, "MADV_HUGEPAGE")
         return buffer
     except (OSError, OverflowError):
-        raise ResourceError(f"not enough memory for {size} bytes of counts") from None
+        raise ResourceError(f"not enough memory for {size} bytes of counts of updates") from None

@@ -56,7 +56,7 @@ def gather(
     """
     if kernel.slices is not None:
         return gathers.gather(kernel.slices, data, indices, out, threads, progress)
-    assert kernel.panels is not None, "a gather is of slices or of panels"
+    assert kernel.panels is not None, "a GatherKernel has either slices or panels"
     if is_mapped_file and columns.are_blocks_faster(kernel.panels, kernel.panels.index_rows):
         return gathers.gather_columns(kernel.panels, data, indices, out, threads, progress)
     return gathers.gather_panels(kernel.panels, data, indices, out, threads, progress)

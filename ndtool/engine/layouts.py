@@ -34,7 +34,7 @@ def is_contiguous(shape: Shape, strides: Strides, itemsize: int) -> bool:
 def merge_axes(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
     """Merge adjacent axes that one stride describes; drop axes of size 1.
 
-    >>> merge((2, 3, 4), (48, 16, 4))
+    >>> merge_axes((2, 3, 4), (48, 16, 4))
     ((24,), (4,))
     """
     merged_shape: list[int] = []
@@ -67,7 +67,7 @@ def may_overlap(shape: Shape, strides: Strides, itemsize: int) -> bool:
 
     Slices and transposes of contiguous arrays give False; interleaved strides always give True.
 
-    >>> may_fold((3, 2), (8, 4), 4), may_fold((3, 2), (4, 4), 4)
+    >>> may_overlap((3, 2), (8, 4), 4), may_overlap((3, 2), (4, 4), 4)
     (False, True)
     """
     if 0 in shape:

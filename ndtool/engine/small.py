@@ -6,7 +6,7 @@ from ndtool._kernels import SmallCall, UpdateSpec
 from ndtool.engine import bind, check, dispatch, layouts, tuning
 from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.dtypes import NATIVE, Dtype
-from ndtool.rules.modes import Handling
+from ndtool.rules.modes import IndexOptions
 from ndtool.rules.plans import ElementsPlan, Plan
 
 
@@ -14,7 +14,7 @@ def bind_small_call(
     plan: Plan,
     types: dict[str, Dtype],
     negatives: bool,
-    handling: Handling,
+    index_options: IndexOptions,
     filling: bytes | None,
     reduction_options: ReductionOptions,
 ) -> SmallCall | None:
@@ -32,7 +32,7 @@ def bind_small_call(
     if (
         not all(map(prod, shapes))
         or not dtype.itemsize
-        or check.lacks_valid_indices(plan, handling.mode)
+        or check.lacks_valid_indices(plan, index_options.mode)
     ):
         return None
     byte_order = dispatch.arithmetic_order(dtype, reduction)
@@ -59,5 +59,5 @@ def bind_small_call(
             return None
         counts = reduction_options.bind_counts(bytearray(), tuples, width)
         spec = UpdateSpec(b"", width, reduction, dtype.name, counts)
-    indices = bind.bind_indices(b"", index_dtype, handling, filling)
+    indices = bind.bind_indices(b"", index_dtype, index_options, filling)
     return SmallCall(addressing, grid, indices, spec, plan.output, tuples, width)

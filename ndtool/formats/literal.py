@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
-from ndtool.errors import UsageError, format_integer, format_value, printable
+from ndtool.errors import UsageError, format_count, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.storage.local import ByteRange
 
@@ -97,7 +97,7 @@ def _describe_item(entry: Any) -> str:
     """Describe an element of a ragged list."""
     if type(entry) is not list:
         return format_value(entry)
-    return f"a list of {len(entry)}"
+    return f"a list of {format_count(len(entry), 'item')}"
 
 
 def _refuse(argument: str, text: str, hint: str = "") -> NoReturn:

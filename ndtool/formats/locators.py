@@ -160,12 +160,12 @@ def text() -> Any:
 
 
 # Modules of arguments that declare an array, by the prefix before the first colon.
-_INLINE = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
+_MODULES_BY_PREFIX = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
 
 
 def inline_module(argument: str, literals: bool) -> Any:
     """Return the module for `raw:…`, `zeros:…` or a literal, None for paths and existing files."""
-    module_name = _INLINE.get(argument.partition(":")[0]) if ":" in argument else None
+    module_name = _MODULES_BY_PREFIX.get(argument.partition(":")[0]) if ":" in argument else None
     if literals and argument.lstrip()[:1] == "[":
         module_name = "literal"
     if module_name is None or os.path.lexists(argument):
@@ -225,7 +225,7 @@ def model(argument: str) -> ModelInfo:
     with closing(storage):
         module = table.format_of(storage, path).module
         if member is not None or not hasattr(module, "model_info"):
-            raise InputError(f"{printable(argument)}: not an ONNX model: expected one")
+            raise InputError(f"{printable(argument)} is not an ONNX model: expected an .onnx file")
         info: ModelInfo = module.model_info(storage, redact_urls(path))
         return info
 
@@ -244,8 +244,8 @@ def open_location(argument: str) -> tuple[File | Folder, Locator]:
         if file_path := path_without_member(argument):
             with closing(locations.open_storage(file_path)) as storage:
                 file_format = table.recognised_format(storage, file_path)
-            reason = "the file is one array" if file_format else "not a file that ndtool reads"
-            raise InputError(f"{printable(argument)}: {reason}: it has no members") from None
+            reason = "the file holds one array" if file_format else "the file has no known format"
+            raise InputError(f"{printable(argument)}: {reason}, and has no members") from None
         raise
 
 

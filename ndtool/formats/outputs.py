@@ -175,11 +175,11 @@ def _resolve_target(
 def _require_no_member(path: str) -> None:
     """Raise OutputError or UsageError if a path names a member of a file without members."""
     if locators.path_without_member(path):
-        raise OutputError(f"{printable(path)}: the file is no archive: it has no members")
+        raise OutputError(f"{printable(path)}: the file holds one array, and has no members")
     file, colon, member = path.rpartition(":")
     has_no_members = any(not file_format.members for file_format in table.formats_by_suffix(file))
     if colon and has_no_members and "/" not in member and not os.path.lexists(path):
-        raise UsageError(f"{printable(path)}: the file is one array: it has no members")
+        raise UsageError(f"{printable(path)}: the file holds one array, and has no members")
 
 
 def _remote_target(argument: str, file_format: Format, target: Target) -> Target:

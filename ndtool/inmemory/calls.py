@@ -29,7 +29,7 @@ from ndtool.inmemory.arguments import (
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import Handling
+from ndtool.rules.modes import IndexOptions
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Plan, Shape
 
@@ -56,7 +56,7 @@ class BoundCall(NamedTuple):
     plan: Plan
     types: dict[str, Dtype]
     negatives: bool
-    handling: Handling
+    index_options: IndexOptions
     fill_bytes: bytes | None
 
 
@@ -86,9 +86,9 @@ def bind_call(
             f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot represent"
         )
     element = filling.encode(attributes.fill, types["data"])
-    handling = inference.handling_of(attributes, row, types["indices"])
-    fill_bytes = bind.repeat_fill_value(plan, element) if handling.may_skip_tuples else None
-    return BoundCall(plan, types, row.negatives, handling, fill_bytes)
+    index_options = inference.handling_of(attributes, row, types["indices"])
+    fill_bytes = bind.repeat_fill_value(plan, element) if index_options.may_skip_tuples else None
+    return BoundCall(plan, types, row.negatives, index_options, fill_bytes)
 
 
 def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
@@ -173,8 +173,8 @@ def _gather(bound: BoundCall, data: Array, indices: Array, out: Array | None, te
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
-    all_invalid = check.lacks_valid_indices(plan, bound.handling.mode) or (
-        bound.handling.pad is not None and not data.size
+    all_invalid = check.lacks_valid_indices(plan, bound.index_options.mode) or (
+        bound.index_options.pad is not None and not data.size
     )
     if out is None and target.size and not all_invalid:
         is_in_bounds = _gather_into(bound, data, index, target, team)
@@ -231,7 +231,7 @@ def _scatter(
     target = out
     if target is None or not (is_normalized and _is_direct(target)):
         target = np.empty(plan.output, data.dtype)
-    if not updates.size or check.lacks_valid_indices(plan, bound.handling.mode):
+    if not updates.size or check.lacks_valid_indices(plan, bound.index_options.mode):
         check.check(plan, index, negatives, team)
     if reduction_options.duplicates == "error":
         check.check(plan, index, negatives, team)
@@ -262,4 +262,4 @@ def _copy_out(result: Array, out: Array | None) -> Array:
 def _bind_indices(bound: BoundCall, indices: Array, team: int) -> Indices:
     dtype = bound.types["indices"]
     normalized = normalize(indices, dtype, dtype.order, False, team)
-    return bind.bind_indices(normalized, dtype, bound.handling, bound.fill_bytes)
+    return bind.bind_indices(normalized, dtype, bound.index_options, bound.fill_bytes)

@@ -73,14 +73,12 @@ def require_unmasked(name: str, value: Any) -> None:
 def require_no_nulls(name: str, value: Any) -> None:
     """Raise DtypeError for an array or table with nulls, or with columns of different dtypes."""
     subject = describe(name, value)
-    column_parts = [
-        column_part for column in _columns(value) for column_part in _underlying_columns(column)
-    ]
-    if any(map(_has_nulls, column_parts)):
+    columns = [nested for column in _columns(value) for nested in _underlying_columns(column)]
+    if any(map(_has_nulls, columns)):
         calls = [call for call in ("fill_null", "fillna") if hasattr(type(value), call)]
         example = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
         raise DtypeError(f"{subject} with nulls: fill them first{example}")
-    kinds = [_kind(column_part) for column_part in column_parts if not _is_nested(column_part)]
+    kinds = [_library_dtype(column) for column in columns if not _is_nested(column)]
     if any(str(kind) != str(kinds[0]) or kind != kinds[0] for kind in kinds):
         names = list(dict.fromkeys(map(str, kinds)))
         raise DtypeError(f"{subject} of {', '.join(names[:5])}: cast its columns to one type")
@@ -94,7 +92,7 @@ def require_same_dtype(name: str, value: Any, converted: Array) -> None:
             f"{subject} that NumPy converts to a masked array, and ndtool does not support masks:"
             " fill it first"
         )
-    kind = _kind(value)
+    kind = _library_dtype(value)
     if isinstance(kind, np.dtype):
         changed = converted.dtype != kind
     else:
@@ -125,7 +123,7 @@ def _columns(value: Any) -> list[Any]:
 
 def _underlying_columns(column: Any) -> list[Any]:
     """Return the columns that store a column: pandas' pyarrow array, polars' nested columns."""
-    if hasattr(_kind(column), "pyarrow_dtype"):
+    if hasattr(_library_dtype(column), "pyarrow_dtype"):
         return [getattr(column, "array", column).__arrow_array__()]
     polars: Any = sys.modules.get("polars")
     if polars is None or not isinstance(column, polars.Series):
@@ -135,12 +133,12 @@ def _underlying_columns(column: Any) -> list[Any]:
         children = [column.explode()]
     elif isinstance(column.dtype, polars.Struct):
         children = column.struct.unnest().get_columns()
-    return [column, *(column_part for one in children for column_part in _underlying_columns(one))]
+    return [column, *(nested for child in children for nested in _underlying_columns(child))]
 
 
-def _is_nested(column_part: Any) -> bool:
+def _is_nested(column: Any) -> bool:
     """Return whether a polars column has elements that are arrays or structs."""
-    nested = getattr(_kind(column_part), "is_nested", None)
+    nested = getattr(_library_dtype(column), "is_nested", None)
     return callable(nested) and bool(nested())
 
 
@@ -150,15 +148,15 @@ def _has_nulls(column: Any) -> bool:
         count = count()
     if count:
         return True
-    if hasattr(_kind(column), "value_type"):  # pyarrow dictionaries: values may be null, too
+    if hasattr(_library_dtype(column), "value_type"):  # pyarrow dictionaries
         return bool(np.any(column.is_null()))
     isna = attribute(column, "isna")  # pandas; NaN in a column of a NumPy dtype is no null
-    if isinstance(_kind(column), np.dtype) or not callable(isna):
+    if isinstance(_library_dtype(column), np.dtype) or not callable(isna):
         return False
     return bool(np.any(isna()))
 
 
-def _kind(value: Any) -> Any:
+def _library_dtype(value: Any) -> Any:
     """Return an array's dtype, as its library gives it, or None."""
     for name in ("dtype", "type"):
         kind = attribute(value, name)

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, ONE_BY_ONE, VALIDATED, BoundsMode, apply_mode, bound_index_exact,
+    ENTRIES, ERROR, UNVECTORIZED, VALIDATED, BoundsMode, apply_mode, bound_index_exact,
     is_row_index_kind, load_row_index,
     as_int64, as_int64_bits,
 )
@@ -290,7 +290,7 @@ cdef inline uint64_t next_offsets(
 ) noexcept nogil:
     """Convert tuples [t, t + n) of a walk to byte offsets; non-zero if one is out of bounds.
 
-    n <= block_size(nd). The cursor must be at tuple t, and is moved to t + n.
+    n <= block_size(walk.space). The cursor must be at tuple t, and is moved to t + n.
     """
     cdef int64_t values[ENTRIES]
     cdef const IndexSpace* space = walk.space
@@ -300,7 +300,7 @@ cdef inline uint64_t next_offsets(
     cdef uint64_t bad = 0
     cdef int64_t base_stride
     cdef int last_axis
-    cdef bint is_one_by_one = walk.kind & ONE_BY_ONE != 0
+    cdef bint is_one_by_one = walk.kind & UNVECTORIZED != 0
     cdef bint is_one_per_batch = (
         space.per_batch == 1 and space.k == 1 and space.batch_rank > 0 and not is_one_by_one
     )
@@ -389,13 +389,13 @@ cdef inline uint64_t prefetch_next_offsets(
 
 cdef inline void prefetch_next_batch(
     const Cursor* cursor, const IndexSpace* space, const uint8_t* source, int64_t n_batch,
-    double share
+    double per_tuple
 ) noexcept nogil:
-    """Prefetch bytes of the next batch: `batch_fraction` bytes for each of n tuples."""
+    """Prefetch bytes of the next batch: `per_tuple` bytes for each of n tuples."""
     cdef int64_t converted = space.per_batch - cursor.remaining
     if space.fits_in_cache and space.batch_rank:
         source += cursor.base + space.batch_strides[space.batch_rank - 1] + space.lowest
-        prefetch_lines(source + <int64_t> (share * converted), <int64_t> (share * n_batch))
+        prefetch_lines(source + <int64_t> (per_tuple * converted), <int64_t> (per_tuple * n_batch))
 
 
 cdef inline Py_ssize_t task_column(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:

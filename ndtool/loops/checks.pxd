@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ndtool.loops.blocks cimport MAX_RANK, Cursor, IndexSpace, Walk, next_offsets, seek
 from ndtool.loops.indices cimport (
-    BYTES, ENTRIES, ERROR, ONE_BY_ONE, bound_index_exact, as_int64,
+    ITEMSIZE_MASK, ENTRIES, ERROR, UNVECTORIZED, bound_index_exact, as_int64,
     as_int64_bits,
 )
 
@@ -75,12 +75,12 @@ cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noex
     cdef const IndexSpace* space = walk.space
     cdef const uint8_t* stored
     cdef uint64_t bad = 0
-    cdef int index_itemsize = walk.kind & BYTES
+    cdef int index_itemsize = walk.kind & ITEMSIZE_MASK
     cdef int64_t i, end = stop * space.k, n, position = t * space.k
     cdef int64_t step = ENTRIES // max(space.k, 1) * space.k
     cdef bint is_cyclic = space.k and LANES % space.k == 0    # all vectors hold the same components
     cdef int j = 0
-    if walk.kind & ONE_BY_ONE:
+    if walk.kind & UNVECTORIZED:
         return check_one_by_one(walk, t, stop)
     for i in range(LANES if is_cyclic else min(step, end - position)):
         wraps[i] = <uint64_t> space.wraps[j]
@@ -100,7 +100,7 @@ cdef inline uint64_t out_of_bounds "ndtool_out_of_bounds"(
 ) noexcept nogil:
     """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
 
-    cyclic: wraps and limits are those of one vector, the same for all. No software prefetches:
+    is_cyclic: wraps and limits are those of one vector, the same for all. No software prefetches:
     the hardware prefetches a single stream, and they would slow it down.
     """
     if is_cyclic:
@@ -130,7 +130,7 @@ cdef inline uint64_t out_of_bounds_in "ndtool_out_of_bounds_in"(
 
 
 cdef inline double local_fraction(const Walk* walk, int64_t count) noexcept nogil:
-    """Return the fraction of sampled tuples whose slices are near that of the previous tuple."""
+    """Return the fraction of sampled tuples that are spatially local to the previous one."""
     cdef int64_t offsets[SAMPLE_TUPLES]
     cdef int64_t sample, i, t, n = min(count, SAMPLE_TUPLES), n_local = 0
     cdef Cursor cursor

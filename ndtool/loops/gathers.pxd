@@ -10,7 +10,7 @@ from ndtool.loops.blocks cimport (
     next_batch, next_offsets,
     offsets_by_mode, prefetch_next_offsets, prefetch_next_batch, resolve_offsets, seek,
 )
-from ndtool.loops.indices cimport ENTRIES, ERROR, ONE_BY_ONE, as_int64
+from ndtool.loops.indices cimport ENTRIES, ERROR, UNVECTORIZED, as_int64
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
@@ -67,7 +67,7 @@ cdef inline uint64_t gather_range(
     cdef int64_t n, step = min(block_size(space), SHORT_BLOCK)
     cdef int64_t n_next = 0    # tuples of the next block, whose offsets follow this block's
     cdef double batch_fraction = space.span / <double> space.per_batch
-    cdef bint is_one_by_one = g.walk.kind & ONE_BY_ONE != 0
+    cdef bint is_one_by_one = g.walk.kind & UNVECTORIZED != 0
     if is_short or is_staged:
         step = min(step, SHORT_BLOCK * LINE // width)
     if is_short and not is_predictable and space.repeats == 1 and (

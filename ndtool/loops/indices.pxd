@@ -43,17 +43,17 @@ cdef enum:
     ENTRIES = 1024    # indices as_int64 at once
 
 cdef enum:               # an index type, or kind: its itemsize, and these flags
-    BYTES = 15
+    ITEMSIZE_MASK = 15
     UNSIGNED = 16
     SWAPPED = 32
     VALIDATED = 64      # in bounds, in memory that no other process can write to
-    ONE_BY_ONE = 128    # not vectorized: there is padding, or negative indices are out of bounds
+    UNVECTORIZED = 128    # not vectorized: there is padding, or negative indices are out of bounds
 
 cdef enum:               # out-of-bounds modes
     ERROR = 0       # error: the result is non-zero
     CLIP = 1        # clamp to the first or last index
     WRAP = 2        # index modulo the axis size
-    REDIRECT = 3    # fill, drop: the tuple's offset is `redirect`, or DROPPED
+    REDIRECT = 3    # fill, drop: the tuple's offset is redirect_offset, or DROPPED
 
 
 cdef inline const int64_t* as_int64(
@@ -79,7 +79,7 @@ cdef inline void convert_to_int64 "ndtool_widen"(
     cdef uint16_t v2
     if kind == 8:
         memcpy(block, indices, n * 8)
-    elif kind & BYTES == 8:
+    elif kind & ITEMSIZE_MASK == 8:
         for i in range(n):
             memcpy(&v8, indices + 8 * i, 8)
             if kind & SWAPPED:
@@ -87,13 +87,13 @@ cdef inline void convert_to_int64 "ndtool_widen"(
             if kind & UNSIGNED and v8 >> 63:
                 v8 = <uint64_t> 0x7FFFFFFFFFFFFFFF
             block[i] = <int64_t> v8
-    elif kind & BYTES == 4:
+    elif kind & ITEMSIZE_MASK == 4:
         for i in range(n):
             memcpy(&v4, indices + 4 * i, 4)
             if kind & SWAPPED:
                 v4 = swap32(v4)
             block[i] = <int64_t> v4 if kind & UNSIGNED else <int64_t> <int32_t> v4
-    elif kind & BYTES == 2:
+    elif kind & ITEMSIZE_MASK == 2:
         for i in range(n):
             memcpy(&v2, indices + 2 * i, 2)
             if kind & SWAPPED:
@@ -240,5 +240,5 @@ cdef inline const int64_t* as_int64_bits(
     const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block, bint* is_uint64
 ) noexcept nogil:
     """Return indices as `as_int64` does, but those of uint64 with the same bits; set is_uint64."""
-    is_uint64[0] = kind & BYTES == 8 and kind & UNSIGNED
+    is_uint64[0] = kind & ITEMSIZE_MASK == 8 and kind & UNSIGNED
     return as_int64(indices, kind & ~UNSIGNED if is_uint64[0] else kind, n, block)

@@ -7,7 +7,8 @@ from libc.string cimport memset
 
 from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, offsets_1
 from ndtool.loops.indices cimport (
-    BYTES, ERROR, ONE_BY_ONE, BoundsMode, apply_mode, bound_index_exact, as_int64, as_int64_bits,
+    ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
+    as_int64_bits,
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block
@@ -92,7 +93,7 @@ cdef inline uint64_t unit_offsets(
     cdef uint64_t bad = 0
     cdef int64_t i, n = unit.columns, base = -p.first_row * step
     cdef BoundsMode mode
-    if c.kind & ONE_BY_ONE:
+    if c.kind & UNVECTORIZED:
         return 1
     for i in range(rows):
         if c.mode == ERROR:
@@ -117,7 +118,7 @@ cdef inline uint64_t resolve_unit_offsets(
     if c.mode == ERROR and not c.has_pad:
         return 1
     index = as_int64_bits(
-        c.index + first_index * (c.kind & BYTES), c.kind, rows * n, values, &is_uint64
+        c.index + first_index * (c.kind & ITEMSIZE_MASK), c.kind, rows * n, values, &is_uint64
     )
     for i in range(rows):
         for j in range(n):
@@ -189,7 +190,7 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexc
     cdef int64_t column_stride = p.column_stride
     cdef int64_t redirect_offset
     cdef int64_t pitch = p.out_row_stride if p.out_row_stride else p.index_row_stride * p.itemsize
-    cdef int index_itemsize = c.kind & BYTES
+    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
     cdef const uint8_t* source = c.data + unit.data
     cdef uint8_t* out = c.target + unit.index * p.itemsize
     cdef uint8_t* target
@@ -262,7 +263,7 @@ cdef inline uint64_t scatter_tile(
     cdef int64_t row = 0, rows, first_index, ahead, redirect_offset
     cdef int64_t step = unit.columns * p.itemsize if packed_tile else p.row_stride
     cdef int64_t column_stride = p.itemsize if packed_tile else p.column_stride
-    cdef int index_itemsize = c.kind & BYTES
+    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
     cdef const int64_t* index
     memset(sink, 0, LINE)
     redirect_offset = sink_offset(&updates, sink, target)

@@ -38,7 +38,7 @@ cdef enum:    # which loop
 
 
 cdef struct Reduction:
-    # n slices of `width` bytes, the i-th at to + offsets[i], and their updates
+    # n slices of `width` bytes, the i-th at target + offsets[i], and their updates
     uint8_t* target
     const int64_t* offsets
     const uint8_t* updates
@@ -54,7 +54,7 @@ cdef struct Reduction:
 cdef inline void reduce_slice(
     int op, number* out, const number* updates, Py_ssize_t elements
 ) noexcept nogil:
-    """out[c] = out[c] op updates[c] for the m elements of one slice."""
+    """out[c] = out[c] op updates[c] for the elements of one slice."""
     cdef Py_ssize_t c
     for c in range(elements):
         out[c] = reduce_pair(op, out[c], updates[c])

@@ -34,7 +34,7 @@ cdef enum:
 
 
 cdef struct Ravel:
-    # tuples to convert to linear row indices, of 2 or 4 bytes each
+    # index tuples to convert to linear row indices of 2 or 4 bytes
     Walk walk
     uint8_t* target
     int index_itemsize

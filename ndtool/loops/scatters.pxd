@@ -118,7 +118,7 @@ cdef inline Updates first_pass_updates(const Updates* u, uint64_t* result) noexc
 
 
 cdef inline void finish_first_pass(Updates* u, uint64_t result) noexcept nogil:
-    """After a first pass without a NaN, let all updates be reduced: none is copied."""
+    """Copy the first update of each slice only if the first pass found a NaN; else reduce all."""
     u.counts.copies_first_update = result & NAN != 0
     if not u.counts.copies_first_update and not u.mean_type:
         u.counts.data = NULL

@@ -15,7 +15,7 @@ cdef extern from * nogil:
     #include <sys/stat.h>
     #include <unistd.h>
 
-    static char *nd_file;             /* this extension: whoever can run it can open it */
+    static char *nd_lock_path;        /* the extension's own file: always readable */
     static int nd_forked;             /* in a child, libgomp would wait for threads it lacks */
     static __thread int nd_last = 1;  /* per calling thread: libgomp has a pool for each */
 
@@ -23,14 +23,14 @@ cdef extern from * nogil:
 
     static int nd_prepare(const char *file)
     {
-        nd_file = strdup(file);
+        nd_lock_path = strdup(file);
         return pthread_atfork(NULL, NULL, nd_in_child);
     }
 
     /* waits for at most 0.1 s: a stopped process may hold the lock */
     static int nd_lock_admission(void)
     {
-        int file = nd_file ? open(nd_file, O_RDONLY | O_CLOEXEC) : -1, tries;
+        int file = nd_lock_path ? open(nd_lock_path, O_RDONLY | O_CLOEXEC) : -1, tries;
         for (tries = 0; file >= 0 && tries < 100 && flock(file, LOCK_EX | LOCK_NB); tries++)
             usleep(1000);
         return file;
@@ -104,4 +104,4 @@ cdef extern from * nogil:
     int prepare "nd_prepare"(const char* file)
     int lock_admission "nd_lock_admission"()
     void unlock_admission "nd_unlock_admission"(int file)
-    int startable "nd_team"(int wanted)
+    int team_size "nd_team"(int wanted)

@@ -1,4 +1,4 @@
-"""Signal handling of the command line: exit status, message and cleanup.
+"""Signal index_options of the command line: exit status, message and cleanup.
 
 Access to a memory map raises SIGBUS if the file was truncated or the disk fails. A signal that
 stops the run must not wait until a long kernel has read its pages. Handlers in C end the process in

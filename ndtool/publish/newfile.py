@@ -42,9 +42,9 @@ class NewFile:
     temporary name and renames it: a kill -9 between the two calls leaves the complete file under
     that name. current: the status of the current file, whose permissions are inherited; a symbolic
     link's target is replaced. clobber: whether the file may be replaced. condition: raises
-    OutputError if it may no longer be replaced; called while the directory is locked. is_exclusive:
-    never replace a file, even with clobber; without hard links, the condition and the lock ensure
-    it. fd: open for reading and writing. Raises OSError.
+    OutputError if it may no longer be replaced; called while the directory is locked.
+    never_replaces: never replace a file, even with clobber; without hard links, the condition and
+    the lock ensure it. fd: open for reading and writing. Raises OSError.
     """
 
     def __init__(
@@ -54,15 +54,17 @@ class NewFile:
         clobber: bool,
         sync: bool,
         condition: Callable[[], None] | None = None,
-        is_exclusive: bool = False,
+        never_replaces: bool = False,
     ) -> None:
         self.path = path
-        self._clobber, self._condition, self._is_exclusive = clobber, condition, is_exclusive
+        self._clobber, self._condition, self._is_exclusive = clobber, condition, never_replaces
         real_path = path
         if os.path.islink(path):
             real_path = os.path.realpath(path)
             if current is not None and not os.path.samestat(os.stat(real_path), current):
-                raise OutputError(f"{printable(path)}: it links to an unnamed file")
+                raise OutputError(
+                    f"{printable(path)}: it is a link to a file without a name: expected a file"
+                )
         parent, self._name = os.path.split(real_path)
         # fsync requires read permission on the directory, a new file only write permission.
         access = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
@@ -138,7 +140,7 @@ class NewFile:
             return None
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._parent)
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Raise OutputError if the condition no longer holds."""
         if self._condition is not None:
             self._condition()
@@ -193,7 +195,7 @@ class NewFile:
         self._forget()  # not only in `drop`: slots are few, and many files may be published
 
     def _exists_error(self) -> OutputError:
-        return OutputError(f"{printable(self.path)} exists and may not be replaced")
+        return OutputError(f"{printable(self.path)} exists and may not be replaced (--no-clobber)")
 
     def sync_folder(self) -> None:
         """Flush the directory entry to disk (fsync), if requested."""
@@ -252,7 +254,7 @@ def publish(files: Sequence[Unpublished]) -> None:
     try:
         with locking.lock_folders(file.open_folder for file in files):
             for file in files:
-                file.recheck()
+                file.require_unchanged()
             signals.set_published()
             try:
                 for file in files:

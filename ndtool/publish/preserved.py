@@ -18,14 +18,14 @@ class CurrentFile:
     """The current file of a target, open from `read` until it is replaced.
 
     preserves: whether other members are preserved; then a file that another process creates during
-    the run is not replaced. must_match: whether changes of the file prevent its replacement. file:
-    the open file, None if no members are preserved.
+    the run is not replaced. requires_unchanged: whether changes of the file prevent its
+    replacement. file: the open file, None if no members are preserved.
     """
 
     def __init__(self, target: Target) -> None:
         self._target, self._path, self._existed = target, target.path, target.exists
         self.preserves = target.member is not None and not target.only
-        self.must_match = not target.only
+        self.requires_unchanged = not target.only
         self.file: File | None = None
         if not self.preserves:
             target.require_replaceable()
@@ -33,8 +33,8 @@ class CurrentFile:
     def read(self, parse: Callable[[File], T], default: T, content: str) -> T:
         """Open and parse the file; return `default` if no members are preserved.
 
-        content: noun for the new file's content with --only, for the hint. Raises OutputError for
-        an invalid file.
+        content: what the file will contain with --only, such as "the array", for the error's hint.
+        Raises OutputError for an invalid file.
         """
         if not (self.preserves and self._existed):
             return default
@@ -55,7 +55,7 @@ class CurrentFile:
             if self.file.copy(start, stop - start, fd, target_start) < stop - start:
                 raise OutputError(f"{printable(self._path)} changed during the run")
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Raise OutputError if another process changed the file, as its changes would be lost.
 
         The conditional request that replaces a remote object compares it again.
@@ -67,7 +67,7 @@ class CurrentFile:
             change = self.file.change() or removed
         elif self.preserves and exists:
             change = "was created by another process during the run"
-        elif self.must_match and exists:
+        elif self.requires_unchanged and exists:
             self._target.require_replaceable()
         if change:
             raise OutputError(f"{printable(self._path)} {change}")

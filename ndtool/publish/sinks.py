@@ -103,9 +103,9 @@ class Frame:
 
     start: the array's offset. total: bytes of the file. current: the file to be replaced, for
     formats of several arrays, with the preserved members `names`. preserved: see Sink. clobbers:
-    whether the file is replaced even without clobber, as its members are preserved. is_exclusive:
-    whether members would be preserved, but no file exists. must_match: whether the current file
-    must be unchanged.
+    whether the file is replaced even without clobber, as its members are preserved. never_replaces:
+    whether members would be preserved, but no file exists. requires_unchanged: whether the current
+    file must be unchanged.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class Frame:
         self.total = self.start + nbytes
         self.preserved = names if current is not None and current.file is not None else None
         self.clobbers = self.preserved is not None
-        self.is_exclusive = current is not None and current.preserves and current.file is None
-        self.must_match = current is not None and current.must_match
+        self.never_replaces = current is not None and current.preserves and current.file is None
+        self.requires_unchanged = current is not None and current.requires_unchanged
 
     def begin(self, fd: int) -> None:
         """Write the header, which does not depend on the data."""
         write_at(fd, self._offset, self._header)
 
     def finish(self, fd: int, name: str) -> None:
-        """Write the bytes that depend on the data, once the data are complete."""
+        """Write the bytes that depend on all data, such as checksums or a directory."""
 
     def close(self) -> None:
         """Close the current file, if it is open."""
@@ -173,11 +173,13 @@ class FileSink:
         self._view: memoryview | None = None
         clobber, condition = frame.clobbers or target.clobber, None
         if frame.current is not None:
-            condition = frame.current.recheck
+            condition = frame.current.require_unchanged
         elif target.exists and not target.only:
             condition = target.require_replaceable  # it may have become an archive
         with os_errors(self.name, OutputError):
-            self._file = target.new_file(clobber, frame.must_match, condition, frame.is_exclusive)
+            self._file = target.new_file(
+                clobber, frame.requires_unchanged, condition, frame.never_replaces
+            )
             try:
                 reserve(self._file.descriptor, frame.total, self.name)
                 if not target.is_dry_run:

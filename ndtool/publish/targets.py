@@ -60,13 +60,13 @@ class Encoding(NamedTuple):
 class Target(NamedTuple):
     """Location of an output.
 
-    member: the name of the array in the file, if given. old: the status of the current file.
+    member: the name of the array in the file, if given. current: the status of the current file.
     clobber: whether it may be replaced. sync: whether to flush to disk. only: preserve no other
     members. encoding: the encoding options of chunks. url: whether the path is a URL. version: the
-    version of the current object at a URL, None if there is none or it is irrelevant. dry: whether
-    this is a dry run, which drops the file once its space is reserved: no bytes are copied to it,
-    and no abandoned files are removed. names_in: function that lists the arrays in a file.
-    preserves: function that tells if a path's format preserves other members.
+    version of the current object at a URL, None if there is none or it is irrelevant. is_dry_run:
+    whether this is a dry run, which drops the file once its space is reserved: no bytes are copied
+    to it, and no abandoned files are removed. list_arrays: function that lists the arrays in a
+    file. preserves: function that tells if a path's format preserves other members.
     """
 
     path: str
@@ -110,24 +110,25 @@ class Target(NamedTuple):
     def new_file(
         self,
         clobber: bool,
-        must_match: bool,
+        requires_unchanged: bool,
         condition: Callable[[], None] | None,
-        is_exclusive: bool,
+        never_replaces: bool,
     ) -> "Pending":
         """Return a file or upload that replaces the current file when published.
 
-        clobber: whether it may be replaced. compares: whether a remote object must be unchanged.
-        condition: raises OutputError if the file may no longer be replaced. is_first: never replace
-        a file, even with clobber.
+        clobber: whether it may be replaced. requires_unchanged: whether a remote object must be
+        unchanged.
+        condition: raises OutputError if the file may no longer be replaced. never_replaces: also
+        with clobber.
         """
         if self.url:
             from ndtool.storage.upload import Upload
 
-            may_replace = clobber and not is_exclusive
-            return Upload(self.path, self.version, may_replace, must_match, condition)
+            may_replace = clobber and not never_replaces
+            return Upload(self.path, self.version, may_replace, requires_unchanged, condition)
         from ndtool.publish.newfile import NewFile
 
-        return NewFile(self.path, self.current, clobber, self.sync, condition, is_exclusive)
+        return NewFile(self.path, self.current, clobber, self.sync, condition, never_replaces)
 
     def require_folder(self) -> None:
         """Raise OutputError if the folder is missing or not writable."""
@@ -190,7 +191,7 @@ def _require_one_array(target: Target) -> None:
 
 def exists_error(target: str) -> OutputError:
     """Return the error for a file that exists and may not be replaced."""
-    return OutputError(f"{printable(target)} exists and may not be replaced")
+    return OutputError(f"{printable(target)} exists and may not be replaced (--no-clobber)")
 
 
 def existing(path: str) -> os.stat_result | None:

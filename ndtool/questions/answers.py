@@ -98,7 +98,7 @@ def _json_value(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Answer(Value):
-    """An answer to a question. version: ndtool's version."""
+    """Base class of the results of explain, stats, infer, ... version: ndtool's version."""
 
     version: str
 
@@ -125,7 +125,7 @@ class Typed(Value):
     shape: tuple[int | str | None, ...] | None
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The type and shape as text."""
         if self.shape is None:
             return self.dtype or "?"
@@ -183,9 +183,11 @@ class Inferred(Answer):
 
     def tables(self) -> list[Table]:
         """Return the arrays, and the trace."""
-        arrays = [(role, array.name or "", array.described) for role, array in self.inputs.items()]
+        arrays = [
+            (role, array.name or "", array.description) for role, array in self.inputs.items()
+        ]
         arrays += [("assumed", "", condition) for condition in self.assumed]
-        arrays.append(("output", "", self.output.described))
+        arrays.append(("output", "", self.output.description))
         rules = [(rule.rule, rule.with_, rule.result) for rule in self.trace]
         return [
             Table(self.operator, ("array", "name", "type"), arrays),
@@ -331,7 +333,7 @@ class Frequent(Value):
 
 @dataclass(frozen=True, slots=True)
 class Histogram(Value):
-    """A histogram. tuples: the count for each range of slices. runs: the slices of a range."""
+    """A histogram of slices. runs: the slices of a bin. tuples: the index tuples of each bin."""
 
     runs: int
     tuples: tuple[int, ...]
@@ -343,8 +345,8 @@ class Statistics(Answer):
 
     tuples: the count of index tuples. first_out_of_bounds: the first indices out of bounds. hints:
     likely causes of suspicious indices. sorted: whether slices are selected in ascending order.
-    runs: the shape of the grid of slices. distinct, duplicated: the counts of slices selected at
-    all, and more than once. most: the most frequent slices.
+    runs: the shape of the axes that index tuples index. distinct, duplicated: the counts of slices
+    selected at all, and more than once. most: the most frequent slices.
     """
 
     NESTED: ClassVar = {

@@ -142,7 +142,7 @@ def explain(
         explained = explaining.explain(call, outputs, origins, all, report)
         single = len(outputs) + len(origins) == 1
         answer = Explanation.from_record(records.explanation_record(call, *explained, single))
-        call.recheck()
+        call.require_unchanged()
     return answer
 
 
@@ -203,11 +203,11 @@ def verify(
 
     operator, arguments: the inputs in order, then the output, each an array or a file; with
     `against` the output is optional. within: the accepted distance of elements, in ulp (units in
-    the last place). against: the engines to compare: "onnxruntime,torch", "auto" or a list. runs,
-    timeout, threads: runs of each engine with several threads, seconds for one, the most threads.
-    dtype: the actual dtype of void data. text: whether files of unknown format are text. progress:
-    True for a line on a terminal, or a callback for the completed fraction. attributes: those of
-    the operator.
+    the last place). against: the engines to compare: "onnxruntime,torch", "auto" or a list. runs:
+    how often each engine runs with several threads. timeout: seconds after which a run is killed.
+    threads: the maximum number of threads. dtype: the actual dtype of void data. text: whether
+    files of unknown format are text. progress: True for a line on a terminal, or a callback for the
+    completed fraction. attributes: those of the operator.
 
     Returns the comparison, with counts of elements.
     Raises DifferenceError, whose `comparison` has the counts, where the output or an engine

@@ -32,9 +32,10 @@ def infer(
 ) -> Inference:
     """Infer the output of an operator, such as "gather_nd", without reading any element.
 
-    operator: one of ONNX's by ndtool's name. arguments: the inputs in order, each a file or a type
-    such as "float32[N,64]", whose sizes may be symbolic. spec: the standard to validate against.
-    dtype: the actual dtype of void data. attributes: batch_dims, axis, reduction and so on.
+    operator: ndtool's name of an ONNX operator, such as "gather_nd". arguments: the inputs in
+    order, each a file or a type such as "float32[N,64]", whose sizes may be symbolic. spec: the
+    standard to validate against. dtype: the actual dtype of void data. attributes: batch_dims,
+    axis, reduction and so on.
 
     Returns an Inference, which notebooks show as a table; its `.plan.output` is the shape. The
     function ndtool.infer takes arrays, too, and returns the fields of --json.
@@ -65,9 +66,10 @@ def verify(
 ) -> Comparison:
     """Check that a file is an operator's output: recompute it, slowly, and compare all bits.
 
-    operator: one of ONNX's by ndtool's name. arguments: the files of the operator's inputs in
-    order, then of its output. within: the largest accepted distance of two elements, in units in
-    the last place. dtype: the actual dtype of void data. attributes: batch_dims, axis and so on.
+    operator: ndtool's name of an ONNX operator, such as "gather_nd". arguments: the files of the
+    operator's inputs in order, then of its output. within: the largest accepted distance of two
+    elements, in units in the last place. dtype: the actual dtype of void data. attributes:
+    batch_dims, axis and so on.
 
     Returns a Comparison, which notebooks show as a table. The function ndtool.verify takes arrays
     and other engines, too, and returns the fields of --json.

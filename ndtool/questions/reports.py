@@ -54,7 +54,8 @@ class Compared(Value):
 class Engine(Value):
     """The report on another engine with a number of threads, None if it did not run.
 
-    result: same, different, unstable, refused, crashed or missing. compared: its worst output.
+    result: same, different, unstable, refused, crashed or missing. compared: the worst of its
+    outputs compared with the expected one, None without outputs.
     """
 
     NESTED: ClassVar = {"compared": Compared}
@@ -209,8 +210,8 @@ class Model(Answer):
                 node.node,
                 node.title + ("" if node.version is None else f"-{node.version}"),
                 ", ".join(f"{name} {value}" for name, value in node.attributes.items()) or "-",
-                ", ".join(f"{array.name} {array.described}" for array in node.inputs.values()),
-                f"{node.output.name or ''} {node.output.described}",
+                ", ".join(f"{array.name} {array.description}" for array in node.inputs.values()),
+                f"{node.output.name or ''} {node.output.description}",
                 {None: "", 0: "no", 1: "ok"}.get(node.runs, f"ok, {node.runs} times"),
             )
             for node in self.nodes
@@ -236,7 +237,7 @@ class Converted(Answer):
     def tables(self) -> list[Table]:
         """Return the source and the output."""
         rows = [
-            (role, array.name or "", array.described)
+            (role, array.name or "", array.description)
             for role, array in (("source", self.source), ("output", self.output))
         ]
         return [Table("", ("array", "name", "type"), rows)]

@@ -18,8 +18,8 @@ from ndtool.errors import (
 )
 from ndtool.rules import dtypes, filling, mistakes, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import MODES, Handling, Mode
-from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
+from ndtool.rules.modes import MODES, IndexOptions, Mode
+from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
 from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.symbols import Sizes
 from ndtool.rules.trace import Step, Trace
@@ -47,7 +47,7 @@ class Input(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The name, the type and the shape, without the name if it is the same text."""
+        """The name, type and shape; the name alone if it is a type such as float32[3]."""
         text = shapes.format_type(self.dtype, self.shape)
         return text if self.name == text else f"{argument_name(self.name)}: {text}"
 
@@ -62,7 +62,7 @@ class Inference(NamedTuple):
     spec: str
     attributes: Attributes
     inputs: Inputs
-    row: specs.Row
+    row: specs.OperatorVersion
     trace: Trace
     plan: Plan
 
@@ -72,7 +72,7 @@ class Inference(NamedTuple):
         return operator_of(self.operator).scatters
 
     @property
-    def handling(self) -> Handling:
+    def index_options(self) -> IndexOptions:
         """How indices are handled."""
         return handling_of(self.attributes, self.row, self.inputs["indices"].dtype)
 
@@ -100,12 +100,12 @@ class Inference(NamedTuple):
         return prod(self.plan.output) * self.dtype.itemsize
 
 
-def handling_of(attributes: Attributes, row: specs.Row, indices: Dtype) -> Handling:
+def handling_of(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) -> IndexOptions:
     """Return how indices are handled, without a pad that is outside the range of their type."""
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
     is_reachable = pad is not None and lowest <= pad < highest
-    return Handling(attributes.out_of_bounds, pad if is_reachable else None, row.negatives)
+    return IndexOptions(attributes.out_of_bounds, pad if is_reachable else None, row.negatives)
 
 
 def infer(
@@ -146,7 +146,7 @@ def check(
     sizes: dict[str, Shape],
     attributes: Attributes,
     spec: str,
-) -> tuple[specs.Row, Trace, Plan]:
+) -> tuple[specs.OperatorVersion, Trace, Plan]:
     """Check types against a spec, then infer shapes; errors name inputs only by their roles."""
     plan: Plan
     if operator in LOWERED:
@@ -255,35 +255,36 @@ def _operator_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str
                 check(alternative, types, sizes, alternative_attributes, "ndtool")
             except NdtoolError:
                 continue
-            flags = f" --axis {axis}" if axis else ""
-            flags += (
-                f" --batch-dims {alternative_attributes.batch_dims}"
-                if alternative_attributes.batch_dims
-                else ""
-            )
-            flags += (
-                f" --reduction {alternative_attributes.reduction}"
-                if alternative_attributes.reduction != "none"
-                else ""
-            )
-            flags += "" if alternative_attributes.include_self else " --no-include-self"
-            flags += (
-                f" --duplicates {alternative_attributes.duplicates}"
-                if alternative_attributes.duplicates != "last"
-                else ""
-            )
+            flags = _flags(alternative_operator, alternative_attributes)
             return (
-                f"{_QUESTIONS[alternative]} the shapes fit: ndtool {alternative_operator.command}"
-                f" {names}{flags}"
+                f"{_QUESTIONS[alternative]} The shapes are valid for: ndtool"
+                f" {alternative_operator.command} {names}{flags}"
             )
     return ""
 
 
+def _flags(operator: Operator, attributes: Attributes) -> str:
+    """Return the options of a command for attributes other than the defaults."""
+    options = {
+        "axis": attributes.axis or "",
+        "batch_dims": attributes.batch_dims or "",
+        "reduction": attributes.reduction if attributes.reduction != "none" else "",
+    }
+    words = [
+        f" --{name.replace('_', '-')} {value}"
+        for name, value in options.items()
+        if name in operator.attributes and value
+    ]
+    words += [] if attributes.include_self else [" --no-include-self"]
+    words += [] if attributes.duplicates == "last" else [f" --duplicates {attributes.duplicates}"]
+    return "".join(words)
+
+
 _QUESTIONS = {
-    "gather": "plain numbers of rows?",
-    "scatter": "plain numbers of rows?",
-    "scatter_nd": "index tuples?",
-    "scatter_elements": "an index for each update?",
+    "gather": "are the indices row indices, not index tuples?",
+    "scatter": "are the indices row indices, not index tuples?",
+    "scatter_nd": "are the indices index tuples?",
+    "scatter_elements": "is there one index for each update?",
 }
 
 

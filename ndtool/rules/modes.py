@@ -31,7 +31,7 @@ class Mode(NamedTuple):
         return self.scatters if scatters else self.gathers
 
 
-class Handling(NamedTuple):
+class IndexOptions(NamedTuple):
     """How indices are handled, in this order.
 
     pad: an index equal to it selects nothing, nor does its tuple. negatives: whether negative

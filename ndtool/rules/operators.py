@@ -123,7 +123,7 @@ OPERATORS = {
         ),
     )
 }
-# Operators that an operator of OPERATORS computes, from computed indices.
+# Operators that are lowered to an operator of OPERATORS, with computed indices.
 LOWERED = {
     "tensor_scatter": Operator(
         "tensor_scatter", "TensorScatter", ("past", "update", "write_indices"), ("axis", "mode"),
@@ -135,7 +135,7 @@ LOWERED = {
 }
 # fmt: on
 WRITE_MODES = ("linear", "circular")  # of tensor_scatter
-# A lowered operator's inputs by their names in the operator that computes it.
+# A lowered operator's inputs by their names in the operator that it is lowered to.
 LOWERED_INPUTS = {"past": "data", "update": "updates", "write_indices": "indices"}
 
 

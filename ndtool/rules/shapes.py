@@ -279,7 +279,8 @@ def _infer_scalar_indices(
 ) -> tuple[int, str, Shape, str]:
     """Check the axis and batch axes of Gather and Scatter.
 
-    Returns axis >= 0, then the shape of gathered slices: its rule, its value and its components.
+    Returns the axis, not negative, and for the trace the shape of the gathered slices: as a
+    formula, as a value and as a sum of its parts.
     """
     _require_rank(tracer, "data", data)
     r, q = len(data), len(indices)

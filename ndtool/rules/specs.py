@@ -28,7 +28,7 @@ _ANY_DTYPE = ("any fixed-size dtype",)
 UNVERSIONED = ("ndtool", "webnn")  # standards without versions
 
 
-class Row(NamedTuple):
+class OperatorVersion(NamedTuple):
     """A version of an operator in a standard.
 
     standard: "onnx", "openvino", "webnn" or "ndtool". operator: ndtool's name. title: the
@@ -127,9 +127,9 @@ def _title(standard: str, operator: str, version: int) -> str:
     return title or operator_of(operator).title
 
 
-def _ndtool_row(operator: Operator) -> Row:
+def _ndtool_row(operator: Operator) -> OperatorVersion:
     """Return the row of the spec "ndtool", which has all features of an operator."""
-    return Row(
+    return OperatorVersion(
         "ndtool", operator.name, operator.title, 1, operator.attributes + _SELF * operator.scatters,
         tuple(REDUCTIONS) if operator.scatters else _NONE, INTEGERS, _ANY_DTYPE, True,
         modes.names_for(operator.scatters),
@@ -137,7 +137,7 @@ def _ndtool_row(operator: Operator) -> Row:
 
 
 TABLE = (
-    *(Row(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS),
+    *(OperatorVersion(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS),
     *map(_ndtool_row, OPERATORS.values()),
     *(
         _ndtool_row(operator)._replace(reductions=_NONE, negatives=False, out_of_bounds=("error",))
@@ -146,7 +146,7 @@ TABLE = (
 )
 
 
-def rows(standard: str, operator: str) -> list[Row]:
+def rows(standard: str, operator: str) -> list[OperatorVersion]:
     """Return the versions of an operator in a standard, oldest first."""
     return [row for row in TABLE if (row.standard, row.operator) == (standard, operator)]
 
@@ -162,7 +162,7 @@ def require_valid(spec: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def resolve(spec: str, operator: str) -> Row:
+def resolve(spec: str, operator: str) -> OperatorVersion:
     """Return the row of a spec: for "onnx:13", the newest version <= 13.
 
     Raises UsageError for a malformed spec, RuleError if the standard has no such operator, or not
@@ -192,7 +192,7 @@ def accept(
     operator: str,
     types: dict[str, Dtype],
     attributes: Attributes = Attributes(),  # noqa: B008 - immutable
-) -> Row:
+) -> OperatorVersion:
     """Check the inputs' types and the attributes against a spec; return its row.
 
     Raises DtypeError or RuleError, which name the first version that accepts the call, and
@@ -240,7 +240,7 @@ def accept(
     return row
 
 
-def check_mode(spec: str, row: Row, attributes: Attributes) -> None:
+def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
     """Check the out-of-bounds mode and the fill value."""
     mode = attributes.out_of_bounds
     if mode not in MODES:
@@ -270,7 +270,7 @@ def check_mode(spec: str, row: Row, attributes: Attributes) -> None:
         raise RuleError(f"{spec} ({_versioned_title(row)}) fills with 0: fill is {attributes.fill}")
 
 
-def _check_include_self(spec: str, row: Row, reduction: str) -> None:
+def _check_include_self(spec: str, row: OperatorVersion, reduction: str) -> None:
     if not OPERATORS[row.operator].scatters:
         raise UsageError("a gather has no include_self: it reduces nothing")
     if row.standard != "ndtool" and "include_self" not in row.attributes:
@@ -286,7 +286,7 @@ def _check_include_self(spec: str, row: Row, reduction: str) -> None:
         )
 
 
-def _check_duplicates(spec: str, row: Row, duplicates: str, reduction: str) -> None:
+def _check_duplicates(spec: str, row: OperatorVersion, duplicates: str, reduction: str) -> None:
     if duplicates not in DUPLICATES:
         raise UsageError(
             f"duplicates is {format_value(duplicates)}: expected one of {', '.join(DUPLICATES)}"
@@ -301,7 +301,7 @@ def _check_duplicates(spec: str, row: Row, duplicates: str, reduction: str) -> N
         raise RuleError(f"duplicates first is for reduction none: the reduction is {reduction}")
 
 
-def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:
+def _check_index_dtype(spec: str, row: OperatorVersion, indices: Dtype) -> None:
     if indices.name not in INTEGERS:
         mask = "it looks like a mask: np.nonzero or np.argwhere gives indices"
         raise DtypeError(
@@ -330,7 +330,12 @@ def _undefined_reduction_error(data: Dtype, reduction: str) -> DtypeError:
 
 
 def _unsupported_error(
-    error: type[RuleError] | type[DtypeError], spec: str, row: Row, column: str, key: str, call: str
+    error: type[RuleError] | type[DtypeError],
+    spec: str,
+    row: OperatorVersion,
+    column: str,
+    key: str,
+    call: str,
 ) -> RuleError | DtypeError:
     """Return the error that names the spec and the first version whose `column` has `key`."""
     accepting = [r for r in rows(row.standard, row.operator) if key in getattr(r, column)]
@@ -342,6 +347,6 @@ def _unsupported_error(
     return error(f"{spec} ({_versioned_title(row)}) does not accept {call}: {reason}")
 
 
-def _versioned_title(row: Row) -> str:
+def _versioned_title(row: OperatorVersion) -> str:
     """Return the title of an operator, with its version if the standard has versions."""
     return row.title if row.standard in UNVERSIONED else f"{row.title}-{row.version}"

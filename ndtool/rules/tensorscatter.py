@@ -48,8 +48,8 @@ class Lowering(NamedTuple):
         return shapes.infer("scatter", sizes, self.attributes)[1]
 
 
-def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Row:
-    """Check the inputs' types and the mode against a spec; return its row.
+def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.OperatorVersion:
+    """Check the inputs' types and the mode against a spec; return its row for the operator.
 
     Raises DtypeError, RuleError for a standard without the operator, UsageError for an unknown mode
     or spec.

@@ -11,7 +11,7 @@ from ndtool._kernels import MAX_BYTE_IDS, WorkItem
 from ndtool.arrays.source import FlatSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
-from ndtool.rules.modes import Handling
+from ndtool.rules.modes import IndexOptions
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.local import ByteRange
@@ -52,9 +52,9 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     """
     addressing = bind_rows(call.inference.plan, call.inference.row.negatives)
     boxes = bind_boxes((rows.row_count,), (min(rows.row_count, 1 << SHIFT),))
-    is_strict = call.inference.handling == Handling()
-    handling = Handling("error" if is_strict else "clip")
-    indices = operands.bind_indices(call.inference, operands.load_indices(call), handling)
+    is_strict = call.inference.index_options == IndexOptions()
+    index_options = IndexOptions("error" if is_strict else "clip")
+    indices = operands.bind_indices(call.inference, operands.load_indices(call), index_options)
     id_buffer, buffer = (
         bytearray(2 * TUPLES_PER_SAMPLE),
         memoryview(bytearray(4 * TUPLES_PER_SAMPLE)),

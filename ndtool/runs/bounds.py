@@ -5,18 +5,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.rules.modes import MODES, Handling
+from ndtool.rules.modes import MODES, IndexOptions
 
 
-def normalize_indices(indices: NDArray[Any], size: int, handling: Handling) -> NDArray[np.int64]:
+def normalize_indices(
+    indices: NDArray[Any], size: int, index_options: IndexOptions
+) -> NDArray[np.int64]:
     """Return indices of an axis as nonnegative indices; the mode redirects those out of bounds.
 
     If the mode does not redirect, or `size` is 0, indices out of bounds become `size`. The caller
     handles padding.
     """
     values = indices.astype(np.uint64 if indices.dtype.kind == "u" else np.int64)
-    limit, redirect = values.dtype.type(size), MODES[handling.mode].redirect
-    nonnegative = values + (values < 0) * limit if handling.negatives else values
+    limit, redirect = values.dtype.type(size), MODES[index_options.mode].redirect
+    nonnegative = values + (values < 0) * limit if index_options.negatives else values
     invalid = (nonnegative < 0) | (nonnegative >= limit)
     if redirect is None or not size:
         normalized = np.where(invalid, limit, nonnegative)

@@ -100,10 +100,10 @@ class OpenCall:
         call.threads = count
         return call
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Raise OutputError if an input changed since it was opened."""
         for source in self.sources.values():
-            source.recheck()
+            source.require_unchanged()
 
     def close(self) -> None:
         for source in self.sources.values():

@@ -77,7 +77,7 @@ class Conversion:
         try:
             if self.metadata.nbytes:
                 _copy(self.source, sink, progress)
-            self.source.recheck()
+            self.source.require_unchanged()
             sinks.commit(sink)
         finally:
             sink.abort()

@@ -29,7 +29,7 @@ def open_lowered(request: Request, open_sources: dict[str, Source] | None = None
             request.attributes.axis,
         )[1]
         indices = _indices(call, lowering)
-        call.recheck()  # before write_indices, which have been read, are closed
+        call.require_unchanged()  # before write_indices, which have been read, are closed
         sources = {LOWERED_INPUTS[role]: source for role, source in call.sources.items()}
         if "indices" in sources:
             sources["indices"].close()

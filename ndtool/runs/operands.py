@@ -13,7 +13,7 @@ from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
-from ndtool.rules.modes import Handling
+from ndtool.rules.modes import IndexOptions
 from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.storage.local import ByteRange
 
@@ -80,13 +80,14 @@ class Validated(NamedTuple):
     @property
     def bound_indices(self) -> Indices:
         """The indices, bound for kernels."""
-        return bind_indices(self.call.inference, self.indices, self.handling)
+        return bind_indices(self.call.inference, self.indices, self.index_options)
 
     @property
-    def handling(self) -> Handling:
-        """The handling of indices; mode "error" if all are valid, to detect a changed index."""
-        handling = self.call.inference.handling
-        return handling if self.bounds_report else handling._replace(mode="error")
+    def index_options(self) -> IndexOptions:
+        """The index_options of indices; mode "error" if all are valid, to detect a changed"
+        " index."""
+        index_options = self.call.inference.index_options
+        return index_options if self.bounds_report else index_options._replace(mode="error")
 
 
 def load(
@@ -118,7 +119,7 @@ def load_data(validated: Validated, dry: bool = False) -> Loaded:
         from ndtool.runs.touched import TouchedByGather
 
         plan, dtype = call.inference.plan, call.inference.inputs["indices"].dtype
-        touched = TouchedByGather(plan, validated.indices, dtype, validated.handling)
+        touched = TouchedByGather(plan, validated.indices, dtype, validated.index_options)
     return load(call, "data", touched, dry)
 
 
@@ -134,7 +135,9 @@ def validate(call: OpenCall) -> Validated:
     """
     plan, indices = call.inference.plan, load_indices(call)
     mode = call.inference.attributes.out_of_bounds
-    inputs = bind_indices(call.inference, indices, call.inference.handling._replace(mode="error"))
+    inputs = bind_indices(
+        call.inference, indices, call.inference.index_options._replace(mode="error")
+    )
     error = check.find_bounds_error(plan, inputs, call.inference.row.negatives, call.threads)
     if error is not None:
         inference.name_inputs(error, call.inference.inputs)
@@ -150,14 +153,14 @@ def validate(call: OpenCall) -> Validated:
     return validated
 
 
-def bind_indices(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
-    """Bind indices and their handling for kernels."""
+def bind_indices(inferred: Inference, indices: memoryview, index_options: IndexOptions) -> Indices:
+    """Bind indices and their index_options for kernels."""
     filling = (
         bind.repeat_fill_value(inferred.plan, inferred.fill_bytes)
-        if handling.may_skip_tuples
+        if index_options.may_skip_tuples
         else None
     )
-    return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
+    return bind.bind_indices(indices, inferred.inputs["indices"].dtype, index_options, filling)
 
 
 def changed_error(inferred: Inference) -> OutputError:

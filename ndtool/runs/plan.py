@@ -113,7 +113,9 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
     """
     data, gathers = call.sources["data"], not call.inference.scatters
     nbytes = (
-        call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _count_bytes(call)
+        call.threads * tuning.WRITE_SIZE
+        if gathers
+        else tuning.FILE_SCRATCH + _update_count_nbytes(call)
     )
     if concurrency is not None:
         from ndtool.runs.external.units import chunk_buffers
@@ -128,7 +130,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
     return nbytes
 
 
-def _count_bytes(call: OpenCall) -> int:
+def _update_count_nbytes(call: OpenCall) -> int:
     """Return the bytes that counts of updates take, and the bits of a check for duplicates."""
     from ndtool.runs.external.rows import rows_of
 
@@ -190,7 +192,7 @@ def _partition_chunked(
         assembled = min(assembled, rows.tuples * chunk_bytes)
     working_set = (
         assembled
-        + _count_bytes(call)
+        + _update_count_nbytes(call)
         + sum(item.nbytes for role, item in metadata.items() if role != "data")
         + out.nbytes
     )
@@ -225,7 +227,8 @@ def _partition_chunked(
         # Direct execution reads the chunks, too.
         sweep_cost = choice.cost(partitioning) - rows.row_count * rows.width
         reason = (
-            f"assembling chunks takes as long as writing {assembled} bytes, a sweep {sweep_cost}"
+            f"buffering chunks costs as much as writing {assembled} bytes, a sweep {sweep_cost}"
+            " bytes"
         )
         return (partitioning if sweep_cost < assembled else None), reason
     return partitioning, reason
@@ -294,7 +297,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     size = data.metadata.nbytes
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
-    size += _count_bytes(call)
+    size += _update_count_nbytes(call)
     if memory.can_hold(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
     from ndtool.runs.external import choice

@@ -178,7 +178,7 @@ def dry_run(run: Prepared) -> Outcome:
         assert run.plan.partitioning is not None, "an external plan has a partitioning"
         with _with_file_names(call.inference):
             execution.check(call, run.plan.partitioning, reports.append)
-    call.recheck()
+    call.require_unchanged()
     return _outcome(run, None if sink is None else sink.preserved, reports)
 
 
@@ -205,7 +205,7 @@ def execute(
             with _with_file_names(call.inference), closing(execution) as phases:
                 for name in phases:
                     phase(name)
-        call.recheck()
+        call.require_unchanged()
         sinks.commit(sink, *companions)
     finally:
         sink.abort()

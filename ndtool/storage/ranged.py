@@ -250,7 +250,7 @@ class _SparseFile:
                 offset = end
 
     def contains(self, start: int, stop: int) -> bool:
-        """Whether all bytes of a range are written."""
+        """Whether all bytes of a range are downloaded."""
         return next(self.missing_ranges([(start, stop)]), None) is None
 
     def close(self) -> None:

@@ -146,12 +146,12 @@ class SignedS3Object(ObjectReader):
         version: Version = await self._request("version")
         return version
 
-    async def _request(self, location: str, *arguments: Any) -> Any:
+    async def _request(self, method: str, *arguments: Any) -> Any:
         is_permanent = True
         if self._bucket not in _client_only_buckets:
             try:
-                result = await getattr(await self._reader(), location)(*arguments)
-                if location != "open" or result.supports_ranges:
+                result = await getattr(await self._reader(), method)(*arguments)
+                if method != "open" or result.supports_ranges:
                     return result
             except (failures.ChangedError, OutputError, ResourceError):
                 raise
@@ -159,7 +159,7 @@ class SignedS3Object(ObjectReader):
                 if failures.is_missing(exc):
                     raise
                 is_permanent = not failures.is_transient(exc)
-        result = await getattr(self._make_client(), location)(*arguments)
+        result = await getattr(self._make_client(), method)(*arguments)
         if is_permanent:
             _client_only_buckets.add(self._bucket)
         return result

@@ -31,8 +31,8 @@ class Upload:
     """A new remote object, with the methods of NewFile.
 
     current: the version of the current object, None if there is none or it is unknown. clobber:
-    whether it may be replaced. must_match: whether it must be unchanged when the new object is
-    published. condition: another check before publication, which raises OutputError.
+    whether it may be replaced. requires_unchanged: whether it must be unchanged when the new object
+    is published. condition: another check before publication, which raises OutputError.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Upload:
         url: str,
         current: Version | None,
         clobber: bool,
-        must_match: bool,
+        requires_unchanged: bool,
         condition: Callable[[], None] | None = None,
     ) -> None:
         from ndtool.storage.tempfiles import unnamed_file
 
         self.path = redact_urls(url)
-        self._current, self._clobber, self._must_match = current, clobber, must_match
+        self._current, self._clobber, self._must_match = current, clobber, requires_unchanged
         self._condition = condition
         self._writer = writer(url)
         self.fd: int | None = unnamed_file()
@@ -64,7 +64,7 @@ class Upload:
     def open_folder(self) -> None:
         """Return None: object stores have conditional requests instead of locks."""
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Raise OutputError if the condition no longer holds."""
         if self._condition is not None:
             self._condition()
@@ -92,7 +92,7 @@ class Upload:
                 f"{self.path} was created by another process during the run",
                 hint="--only replaces it in any case",
             )
-        return OutputError(f"{self.path} exists and may not be replaced")
+        return OutputError(f"{self.path} exists and may not be replaced (--no-clobber)")
 
     def _require_unchanged(self, latest: Version | None) -> None:
         if not self._must_match and latest is not None:

@@ -79,7 +79,7 @@ def _read(argument: str) -> None:
     try:
         with closing(locators.open_source(argument, Streams(-1))) as source:
             _check_array(source)
-            source.recheck()
+            source.require_unchanged()
     except NdtoolError as error:
         _check_error(error)
 

@@ -1,6 +1,6 @@
 """Comparison of the outputs of other engines with the correct output of a call.
 
-Each engine runs in its own process (side.py), as some crash on an index out of bounds; with one
+Each engine runs in its own process (child.py), as some crash on an index out of bounds; with one
 thread and with several, as some lose updates. Inputs are mapped files, the output is a file.
 """
 
@@ -77,7 +77,7 @@ ENGINES = {
 }
 
 
-class Report(NamedTuple):
+class EngineReport(NamedTuple):
     """The report on an engine with a number of threads, None if it did not run.
 
     result: "same", "different", "unstable" (bits vary between runs, and the worst output is wrong),
@@ -101,7 +101,7 @@ class Verdict(NamedTuple):
     index out of bounds, a wrong output, or else an engine that differs.
     """
 
-    reports: list[Report]
+    reports: list[EngineReport]
     comparison: Comparison | None
     error: NdtoolError | None
 
@@ -198,7 +198,7 @@ class EngineCall:
         self._expected = None if expected is None else _as_engine_array(expected)
         self._byte_ranges = byte_ranges or {}
 
-    def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
+    def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[EngineReport]:
         """Return the reports on engines, each with one thread and with several."""
         max_threads = (
             max(2, threads.default_threads())
@@ -266,12 +266,12 @@ class EngineCall:
             write_at(fd, span.start * array.itemsize, bits(native(flat[span])))
         return {**record, "fd": fd, "offset": 0, "order": "C"}
 
-    def _report(self, name: str, n_threads: int, job: dict[str, Any]) -> Report:
+    def _report(self, name: str, n_threads: int, job: dict[str, Any]) -> EngineReport:
         """Run an engine several times; return the report."""
         runs = (
             self._settings.runs if n_threads > 1 else min(SINGLE_THREAD_RUNS, self._settings.runs)
         )
-        report = Report(name, None, n_threads, "same")
+        report = EngineReport(name, None, n_threads, "same")
         with EngineProcess(
             {**job, "engine": name, "threads": n_threads}, self._settings.timeout
         ) as process:
@@ -320,15 +320,15 @@ class EngineCall:
             release(view)
 
 
-def missing_report(name: str, reason: str = "") -> Report:
+def missing_report(name: str, reason: str = "") -> EngineReport:
     """Return the report on an engine that is not installed, or not completely."""
     message = f"pip install {ENGINES[name].packages}"
     if reason:
         message += f" ({printable(reason)})"
-    return Report(name, None, None, "missing", message=message)
+    return EngineReport(name, None, None, "missing", message=message)
 
 
-def add_verdict(report: Report, comparisons: list[Comparison]) -> Report:
+def add_verdict(report: EngineReport, comparisons: list[Comparison]) -> EngineReport:
     """Complete a report with the comparisons of all distinct outputs."""
     worst = max(comparisons, key=lambda comparison: (comparison.beyond, comparison.different))
     report = report._replace(different=worst.different, comparison=worst)
@@ -351,7 +351,7 @@ def _describe_difference(comparison: Comparison) -> str:
     return "; ".join([text, *comparison.findings])
 
 
-def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | None:
+def disagreement(operator: str, reports: Sequence[EngineReport]) -> DifferenceError | None:
     """Return the error about engines whose output differs from the operator's, or None."""
     differing = {
         report.engine: report for report in reports if report.result in ("different", "unstable")

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Self
 
-from ndtool.analysis.engines import side
+from ndtool.analysis.engines import child
 from ndtool.storage import tempfiles
 from ndtool.storage.descriptors import write_next
 
@@ -39,7 +39,7 @@ class EngineProcess:
         inputs = [array["fd"] for array in job["arrays"]]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", side.__file__],
+                [sys.executable, "-P", "-W", "ignore", child.__file__],
                 stdin=subprocess.PIPE,
                 stdout=self._output,
                 stderr=self._output,

@@ -24,7 +24,7 @@ def silent(_: float) -> None:
 
 
 def nd_blocks(
-    indices: Array, b: int, slice_size: int, bounds: "Bounds", progress: ProgressCallback
+    indices: Array, b: int, slice_size: int, bounds: "IndexResolver", progress: ProgressCallback
 ) -> Blocks:
     """Yield positions of tuples, and coordinates of the slices they select, in row-major order.
 
@@ -38,7 +38,7 @@ def nd_blocks(
 
 
 def elements_blocks(
-    indices: Array, axis: int, slice_size: int, bounds: "Bounds", progress: ProgressCallback
+    indices: Array, axis: int, slice_size: int, bounds: "IndexResolver", progress: ProgressCallback
 ) -> Blocks:
     """Yield positions in indices, and coordinates of the elements that they select, in order."""
     shape = indices.shape
@@ -52,7 +52,12 @@ def elements_blocks(
 
 
 def plain_blocks(
-    data: Array, indices: Array, axis: int, b: int, bounds: "Bounds", progress: ProgressCallback
+    data: Array,
+    indices: Array,
+    axis: int,
+    b: int,
+    bounds: "IndexResolver",
+    progress: ProgressCallback,
 ) -> Blocks:
     """Yield positions in updates or the output, and coordinates of the slices selected in data."""
     outer_shape, slice_size = data.shape[:axis], prod(data.shape[axis + 1 :]) * data.itemsize
@@ -107,17 +112,17 @@ def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCal
     return lambda fraction: progress(begin + fraction * (end - begin))
 
 
-class Bounds:
+class IndexResolver:
     """The bounds of index tuples: the coordinates that each selects, and checks.
 
-    handling: the out-of-bounds mode, the index that is padding, and whether negative ones are
+    index_options: the out-of-bounds mode, the index that is padding, and whether negative ones are
     valid. shape: that of data. axes: the axes of data that the components index.
     """
 
     def __init__(
-        self, handling: tuple[str, int | None, bool], shape: Position, axes: Sequence[int]
+        self, index_options: tuple[str, int | None, bool], shape: Position, axes: Sequence[int]
     ) -> None:
-        self._mode, self._pad, self._negatives = handling
+        self._mode, self._pad, self._negatives = index_options
         self._shape, self._axes = shape, axes
         self._sizes = [shape[axis] for axis in axes]
 

@@ -48,13 +48,13 @@ def _mul(current: Array, update: Array) -> Array:
 
 
 def _max(current: Array, update: Array) -> Array:
-    """Return the larger value or the first NaN; of equal values the update, in float16 current."""
+    """Return the larger value or first NaN; of equal ones the update, of float16 the current."""
     keeps_current = current >= update if current.dtype.name == "float16" else current > update
     return np.where(np.isnan(current) | keeps_current, current, update)
 
 
 def _min(current: Array, update: Array) -> Array:
-    """Return the smaller value or the first NaN; of equal values the update, in float16 current."""
+    """Return the smaller value or first NaN; of equal ones the update, of float16 the current."""
     keeps_current = current <= update if current.dtype.name == "float16" else current < update
     return np.where(np.isnan(current) | keeps_current, current, update)
 

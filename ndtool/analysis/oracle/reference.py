@@ -23,7 +23,7 @@ import numpy as np
 
 from ndtool.analysis.oracle.blocks import (
     Blocks,
-    Bounds,
+    IndexResolver,
     Position,
     ProgressCallback,
     elements_blocks,
@@ -60,7 +60,7 @@ def gather_nd(
     data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
     check_types(data, indices)
     k = _components(data, indices, b, min_components=1)
-    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
     bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
     output = allocate(indices.shape[:-1] + data.shape[b + k :], data.dtype)
     slice_size = prod(data.shape[b + k :]) * data.itemsize
@@ -96,7 +96,7 @@ def scatter_nd(
     k = _components(data, indices, b, min_components=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
     bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     slice_size = prod(data.shape[b + k :]) * data.itemsize
@@ -123,7 +123,7 @@ def gather_elements(
     data, indices = np.asarray(data), np.asarray(indices)
     check_types(data, indices)
     axis = elements_axis(data, indices, axis)
-    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = allocate(indices.shape, data.dtype)
     blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.1, 1))
@@ -151,7 +151,7 @@ def gather(
     data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
     check_types(data, indices)
     axis = _plain_axis(data, indices, axis, b)
-    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = allocate(_plain_shape(data, indices, axis, b), data.dtype)
     return _copy_slices(
@@ -189,7 +189,7 @@ def scatter(
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     if duplicates == "error" and 0 in data.shape[b:axis]:  # duplicates of empty slices
@@ -256,7 +256,7 @@ def scatter_elements(
         updates.shape == indices.shape,
         f"updates {updates.shape}: it must be {indices.shape} as indices are",
     )
-    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.2, 1))

@@ -20,7 +20,7 @@ from ndtool.cli.html.markup import element
 from ndtool.errors import NdtoolError, format_count, printable
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import Report as EngineReport
+    from ndtool.analysis.engines import EngineReport
     from ndtool.analysis.verify import Comparison
 
 _ICON = "data:,"  # an empty icon: without it browsers request one
@@ -83,7 +83,7 @@ def error_section(error: NdtoolError) -> Element:
 
 
 def comparison_elements(comparison: Comparison) -> list[Element]:
-    """Return the comparison of an array with the expected one."""
+    """Return the HTML elements that show how an array differs from the expected one."""
     equal = comparison.total - comparison.different
     lines = [f"{equal} of {comparison.total} elements have the same bits"]
     elements = [element("p", line) for line in lines + figures.difference_lines(comparison)]

@@ -33,7 +33,7 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import Report as EngineReport
+    from ndtool.analysis.engines import EngineReport
     from ndtool.analysis.explain import Element as ExplainedElement
     from ndtool.analysis.explain import Origin
     from ndtool.analysis.model import Outcome
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MAX_EXPLANATION_ROWS = 1000  # rows of an explanation
 
 
-class Report:
+class HtmlReport:
     """The HTML report of an open call: collects results, then publishes the report."""
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:

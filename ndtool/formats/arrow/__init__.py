@@ -328,6 +328,6 @@ def _describe(column: Column) -> str:
 
 
 def stored_dtype(dtype: Dtype) -> Dtype:
-    """Return the element type as stored, in native byte order; DtypeError if columns lack it."""
+    """Return the element type in native byte order; DtypeError if no column can have it."""
     dtypes.require_one_of(dtype, TYPES, "a column")
     return dtypes.from_name(dtype.name)

@@ -97,13 +97,13 @@ class DatasetFrame(Frame):
 
     def _add_dataset(self, fd: int) -> None:
         """Add the dataset; the file stays open if it has chunks."""
-        content, raw = self._content, hierarchy.encode_name(self._name)
+        content, encoded_name = self._content, hierarchy.encode_name(self._name)
         if content.reused is not None:
-            self.dataset = library().h5d.open(self._file.id, raw)
+            self.dataset = library().h5d.open(self._file.id, encoded_name)
         else:
             if content.replaced:
-                self._file.id.unlink(raw)
-            self.dataset = self._create_dataset(raw)
+                self._file.id.unlink(encoded_name)
+            self.dataset = self._create_dataset(encoded_name)
         if self._metadata.layout is not None:
             return
         offset = self.dataset.get_offset() if self._metadata.nbytes else None
@@ -116,7 +116,7 @@ class DatasetFrame(Frame):
                 for position in range(self.start, stop, BLOCK_SIZE):
                     write_at(fd, position, bytes(min(BLOCK_SIZE, stop - position)))
 
-    def _create_dataset(self, raw: bytes) -> Any:
+    def _create_dataset(self, encoded_name: bytes) -> Any:
         h5py, metadata = library(), self._metadata
         h5p, h5d = h5py.h5p, h5py.h5d
         links = h5p.create(h5p.LINK_CREATE)
@@ -137,7 +137,7 @@ class DatasetFrame(Frame):
                     properties.set_shuffle()
         file_type = datasets.stored_type(numpytypes.numpy_dtype(metadata.dtype))
         space = h5py.h5s.create_simple(metadata.shape)
-        return h5d.create(self._file.id, raw, file_type, space, properties, links)
+        return h5d.create(self._file.id, encoded_name, file_type, space, properties, links)
 
     def finish(self, fd: int, name: str) -> None:
         self.dataset = None

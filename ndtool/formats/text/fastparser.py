@@ -109,7 +109,7 @@ def _parse_numbers(block: bytes, delimiter: bytes, width: int, kind: str) -> Any
 
 
 def _is_table(ends: Any, width: int) -> bool:
-    """Whether the characters that end fields delimit rows of equal length."""
+    """Whether all rows have `width` fields. ends: the delimiter or newline after each field."""
     if len(ends) % width:
         return False
     rows = ends.reshape(-1, width)

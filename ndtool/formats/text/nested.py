@@ -221,7 +221,8 @@ class _ListText:
                 self._raise_syntax_error("the list does not end")
 
     def _complete_elements(self) -> tuple[list[Any], int, bool]:
-        """Return complete elements, the index after them, and whether a comma follows."""
+        """Return the complete elements of the text read so far, their end, and if a comma"
+        " follows."""
         values: list[Any] = []
         position, has_more = 0, True
         while has_more:

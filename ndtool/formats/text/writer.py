@@ -25,7 +25,7 @@ def create(target: Target, metadata: ArrayMetadata, suffix: str) -> EncodedSink:
     """Return a sink for a new file."""
     path, rank = printable(target.path), len(metadata.shape)
     if target.member is not None:
-        raise UsageError(f"{path}: the file is one array: it has no members")
+        raise UsageError(f"{path}: the file holds one array, and has no members")
     if suffix not in SEPARATORS:
         valid = ", ".join(SEPARATORS)
         raise UsageError(f"{path}: {suffix} is read, never written: expected one of {valid}")

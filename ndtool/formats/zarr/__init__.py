@@ -148,7 +148,7 @@ class ZarrSource:
             raise ValueError(f"{key} is truncated")
         return raw
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         change = self._storage.change()
         if not change and self._metadata_fingerprint() != self._initial_metadata:
             change = "changed during the run"

@@ -42,7 +42,7 @@ def resolve(target: Target) -> ZarrTarget:
 
 
 def local_target(target: Target) -> ZarrTarget:
-    """Return the target in a local store, without the preserved arrays."""
+    """Return the Zarr target of an output in a local store, `preserved` not yet set."""
     root, names = _split_root(target)
     if target.current is not None and not stat.S_ISDIR(target.current.st_mode):
         raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")

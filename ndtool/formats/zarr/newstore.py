@@ -130,7 +130,7 @@ class _LocalStore:
         folder = os.path.dirname(os.path.realpath(root))
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         current = location.local_target(self._target._replace(current=existing(self._target.path)))
         if current != self._zarr_target._replace(preserved=None):
             is_new = current.exists and not self._zarr_target.exists
@@ -207,7 +207,7 @@ class _RemoteStore:
     def open_folder(self) -> None:
         """Return None: object stores have no locks."""
 
-    def recheck(self) -> None:
+    def require_unchanged(self) -> None:
         """Do nothing: objects are written on the condition that they do not exist."""
 
     def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput | None:

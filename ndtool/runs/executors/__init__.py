@@ -18,7 +18,7 @@ class Task(NamedTuple):
     phase: str
     number: int
 
-    def outcome(self) -> Any:
+    def execute(self) -> Any:
         """Make the call in this thread; return its result, or the exception that it raises."""
         try:
             return self.call(self.phase, self.number)

@@ -145,7 +145,7 @@ class Simulator:
         self.spent["scheduler"] += start - self._clock
         lost, executes = draw < faults.lost, draw >= faults.lost / 2
         self.meter.pop_steps()
-        outcome = task.outcome() if executes else None
+        outcome = task.execute() if executes else None
         end = start
         for step in self.meter.pop_steps():
             end = self._end_of_step(end, step)

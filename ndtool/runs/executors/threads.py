@@ -84,7 +84,7 @@ class Threads:
                 return False
             task = self._waiting.popleft()
             self._running += 1
-        outcome = task.outcome()
+        outcome = task.execute()
         with self._changed:
             self._running -= 1
             self._outcomes.append((task, outcome))

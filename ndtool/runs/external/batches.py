@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ndtool.runs.external import spill
-from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase
+from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase_name
 from ndtool.runs.external.spill import SpillStore
 from ndtool.runs.external.tables import Tuples
 
@@ -54,7 +54,10 @@ class SpilledTuples:
     def __init__(self, partitioning: Partitioning, store: SpillStore, tuples: Tuples) -> None:
         self._store, self._tuples, self._partitioning = store, tuples, partitioning
         depth = tuples.parent.depth
-        self._phase, self._per_tuple = phase("split", depth), partitioning.spilled_per_tuple(depth)
+        self._phase, self._per_tuple = (
+            phase_name("split", depth),
+            partitioning.spilled_per_tuple(depth),
+        )
         self.local_bytes = partitioning.local_bytes(depth + 1)
 
     def batches(self, first: int, stop: int) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
 from ndtool.runs.external import spillfiles, spillstore
-from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase
+from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase_name
 from ndtool.runs.external.results import REPORT_BYTES
 from ndtool.storage import http, upload
 
@@ -117,8 +117,8 @@ class CostModel(NamedTuple):
 
     spill: where data are spilled, "memory" (of one process, with a temporary file), a shared
     "folder" or "objects". inputs: the inputs by role. reread: bytes of indices and updates that are
-    read repeatedly. output: the output. directories: the number of directories of spilled data;
-    each stripe takes separate requests.
+    read repeatedly. output: the output. directories: how many directories spilled data are
+    striped over; each stripe takes a request of its own.
     """
 
     partitioning: Partitioning
@@ -185,20 +185,20 @@ class CostModel(NamedTuple):
         for depth in range(partitioning.levels):
             trailer = (8 * (partitioning.fan_out(depth) + 1) + REPORT_BYTES) * self.has_shared_spill
             per_tuple = partitioning.spilled_per_tuple(depth)
-            spilled[phase("split", depth)] = SpilledPhase(
+            spilled[phase_name("split", depth)] = SpilledPhase(
                 self._block_count(depth), partitioning.block, rows.tuples, per_tuple, trailer
             )
         if partitioning.gathers:
             count, mean = partitioning.partitions, -(-rows.tuples // partitioning.partitions)
             spilled["sweep"] = SpilledPhase(min(count, rows.tuples), mean, rows.tuples, rows.width)
             for depth in range(1, partitioning.levels):
-                spilled[phase("replay", depth)] = SpilledPhase(
+                spilled[phase_name("replay", depth)] = SpilledPhase(
                     self._block_count(depth), partitioning.block, rows.tuples, rows.width
                 )
         return spilled
 
     def _split(self, depth: int) -> Costs:
-        partitioning, name = self.partitioning, phase("split", depth)
+        partitioning, name = self.partitioning, phase_name("split", depth)
         written, requests = self._write_requests(name, 2), Counter[str]()
         if depth:
             requests, read = self._read_tuple_requests(
@@ -254,12 +254,12 @@ class CostModel(NamedTuple):
         )
 
     def _replay(self, depth: int) -> Costs:
-        partitioning, name = self.partitioning, phase("replay", depth)
+        partitioning, name = self.partitioning, phase_name("replay", depth)
         n, per_tuple = partitioning.rows.tuples, partitioning.spilled_per_tuple(depth)
         groups, blocks = self._group_count(depth), self._block_count(depth)
         fan_out = partitioning.fan_out(depth)
-        split, is_inner = phase("split", depth), depth + 1 < partitioning.levels
-        rows = phase("replay", depth + 1) if is_inner else "sweep"
+        split, is_inner = phase_name("split", depth), depth + 1 < partitioning.levels
+        rows = phase_name("replay", depth + 1) if is_inner else "sweep"
         ends = self._block_count(depth + 1) - self._group_count(depth + 1) if is_inner else 0
         size = partitioning.local_bytes(depth + 1)
         requests = self._read_requests(split, blocks, size, per_tuple)
@@ -301,7 +301,7 @@ class CostModel(NamedTuple):
 
         ends: the number of segments from which two tasks read.
         """
-        partitioning, name = self.partitioning, phase("split", depth - 1)
+        partitioning, name = self.partitioning, phase_name("split", depth - 1)
         size, per_tuple = partitioning.local_bytes(depth), partitioning.spilled_per_tuple(depth - 1)
         nbytes = self._file_bytes(name)
         slices = min(self._segment_count(depth) + ends, partitioning.rows.tuples)

@@ -155,7 +155,9 @@ def choose(
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
-    return plan.external_plan("cluster", call, partitioning, "a cluster was given", output, spill)
+    return plan.external_plan(
+        "cluster", call, partitioning, "--scheduler or --workers was given", output, spill
+    )
 
 
 def _task_memory(partitioning: Partitioning) -> int:
@@ -224,9 +226,9 @@ def run(
             is_resumable = (
                 resume.write_manifest(store, fingerprint, partitioning) and abandoned is not None
             )
-        do = partial(worker.perform, worker_call)
+        run_task = partial(worker.perform, worker_call)
         yield from phases.run(
-            inference, partitioning, store, cluster, do, progress, report, abandoned,
+            inference, partitioning, store, cluster, run_task, progress, report, abandoned,
             retry_log=retry_log,
         )  # fmt: skip
         _raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)

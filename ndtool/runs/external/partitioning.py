@@ -142,8 +142,8 @@ class Partitioning(NamedTuple):
     def tasks(self) -> dict[str, int]:
         """The number of tasks by phase, without hot partitions; of deeper levels, at most."""
         depths = range(self.levels)
-        splits = {phase("split", depth): self.blocks_at(depth) for depth in depths}
-        replays = {phase("replay", depth): self.blocks_at(depth) for depth in reversed(depths)}
+        splits = {phase_name("split", depth): self.blocks_at(depth) for depth in depths}
+        replays = {phase_name("replay", depth): self.blocks_at(depth) for depth in reversed(depths)}
         return {**splits, "sweep": self.partitions, **(replays if self.gathers else {})}
 
     @property
@@ -151,12 +151,12 @@ class Partitioning(NamedTuple):
         """The offset of each phase's segments in a spill file; the key "" has the file's size."""
         depths, sizes, offsets = range(self.levels), dict[str, int](), dict[str, int]()
         sizes |= {
-            phase("split", depth): self.rows.tuples * self.spilled_per_tuple(depth)
+            phase_name("split", depth): self.rows.tuples * self.spilled_per_tuple(depth)
             for depth in depths
         }
         if self.gathers:
             rows = self.rows.tuples * self.rows.width
-            sizes |= {"sweep": rows, **{phase("replay", d): rows for d in depths[1:]}}
+            sizes |= {"sweep": rows, **{phase_name("replay", d): rows for d in depths[1:]}}
         elif self.range_tuples and self.rows.combines:
             sizes["combine"] = 2 * (self.rows.tuples // self.range_tuples) * self.partition_bytes
         end = 0
@@ -190,20 +190,22 @@ class Partitioning(NamedTuple):
 
     @property
     def tables_bytes(self) -> int:
-        """The bytes of the tables that a phase writes for the next, see tables.py."""
+        """The bytes of all tables of offsets that a phase writes for the next (see tables.py)."""
         depths, total = range(self.levels), 0
-        starts_bytes = [8 * (self.fan_out(depth) + 2) * self.blocks_at(depth) for depth in depths]
+        child_offsets_bytes = [
+            8 * (self.fan_out(depth) + 2) * self.blocks_at(depth) for depth in depths
+        ]
         for depth in depths:
             children = self.groups(depth + 1)
             segments = self.blocks if depth + 1 < self.levels else 2 * self.ranges
             total += 16 * (children + 1) + 8 * (children + segments)
         if not self.gathers:
-            return total + max(map(add, [0, *starts_bytes], starts_bytes), default=0)
+            return total + max(map(add, [0, *child_offsets_bytes], child_offsets_bytes), default=0)
         fan_out = max(
             map(self.fan_out, depths)
         )  # block offsets replace starts, one group at a time
         positions_bytes = 8 * (fan_out + 1) * (self.blocks + sum(map(self.groups, depths)) + 1)
-        return int(total + sum(starts_bytes) + positions_bytes)
+        return int(total + sum(child_offsets_bytes) + positions_bytes)
 
     @property
     def memory(self) -> int:
@@ -293,7 +295,7 @@ class Partitioning(NamedTuple):
             yield from range(first, first + self.children(group, depth - 1))
 
 
-def phase(kind: str, depth: int) -> str:
+def phase_name(kind: str, depth: int) -> str:
     """Return the name of a phase: its kind, with the level appended from the second level on."""
     return f"{kind}{depth + 1}" if depth else kind
 

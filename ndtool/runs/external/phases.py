@@ -15,7 +15,7 @@ from ndtool.errors import BoundsError, OutputError
 from ndtool.rules.inference import Inference
 from ndtool.runs.executors import Executor, Task
 from ndtool.runs.external import policy
-from ndtool.runs.external.partitioning import HOT_FACTOR, Partitioning, phase
+from ndtool.runs.external.partitioning import HOT_FACTOR, Partitioning, phase_name
 from ndtool.runs.external.policy import ResultCallback, RetryLog
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.resume import AbandonedRun
@@ -84,7 +84,7 @@ def run(
             )
 
     for depth in range(levels):
-        yield (name := phase("split", depth))
+        yield (name := phase_name("split", depth))
         tables.begin_splits(depth)
         resumed = abandoned.splits(depth, tables) if abandoned else {}
         count, nbytes = tables.blocks(depth), rows.tuples * bytes_read[depth]
@@ -116,7 +116,7 @@ def run(
     for depth in reversed(range(levels if partitioning.gathers else 0)):
         tables.write_attempts(depth + 1)
         tables.write_block_offsets(depth)
-        yield (name := phase("replay", depth))
+        yield (name := phase_name("replay", depth))
         resumed = abandoned.rows(name, tables) if abandoned and depth else {}
 
         numbers, nbytes = _blocks(tables.groups(depth), partitioning), rows.tuples * width

@@ -20,7 +20,7 @@ class TaskResult(NamedTuple):
 
     @property
     def trailer(self) -> bytes:
-        """The trailer of a split's segment, from which another run resumes the result."""
+        """The last bytes of a split's segment, from which a resumed run reads the task's result."""
         return self.offsets + json.dumps(self.out_of_bounds).encode().ljust(REPORT_BYTES)
 
     @classmethod

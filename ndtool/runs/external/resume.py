@@ -18,7 +18,7 @@ from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
 from ndtool.runs.external import policy, spillfiles
-from ndtool.runs.external.partitioning import Partitioning, phase
+from ndtool.runs.external.partitioning import Partitioning, phase_name
 from ndtool.runs.external.results import REPORT_BYTES, TaskResult
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.spill import Segment, SpillFolder
@@ -155,7 +155,7 @@ class AbandonedRun:
     def splits(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed splits of groups at a depth, by task."""
         results = self._results(depth, tables) if depth else self._first_splits
-        self.resumed_tasks[phase("split", depth)] = len(results)
+        self.resumed_tasks[phase_name("split", depth)] = len(results)
         return results
 
     def rows(self, name: str, tables: TableBuilder) -> dict[int, TaskResult]:
@@ -186,7 +186,7 @@ class AbandonedRun:
             if result := self._result(segment, depth, tables):
                 results[segment.number] = result
 
-        segments = filter(lambda segment: segment.phase == phase("split", depth), self._sizes)
+        segments = filter(lambda segment: segment.phase == phase_name("split", depth), self._sizes)
         pool.run_all(read, segments, self._store.concurrency)
         return results
 

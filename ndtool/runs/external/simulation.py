@@ -147,7 +147,7 @@ class _MeteredChunks:
 
 
 def _metered(array: Any, meter: Meter) -> Any:
-    """Return a source or sink, metered if it has chunks."""
+    """Return a source or sink, wrapped to count the requests of its chunks, if it has any."""
     return _MeteredChunks(array, meter) if array.metadata.is_chunked else array
 
 

@@ -89,7 +89,7 @@ class Tables:
         parent = self.group(depth - 1, parent_number)
         if not parent.tuples:
             return Tuples(parent, *(memoryview(array("q")) for _ in range(3)))
-        table = _starts(parent)
+        table = _child_offsets_table(parent)
         lines = self._store.read_lines(table, 1 + child, 3 + child)
         attempts = self._store.read_lines(table, 0, 1)
         return Tuples(parent, attempts, lines[: parent.blocks], lines[parent.blocks :])
@@ -97,14 +97,14 @@ class Tables:
     def attempts(self, group: Group, count: int) -> memoryview:
         """Return the attempts of `count` segments of rows, from the first of a group on."""
         first = group.segment
-        return self._store.read_lines(_attempts(group.depth), first, first + count)
+        return self._store.read_lines(_attempts_table(group.depth), first, first + count)
 
     def block_offsets(self, group: Group, block: int) -> BlockOffsets:
         """Return the offsets of a block's gathered rows in the children of its group."""
         count = self._partitioning.children(group.number, group.depth)
         first = group.number * self._partitioning.fan_out(group.depth)
         children = list(self._groups(group.depth + 1, first, count))
-        end = next(self._groups(group.depth + 1, first + count - 1, 1, next_segments=True))
+        end = next(self._groups(group.depth + 1, first + count - 1, 1, uses_next_segment=True))
         lines = self._store.read_lines(
             Table(_block_offsets_name(group), 1 + count), block, block + 2
         )
@@ -112,17 +112,17 @@ class Tables:
         return BlockOffsets(lines[0], children, attempts, lines[1 : 1 + count], lines[2 + count :])
 
     def _groups(
-        self, depth: int, first: int, count: int, next_segments: bool = False
+        self, depth: int, first: int, count: int, uses_next_segment: bool = False
     ) -> Iterator[Group]:
-        """Yield consecutive groups; next_segments: with the first segment of the next group."""
+        """Yield consecutive groups; uses_next_segment: with the first segment of the next group."""
         block = self._partitioning.block
         if not depth:
             yield Group(0, 0, 0, self._partitioning.rows.tuples, block)
             return
-        lines = self._store.read_lines(_offsets(depth), first, first + count + 1)
+        lines = self._store.read_lines(_offsets_table(depth), first, first + count + 1)
         for i in range(count):
             first_tuple, segment, end_tuple, next_segment = lines[2 * i : 2 * i + 4]
-            segment = next_segment if next_segments else segment
+            segment = next_segment if uses_next_segment else segment
             yield Group(depth, first + i, first_tuple, end_tuple - first_tuple, block, segment)
 
 
@@ -196,9 +196,9 @@ class TableBuilder:
         offsets[-1] = segment
         self._offsets.append(offsets)
         self._attempts.append(_zeros(segment))
-        self._store.write_table(_offsets(depth + 1), offsets)
+        self._store.write_table(_offsets_table(depth + 1), offsets)
         for group in self.groups(depth):
-            self._store.write_table(_starts(group), self._starts[depth][group.number])
+            self._store.write_table(_child_offsets_table(group), self._starts[depth][group.number])
         if depth and not partitioning.gathers:
             for group in self.groups(depth - 1):
                 self._discard_starts(group)
@@ -206,7 +206,7 @@ class TableBuilder:
     def _discard_starts(self, group: Group) -> None:
         """Release the starts of a group, which no later task reads."""
         del self._starts[group.depth][group.number]
-        self._store.discard_table(_starts(group))
+        self._store.discard_table(_child_offsets_table(group))
 
     def _first_tuples(self, depth: int, fan_out: int) -> Iterator[int]:
         """Yield the first tuple of each child of all groups at a depth, and the end."""
@@ -231,7 +231,7 @@ class TableBuilder:
 
     def write_attempts(self, depth: int) -> None:
         """Write the table of the attempts of all segments of rows at a depth."""
-        self._store.write_table(_attempts(depth), self._attempts[depth])
+        self._store.write_table(_attempts_table(depth), self._attempts[depth])
 
     def write_block_offsets(self, depth: int) -> None:
         """Write the tables that restore the rows of blocks at a depth."""
@@ -260,7 +260,7 @@ class TableBuilder:
             self._store.discard_table(Table(_block_offsets_name(group), line))
 
 
-def _starts(group: Group) -> Table:
+def _child_offsets_table(group: Group) -> Table:
     return Table(f"starts{group.depth}-{group.number}", group.blocks)
 
 
@@ -268,11 +268,11 @@ def _block_offsets_name(group: Group) -> str:
     return f"blocks{group.depth}-{group.number}"
 
 
-def _offsets(depth: int) -> Table:
+def _offsets_table(depth: int) -> Table:
     return Table(f"offsets{depth}", 2)
 
 
-def _attempts(depth: int) -> Table:
+def _attempts_table(depth: int) -> Table:
     return Table(f"attempts{depth}", 1)
 
 

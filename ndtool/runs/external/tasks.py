@@ -28,7 +28,7 @@ from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.runs.external import spill, sweeps
 from ndtool.runs.external.batches import Allocate, SpilledTuples
-from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase
+from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase_name
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.sweeps import bind_local_rows, changed_error
 from ndtool.runs.external.tables import BlockOffsets, Group
@@ -113,7 +113,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
                 if work.swaps_updates:
                     copies.swap_bytes(updates, work.inference.dtype.swap_size)
         start = (group.first + block * group.block) * partitioning.spilled_per_tuple(depth)
-        segment = store.create(spill.Segment(phase("split", depth), number, start))
+        segment = store.create(spill.Segment(phase_name("split", depth), number, start))
         _permute(ids, starts[:-1], local, local_by_partition, n, inverse=False)
         store.write(segment, 0, local_by_partition)
         if updates is None:
@@ -185,7 +185,7 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
             allocate(n * width),
             allocate(n * width),
         )
-        split_phase, per_tuple = phase("split", depth), partitioning.spilled_per_tuple(depth)
+        split_phase, per_tuple = phase_name("split", depth), partitioning.spilled_per_tuple(depth)
         segment = spill.Segment(split_phase, number, first * per_tuple, offsets.attempt)
         store.read(segment, n * partitioning.local_bytes(depth + 1), ids)
         _read_rows(work, offsets, rows)
@@ -198,7 +198,7 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
             assert work.arrays.output is not None
             write_range(work.arrays.output, block * partitioning.block, restored)
             return TaskResult(0)
-        segment = store.create(spill.Segment(phase("replay", depth), number, first * width))
+        segment = store.create(spill.Segment(phase_name("replay", depth), number, first * width))
         store.write(segment, 0, restored)
         store.finish(segment)
         return TaskResult(segment.attempt)
@@ -225,7 +225,7 @@ def _segments(
     for child, first, stop in zip(offsets.children, offsets.starts, offsets.stops, strict=True):
         is_leaf = child.depth == partitioning.levels
         segment_tuples = partitioning.segment_tuples(child.depth)
-        kind = "sweep" if is_leaf else phase("replay", child.depth)
+        kind = "sweep" if is_leaf else phase_name("replay", child.depth)
         segments = partitioning.ranges if is_leaf else partitioning.blocks
         while first < stop:
             index = first // segment_tuples

@@ -40,10 +40,10 @@ class Work:
     ) -> None:
         self.inference, self.partitioning = inference, partitioning
         self.arrays, self.store = arrays, store
-        plan, dtype, handling = inference.plan, inference.dtype, inference.handling
-        if is_error(plan, handling.mode):
-            handling = handling._replace(mode="error")
-        self.mode, self.handling = handling.mode, handling
+        plan, dtype, index_options = inference.plan, inference.dtype, inference.index_options
+        if is_error(plan, index_options.mode):
+            index_options = index_options._replace(mode="error")
+        self.mode, self.index_options = index_options.mode, index_options
         self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
         # The bytes of a row.
@@ -93,7 +93,7 @@ class Work:
         return self._bind(buffer)
 
     def _bind(self, buffer: memoryview) -> Indices:
-        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.handling)
+        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.index_options)
 
     @contextmanager
     def partition_buffer(self) -> Iterator[memoryview]:

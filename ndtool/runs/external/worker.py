@@ -162,7 +162,7 @@ def close_run(token: str) -> NdtoolError | None:
     try:
         with _without_causes():
             for source in open_run.sources.values():
-                source.recheck()
+                source.require_unchanged()
     except NdtoolError as error:
         return error
     finally:
@@ -184,9 +184,9 @@ def require_one_version(cluster: Cluster) -> None:
 
 def version_error(worker_name: str, actual: object, expected: str) -> UsageError:
     """Return the error about a worker that has another version of ndtool, or none."""
-    problem = f"has ndtool {actual}" if isinstance(actual, str) else "has no ndtool"
+    problem = f"has ndtool {actual}" if isinstance(actual, str) else "cannot import ndtool"
     return UsageError(
-        f"{worker_name} {problem}: expected {expected}, as here",
+        f"{worker_name} {problem}: expected version {expected}, as in this process",
         hint=f"pip install 'ndtool[cluster]=={expected}' on all workers",
     )
 

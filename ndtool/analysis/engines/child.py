@@ -59,8 +59,10 @@ class Call(NamedTuple):
         """Refuse a reduction that an engine lacks; needs_self: also without current values."""
         _refuse(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
         include_self = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
-        _refuse(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
-        without = f"{engine} has no {self.reduction} without the current values"
+        _refuse(
+            self.reduction not in ("none", *names), f"{engine} has no reduction {self.reduction}"
+        )
+        without = f"{engine} has no reduction {self.reduction} without the current values"
         _refuse(needs_self and not include_self, without)
         return include_self
 
@@ -314,7 +316,7 @@ def _model(call: Call) -> Any:
         call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
     )
     try:
-        return import_module("sidehost").model(call)
+        return import_module("childsupport").model(call)
     except (KeyError, ValueError):
         raise NotOfferedError(f"ONNX has no {call.data.dtype}") from None
 
@@ -364,7 +366,7 @@ def _refusal(exc: Exception) -> dict[str, str]:
 def main() -> None:
     """Run a call once for each request."""
     sys.path.append(os.path.dirname(__file__))
-    import_module("sidehost").exit_with_parent()
+    import_module("childsupport").exit_with_parent()
     with open(os.dup(0), "rb") as lines:
         _serve(lines)
 
@@ -372,7 +374,7 @@ def main() -> None:
 def _serve(lines: IO[bytes]) -> None:
     job = json.loads(lines.readline())
     os.dup2(2, 1)  # engines print to standard output
-    host: Any = import_module("sidehost")
+    host: Any = import_module("childsupport")
     host.pin_processors(job["threads"])
     sys.modules.update(_TELEMETRY)
 

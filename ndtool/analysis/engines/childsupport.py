@@ -1,6 +1,6 @@
-"""Functions of side.py for all engines: processors, output files, ONNX models of one node.
+"""Functions of child.py for all engines: processors, output files, ONNX models of one node.
 
-side.py finds this module in its own folder, as it imports nothing of the package.
+child.py finds this module in its own folder, as it imports nothing of the package.
 """
 
 import ctypes

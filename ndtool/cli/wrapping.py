@@ -8,7 +8,7 @@ _DEFAULT_WIDTH = 80  # columns of a terminal of unknown width
 
 
 def terminal_columns(fd: int) -> int:
-    """Return the columns of the terminal at a descriptor; 2^30 if it is not a terminal."""
+    """Return the columns of the terminal at `fd`; 2^30 if it is not a terminal."""
     if not os.isatty(fd):
         return _UNLIMITED_WIDTH
     variable = os.environ.get("COLUMNS", "")
@@ -17,7 +17,7 @@ def terminal_columns(fd: int) -> int:
 
 
 def wrap_line(line: str, fd: int) -> str:
-    """Return a line wrapped at spaces to the terminal at a descriptor."""
+    """Return a line wrapped at spaces to the terminal that a descriptor refers to."""
     if len(line) <= terminal_columns(fd):
         return line
     from textwrap import fill
@@ -33,5 +33,5 @@ def wrap_line(line: str, fd: int) -> str:
 
 
 def wrap_lines(texts: Iterable[str], fd: int) -> str:
-    """Return lines, each wrapped to the terminal at a descriptor."""
+    """Return lines, each wrapped to the terminal at `fd`."""
     return "".join(f"{wrap_line(text, fd)}\n" for text in texts)
