@@ -304,7 +304,7 @@ def _cgroup(memory: int) -> Path:
 
 
 @contextmanager
-def prepared(
+def prepare_bench(
     environment: dict[str, str], nbytes: int, memory: int, timeout: float
 ) -> Iterator[OutOfCoreBench]:
     with temporary_bench(environment) as bench:
@@ -323,7 +323,7 @@ def run(
     timeout: float = 60,
 ) -> int:
     """Measure and print a table; data have `gib` GiB, and runs are limited to an eighth of that."""
-    with prepared(environment, gib << 30, gib << 27, timeout) as bench:
+    with prepare_bench(environment, gib << 30, gib << 27, timeout) as bench:
         read, write = bench.read_seconds_per_byte * 1e9, bench.write_seconds_per_byte * 1e9
         print(f"{gib} GiB, cgroup of {gib / 8:g} GiB; dd reads 1 GB in {read:.2f} s,"
               f" writes it in {write:.2f} s")  # fmt: skip

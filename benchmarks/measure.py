@@ -167,7 +167,7 @@ def small_call(repeats: int) -> Record:
     indices, gathered, updated = np.array([[2], [0]]), np.empty_like(updates), data.copy()
     row_indices = indices[:, 0].copy()
 
-    def scattered() -> Array:
+    def scatter_with_numpy() -> Array:
         out = data.copy()
         out[row_indices] = updates
         return out
@@ -176,7 +176,7 @@ def small_call(repeats: int) -> Record:
         lambda: ndtool.gather_nd(data, indices),
         lambda: data[row_indices],
         lambda: ndtool.scatter_nd(data, indices, updates),
-        scattered,
+        scatter_with_numpy,
         lambda: ndtool.gather_nd(data, indices, out=gathered),
         lambda: gathered.__setitem__(..., data[row_indices]),
         lambda: ndtool.scatter_nd(updated, indices, updates, out=updated),

@@ -122,12 +122,12 @@ def simulate(
     meter, by_name = Meter(), {phase_costs.phase: phase_costs for phase_costs in phases}
     simulator = Simulator(workers, machine, meter, faults)
 
-    def do(phase: str, number: int) -> None:
+    def run_task(phase: str, number: int) -> None:
         for step in steps_of(by_name[phase], number, machine):
             meter.add(step)
 
     for phase_costs in phases:
-        tasks = (Task(do, phase_costs.phase, number) for number in range(phase_costs.tasks))
+        tasks = (Task(run_task, phase_costs.phase, number) for number in range(phase_costs.tasks))
         policy.complete(simulator, tasks, lambda *_: None)
     seconds = simulator.now()
     dollars = estimates.dollars(phases, prices) + workers * seconds / 3600 * prices.machine_hour
@@ -300,11 +300,11 @@ def schedule_seconds(
         WORKERS, Machine(0.0, 1, 1e18, scheduler_seconds=scheduler_seconds), meter
     )
 
-    def do(phase: str, number: int) -> None:
+    def run_task(phase: str, number: int) -> None:
         meter.add(Step("computing", seconds=costs[phase]))
 
     for phase, count in tasks.items():
-        numbers = (Task(do, phase, number) for number in range(count))
+        numbers = (Task(run_task, phase, number) for number in range(count))
         policy.complete(simulator, numbers, lambda *_: None)
     return simulator.now()
 

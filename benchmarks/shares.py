@@ -86,13 +86,13 @@ def _time_validation(call: Call, clock: Clock) -> float:
     validate = narrow.validate
 
     @contextmanager
-    def timed(*arguments: Any) -> Iterator[narrow.ValidatedPlan]:
+    def validate_timed(*arguments: Any) -> Iterator[narrow.ValidatedPlan]:
         start = clock()
         with validate(*arguments) as rows:
             durations.append(clock() - start)
             yield rows
 
-    with patch.object(narrow, "validate", timed):
+    with patch.object(narrow, "validate", validate_timed):
         call()
     return sum(durations)
 

@@ -48,18 +48,18 @@ class Pattern(NamedTuple):
         return (starts[:, None] + np.array(self.offsets)).reshape(-1)
 
 
-def _strided(step: int, count: int = 16) -> tuple[int, ...]:
+def _strided_offsets(step: int, count: int = 16) -> tuple[int, ...]:
     return tuple(range(0, step * count, step))
 
 
-def _rotated(rows: int, columns: tuple[int, ...], step: int) -> tuple[int, ...]:
+def _offsets_of_rows(rows: int, columns: tuple[int, ...], step: int) -> tuple[int, ...]:
     """Return the offsets `columns`, from 0, `step`, 2 * `step` ... on."""
     return tuple(row * step + column for row in range(rows) for column in columns)
 
 
-_REPEATED_OFFSETS = _rotated(4, (0, 0, 0, 0), 1)
-_SIDES = _rotated(4, (4, 8, 12, 0), 16)
-_CORNERS = _rotated(4, (6, 0, 2, 4), 8)
+_REPEATED_OFFSETS = _offsets_of_rows(4, (0, 0, 0, 0), 1)
+_SIDES = _offsets_of_rows(4, (4, 8, 12, 0), 16)
+_CORNERS = _offsets_of_rows(4, (6, 0, 2, 4), 8)
 AMG = (
     (1333, 0, 1, 2, 36, 37, 38, 72, 73, 74, 1296, 1297, 1298, 1332, 1334, 1368),
     (1333, 0, 1, 36, 37, 72, 73, 1296, 1297, 1332, 1368, 1369, 2592, 2593, 2628, 2629),
@@ -71,37 +71,37 @@ LULESH = (  # kernel, stride, delta, steps
     ("gather", 1, 41, 76794), ("gather", 1, 1, 76794), ("gather", 24, 1, 72270),
 )  # fmt: skip
 PENNANT = (
-    ("gather", _strided(4), 2, 83333333),
+    ("gather", _strided_offsets(4), 2, 83333333),
     ("gather", _SIDES, 2, 83333333),
     ("gather", _CORNERS, 518408, 482),
-    ("gather", _rotated(4, (2, 484, 482, 0), 2), 2, 83333333),
-    ("gather", _rotated(4, (0, 2, 484, 482), 2), 2, 83333333),
-    ("gather", _rotated(4, (482, 0, 2, 484), 2), 482, 517598),
-    ("scatter", _strided(4), 1, 125000000),
+    ("gather", _offsets_of_rows(4, (2, 484, 482, 0), 2), 2, 83333333),
+    ("gather", _offsets_of_rows(4, (0, 2, 484, 482), 2), 2, 83333333),
+    ("gather", _offsets_of_rows(4, (482, 0, 2, 484), 2), 482, 517598),
+    ("scatter", _strided_offsets(4), 1, 125000000),
     ("gather", _REPEATED_OFFSETS, 388848, 642),
     ("gather", _REPEATED_OFFSETS, 388848, 642),
     ("gather", _SIDES, 4, 50000000),
     ("gather", _REPEATED_OFFSETS, 1882384, 132),
     ("gather", _CORNERS, 518408, 482),
     ("gather", _CORNERS, 1036816, 241),
-    ("gather", _rotated(4, (482, 0, 2, 484), 2), 480, 519750),
-    ("gather", _rotated(4, (2, 0, 0, 0), 0), 129608, 1928),
+    ("gather", _offsets_of_rows(4, (482, 0, 2, 484), 2), 480, 519750),
+    ("gather", _offsets_of_rows(4, (2, 0, 0, 0), 0), 129608, 1928),
     ("gather", _REPEATED_OFFSETS, 4, 50000000),
     ("gather", _REPEATED_OFFSETS, 388852, 642),
 )
 PATTERNS = (
     *(
-        Pattern(f"stride {step}", kernel, _strided(step, 8), 8 * step, 31250000 // step)
+        Pattern(f"stride {step}", kernel, _strided_offsets(step, 8), 8 * step, 31250000 // step)
         for kernel in ("gather", "scatter")
         for step in (1, 2, 4, 8, 16, 32, 64)
     ),
     *(Pattern("AMG", "gather", offsets, 1, 1454647) for offsets in AMG),
     *(
-        Pattern("LULESH", kernel, _strided(step), delta, steps)
+        Pattern("LULESH", kernel, _strided_offsets(step), delta, steps)
         for kernel, step, delta, steps in LULESH
     ),
     *(
-        Pattern("Nekbone", "gather", _strided(6), delta, steps)
+        Pattern("Nekbone", "gather", _strided_offsets(6), delta, steps)
         for delta, steps in ((3, 982980), (8, 982980), (8, 491490))
     ),
     *(Pattern("PENNANT", *record) for record in PENNANT),
@@ -172,7 +172,7 @@ class Calls(NamedTuple):
     got: Any
     expected: Any
 
-    def verified(self) -> bool:
+    def verify(self) -> bool:
         """Make both calls; return whether all bytes of the results are equal."""
         self.ndtool()
         self.numpy()
@@ -204,7 +204,7 @@ def calls(pattern: Pattern, elements: int, threads: int) -> Calls:
 def measure(pattern: Pattern, elements: int, threads: int, repeats: int) -> PatternTimes:
     """Run a pattern through ndtool, verified, and alternate it with STREAM's copy."""
     pattern_calls = calls(pattern, elements, threads)
-    verified = pattern_calls.verified()
+    verified = pattern_calls.verify()
     count = len(pattern_calls.got) if pattern.kernel == "gather" else len(pattern.indices(elements))
     times = alternate(
         pattern_calls.ndtool, Stream(24 * count, threads), repeats, select_clock(threads)

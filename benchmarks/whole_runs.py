@@ -245,7 +245,7 @@ def _cold(bench: Bench, repeats: int) -> Record:
     return record | {"forgotten by": "drop_caches" if cleared else "posix_fadvise"}
 
 
-def _sparse(path: Path, shape: tuple[int, ...]) -> None:
+def _write_sparse(path: Path, shape: tuple[int, ...]) -> None:
     """Write an array of zeros as a sparse file; its last row is ones."""
     array = np.lib.format.open_memmap(path, "w+", np.float32, shape)
     array[-1] = 1
@@ -254,7 +254,7 @@ def _sparse(path: Path, shape: tuple[int, ...]) -> None:
 def _private_sparse(bench: Bench, repeats: int) -> Record:
     """Gather 256 MB from a sparse data file of four times the memory."""
     rows = 4 * machine.memory_size() // (4 * ROW)
-    _sparse(bench.folder / "data.npy", (rows, ROW))
+    _write_sparse(bench.folder / "data.npy", (rows, ROW))
     indices = np.random.default_rng(0).integers(0, rows, (2**16, 1))
     indices[-1] = -1
     bench.save("idx.npy", indices)
@@ -271,7 +271,7 @@ def _private_sparse(bench: Bench, repeats: int) -> Record:
 def _private_radix(bench: Bench, repeats: int) -> Record:
     """Scatter 2^24 scalars into 2 GB, including the sort of tuples."""
     size, count = 2**29, 2**24
-    _sparse(bench.folder / "data.npy", (size,))
+    _write_sparse(bench.folder / "data.npy", (size,))
     indices = np.random.default_rng(0).integers(0, size, (count, 1))
     bench.save("idx.npy", indices)
     bench.save("updates.npy", np.ones(count, np.float32))
@@ -310,7 +310,7 @@ def _growth(bench: Bench, repeats: int) -> Record:
     duration = {}
     for size in sizes:
         rows = size // (4 * ROW)
-        _sparse(bench.folder / "data.npy", (rows, ROW))
+        _write_sparse(bench.folder / "data.npy", (rows, ROW))
         bench.save("idx.npy", np.random.default_rng(0).integers(0, rows, (256, 1)))
         command = bench.ndtool(GATHER)
         bench.seconds(command)

@@ -57,7 +57,7 @@ def write_archive(workdir, check_files_closed):
     return write
 
 
-def refused(argument, reason, error_type=InputError):
+def check_refused(argument, reason, error_type=InputError):
     error = inputs.assert_refused(argument, reason, error_type)
     assert error.message.startswith("x.npz")
     return error
@@ -91,7 +91,7 @@ def test_an_unknown_method_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
     offset = raw.index(b"PK\3\4") + 8
     raw = raw[:offset] + struct.pack("<H", 99) + raw[offset + 2 :]
-    refused(
+    check_refused(
         write_archive(patch_central(raw, 10, "<H", 99)), "method 99: valid stored, deflate, bzip2"
     )
 
@@ -99,19 +99,19 @@ def test_an_unknown_method_is_refused(write_archive):
 @pytest.mark.parametrize("removed", [1, 10, 22, 200, 300, 600, 650])
 def test_a_truncated_archive_is_refused(write_archive, removed):
     raw = pack([("a.npy", npy()), ("b.npy", npy())])
-    refused(write_archive(raw[:-removed]), "truncated|a .npy array")
+    check_refused(write_archive(raw[:-removed]), "truncated|a .npy array")
 
 
 def test_an_archive_truncated_after_a_nested_archive_is_refused(write_archive):
     raw = pack([("inner.npz", pack([("a.npy", npy())])), ("b.npy", npy())])
-    refused(write_archive(raw[: raw.rindex(b"b.npy") - 40]), "truncated")
+    check_refused(write_archive(raw[: raw.rindex(b"b.npy") - 40]), "truncated")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_damaged_data_are_refused(write_archive, method):
     raw = bytearray(pack([("a.npy", npy(np.arange(50_000)))], METHODS[method]))
     raw[len(raw) // 2] ^= 4
-    refused(write_archive(bytes(raw)), "x.npz:a: .*(CRC|damaged|expected|more than)")
+    check_refused(write_archive(bytes(raw)), "x.npz:a: .*(CRC|damaged|expected|more than)")
 
 
 @pytest.mark.parametrize("method", ["bzip2", "lzma", "deflate"])
@@ -121,7 +121,7 @@ def test_a_bomb_takes_no_memory(write_archive, method, monkeypatch):
     path = write_archive(raw)
     monkeypatch.setenv("NDTOOL_MAX_INFLATE", str(len(zeros) - 1))
     tracemalloc.start()
-    error = refused(path, f"{len(zeros)} bytes decompressed: valid up to", ResourceError)
+    error = check_refused(path, f"{len(zeros)} bytes decompressed: valid up to", ResourceError)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
     assert f"NDTOOL_MAX_INFLATE={len(zeros)}" in error.hint
@@ -145,7 +145,7 @@ def test_a_member_larger_than_its_declared_size_is_refused(write_archive, method
     raw = pack([("a.npy", npy(np.zeros(1 << 18)))], METHODS[method])
     compressed_size = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
     reason = "but its size is 1000" if method == "stored" else "claims|expected"
-    refused(write_archive(resize(raw, 1000, compressed_size)), reason)
+    check_refused(write_archive(resize(raw, 1000, compressed_size)), reason)
 
 
 def test_a_member_that_declares_512_gib_is_refused(write_archive):
@@ -159,7 +159,9 @@ def test_a_member_that_declares_512_gib_is_refused(write_archive):
     length = end - start + len(extra_field)
     end_record = bytearray(raw[end:])
     end_record[12:16] = struct.pack("<L", length)
-    refused(write_archive(raw[:start] + bytes(entry) + extra_field + bytes(end_record)), "disagree")
+    check_refused(
+        write_archive(raw[:start] + bytes(entry) + extra_field + bytes(end_record)), "disagree"
+    )
     name = b"a.npy"
     head = writer.local_header(name, claimed_size, 0)
     end = bytearray(writer.central_directory(name, claimed_size, 0))
@@ -167,11 +169,11 @@ def test_a_member_that_declares_512_gib_is_refused(write_archive):
     # The central directory is found from the end of the file, whatever its declared offset.
     record = end.index(b"PK\6\6")
     end[record + 48 : record + 56] = struct.pack("<Q", len(head) + len(body))
-    refused(write_archive(head + body + bytes(end)), "claims 549755813888 bytes, only")
+    check_refused(write_archive(head + body + bytes(end)), "claims 549755813888 bytes, only")
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (137438953472,), }"
     false_npy = npy_with_header(header, bytes(64))
     for method in METHODS.values():
-        refused(
+        check_refused(
             write_archive(pack([("a.npy", false_npy)], method)),
             "expected 549755813888 bytes of data",
         )
@@ -180,21 +182,23 @@ def test_a_member_that_declares_512_gib_is_refused(write_archive):
 def test_a_size_beyond_the_expansion_limit_of_deflate_is_refused(write_archive):
     raw = pack([("a.npy", npy())], zipfile.ZIP_DEFLATED)
     compressed_size = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
-    refused(write_archive(resize(raw, 0x7FFFFFFF, compressed_size)), "cannot expand to 2147483647")
+    check_refused(
+        write_archive(resize(raw, 0x7FFFFFFF, compressed_size)), "cannot expand to 2147483647"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_duplicate_names_are_refused(write_archive):
     duplicates = pack([("a.npy", npy()), ("a.npy", npy(ARRAY + 1))])
-    refused(write_archive(duplicates), "two members have the name 'a'")
-    refused(write_archive(duplicates) + ":a", "two members have the name 'a'")
+    check_refused(write_archive(duplicates), "two members have the name 'a'")
+    check_refused(write_archive(duplicates) + ":a", "two members have the name 'a'")
     clash = pack([("a", b"text"), ("a.npy", npy())])
-    refused(write_archive(clash) + ":a", "two members have the name 'a'")
+    check_refused(write_archive(clash) + ":a", "two members have the name 'a'")
 
 
 def test_an_ambiguous_name_is_refused(write_archive):
     path = write_archive(pack([("a.npy", npy()), ("a.npy.npy", npy(ARRAY + 1))]))
-    refused(f"{path}:a.npy", "a.npy is more than one member")
+    check_refused(f"{path}:a.npy", "a.npy is more than one member")
     assert np.array_equal(load(f"{path}:a"), ARRAY)
     assert np.array_equal(load(f"{path}:a.npy.npy"), ARRAY + 1)
 
@@ -211,7 +215,7 @@ def test_names_are_never_paths(write_archive, name):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_member_that_is_no_array_is_refused(write_archive, body, method):
     path = write_archive(pack([("readme", body), ("a.npy", npy())], METHODS[method]))
-    refused(f"{path}:readme", "x.npz:readme: .*(a .npy array)")
+    check_refused(f"{path}:readme", "x.npz:readme: .*(a .npy array)")
     entry = locators.describe(path)[0]
     assert entry.metadata is None
     assert "a .npy array" in entry.problem
@@ -219,7 +223,7 @@ def test_a_member_that_is_no_array_is_refused(write_archive, body, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_member_with_too_little_data_is_refused(write_archive, method):
-    refused(
+    check_refused(
         write_archive(pack([("a.npy", npy()[:-1])], METHODS[method])),
         "expected 96 bytes .* found 95",
     )
@@ -227,7 +231,7 @@ def test_a_member_with_too_little_data_is_refused(write_archive, method):
 
 def test_a_member_of_pickled_objects_is_refused(write_archive):
     objects = npy(np.array([{}], dtype=object), pickled=True)
-    error = refused(write_archive(pack([("a.npy", objects)])), "objects are never read")
+    error = check_refused(write_archive(pack([("a.npy", objects)])), "objects are never read")
     assert "allow_pickle" not in str(error)
 
 
@@ -236,7 +240,7 @@ def test_an_encrypted_member_is_refused(write_archive, bit):
     raw = pack([("a.npy", npy())])
     offset = raw.index(b"PK\3\4") + 6
     raw = raw[:offset] + struct.pack("<H", bit) + raw[offset + 2 :]
-    refused(write_archive(patch_central(raw, 8, "<H", bit)), "encrypted")
+    check_refused(write_archive(patch_central(raw, 8, "<H", bit)), "encrypted")
     assert locators.describe("x.npz")[0].problem.startswith("the member is encrypted")
 
 
@@ -250,15 +254,15 @@ def test_false_sizes_are_refused(write_archive, method, change):
         (compressed_size + change, size),
         (compressed_size + change, size + change),
     ]:
-        refused(write_archive(patch_central(raw, 20, "<2L", *sizes)), "x.npz:a: ")
+        check_refused(write_archive(patch_central(raw, 20, "<2L", *sizes)), "x.npz:a: ")
     # Both agree, so only the data can contradict them.
-    refused(write_archive(resize(raw, size + change, compressed_size)), "x.npz:a: ")
+    check_refused(write_archive(resize(raw, size + change, compressed_size)), "x.npz:a: ")
 
 
 @pytest.mark.parametrize("offset", [1, 50, 100_000, 0xFFFFFFFE, 0xFFFFFFFF])
 def test_false_offsets_are_refused(write_archive, offset):
     raw = pack([("a.npy", npy()), ("b.npy", npy())])
-    refused(
+    check_refused(
         write_archive(patch_central(raw, 42, "<L", offset)) + ":a",
         "local file header|another member",
     )
@@ -267,7 +271,7 @@ def test_false_offsets_are_refused(write_archive, offset):
 def test_the_offset_of_another_member_is_refused(write_archive):
     raw = pack([("a.npy", npy()), ("b.npy", npy(ARRAY + 1))])
     offset = raw.index(b"PK\3\4", 4)
-    refused(write_archive(patch_central(raw, 42, "<L", offset)) + ":a", "has another member")
+    check_refused(write_archive(patch_central(raw, 42, "<L", offset)) + ":a", "has another member")
 
 
 @pytest.mark.parametrize(("field", "fmt"), [(8, "<H"), (10, "<H"), (12, "<L"), (16, "<L")])
@@ -276,7 +280,7 @@ def test_a_false_end_record_is_refused(write_archive, field, fmt, value):
     raw = pack([("a.npy", npy())])
     offset = raw.index(b"PK\5\6") + field
     damaged = raw[:offset] + struct.pack(fmt, value) + raw[offset + struct.calcsize(fmt) :]
-    refused(write_archive(damaged), "x.npz")
+    check_refused(write_archive(damaged), "x.npz")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -292,17 +296,17 @@ def test_a_script_before_the_archive_is_skipped(write_archive, method):
 
 
 def test_a_script_without_an_archive_is_refused(write_archive):
-    refused(write_archive(b"#!/bin/sh\nexit 1\n" * 9), "not a .npy array: it starts with")
+    check_refused(write_archive(b"#!/bin/sh\nexit 1\n" * 9), "not a .npy array: it starts with")
 
 
 def test_an_empty_archive_is_refused(write_archive):
-    refused(write_archive(pack([])), "no arrays")
-    refused(write_archive(pack([])) + ":a", "no arrays")
+    check_refused(write_archive(pack([])), "no arrays")
+    check_refused(write_archive(pack([])) + ":a", "no arrays")
 
 
 def test_one_of_several_members_must_be_named(write_archive):
     path = write_archive(pack([(f"m{i}.npy", npy(np.zeros((i, 2)))) for i in range(14)]))
-    error = refused(path, "14 members: name one", UsageError)
+    error = check_refused(path, "14 members: name one", UsageError)
     assert error.places[:2] == ("m0: float64[0,2]", "m1: float64[1,2]")
     assert len(error.places) == 11
     assert error.places[-1] == "and 4 more"
@@ -310,10 +314,10 @@ def test_one_of_several_members_must_be_named(write_archive):
 
 def test_a_missing_member_is_reported_with_the_existing_ones(write_archive):
     path = write_archive(pack([("a.npy", npy()), ("b.npy", b"text")]))
-    error = refused(f"{path}:q", "q is not a member")
+    error = check_refused(f"{path}:q", "q is not a member")
     assert error.places[0] == "a: float32[2,3,4]"
     assert error.places[1].startswith("b: not a .npy array")
-    refused(f"{path}:", "is not a member")
+    check_refused(f"{path}:", "is not a member")
 
 
 def test_one_member_needs_no_name(write_archive):
@@ -364,7 +368,7 @@ def test_a_too_large_directory_is_refused(write_archive):
         end_record = bytearray(raw[offset:])
         end_record[12:20] = struct.pack("<2L", 1 << 29, 1 << 29)
         file.write(end_record)
-    refused("x.npz", "536870912 bytes: valid up to 16777216")
+    check_refused("x.npz", "536870912 bytes: valid up to 16777216")
 
 
 def test_a_member_of_more_than_4_gib_is_read(write_archive):
@@ -460,7 +464,7 @@ def test_mutated_archives_give_the_array_or_an_error(tmp_path_factory, seed, edi
 
 def test_a_directory_entry_longer_than_the_directory_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
-    refused(
+    check_refused(
         write_archive(patch_central(raw, 28, "<H", 60_000)),
         "the central directory is damaged at byte",
     )
@@ -469,7 +473,7 @@ def test_a_directory_entry_longer_than_the_directory_is_refused(write_archive):
 def test_a_member_header_longer_than_the_archive_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
     raw = raw[:28] + struct.pack("<H", 60_000) + raw[30:]
-    refused(
+    check_refused(
         write_archive(raw), f"x.npz:a: expected 60005 bytes at offset 30, found {len(raw) - 30}"
     )
 
@@ -487,12 +491,14 @@ def test_invalid_lzma_properties_are_refused(write_archive, offset, byte, reason
     raw = bytearray(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
     assert raw[37:39] == b"\5\0"  # after the header, the name and LZMA's version
     raw[offset] = byte
-    refused(write_archive(bytes(raw)), f"x.npz:a: the compressed bytes are damaged{reason}")
+    check_refused(write_archive(bytes(raw)), f"x.npz:a: the compressed bytes are damaged{reason}")
 
 
 def test_a_member_of_another_volume_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
-    refused(write_archive(patch_central(raw, 34, "<H", 1)), "the archive is split into volumes")
+    check_refused(
+        write_archive(patch_central(raw, 34, "<H", 1)), "the archive is split into volumes"
+    )
 
 
 def test_a_zip64_locator_without_its_record_is_refused(write_archive, monkeypatch):
@@ -501,7 +507,7 @@ def test_a_zip64_locator_without_its_record_is_refused(write_archive, monkeypatc
     raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     assert np.array_equal(load(write_archive(raw)), ARRAY)
     offset = raw.rindex(b"PK\6\6")
-    refused(write_archive(raw[:offset] + b"PK\6\5" + raw[offset + 4 :]), "extends past")
+    check_refused(write_archive(raw[:offset] + b"PK\6\5" + raw[offset + 4 :]), "extends past")
 
 
 def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):
@@ -536,14 +542,14 @@ def test_a_lack_of_memory_to_decompress_is_reported(write_archive, monkeypatch):
 
     path = write_archive(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
     monkeypatch.setattr(directory, "_decompress_blocks", unpack)
-    refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
+    check_refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
 
 
 @pytest.mark.parametrize(("method", "module"), [("bzip2", "bz2"), ("lzma", "lzma")])
 def test_a_python_without_the_decompressor_is_reported(write_archive, monkeypatch, method, module):
     path = write_archive(pack([("a.npy", npy())], METHODS[method]))
     monkeypatch.setitem(sys.modules, module, None)
-    refused(path, f"x.npz:a: this Python cannot decompress {method}")
+    check_refused(path, f"x.npz:a: this Python cannot decompress {method}")
 
 
 def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):

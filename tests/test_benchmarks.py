@@ -180,7 +180,7 @@ def test_the_patterns_are_those_of_the_spatter_suite() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("index", range(len(spatter.PATTERNS)))
 def test_spatter_patterns_give_the_bits_of_numpy(index: int, threads: int) -> None:
-    assert spatter.calls(spatter.PATTERNS[index], 160, threads).verified()
+    assert spatter.calls(spatter.PATTERNS[index], 160, threads).verify()
 
 
 @pytest.mark.usefixtures("compiler")

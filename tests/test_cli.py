@@ -53,7 +53,7 @@ def out_of_bounds(title, operator, data, indices, updates=None, flags="", positi
     )
 
 
-def refused(title, operator, data, indices, updates=None, flags="", texts=(), status=4):
+def refused_case(title, operator, data, indices, updates=None, flags="", texts=(), status=4):
     return Call(title, operator, data, indices, updates, flags, status, texts)
 
 
@@ -104,40 +104,40 @@ CALLS = [
            "indices.npy[0, 0] = 0", "has size 0: no index is valid"),
     Call("no indices", "gather_nd", DATA, np.zeros((0, 1), "i8")),
     Call("no indices", "scatter_nd", DATA, np.zeros((0, 1), "i8"), np.zeros((0, 3), "f4")),
-    refused("one tuple of no components", "gather_nd", DATA, np.zeros(0, "i8"),
+    refused_case("one tuple of no components", "gather_nd", DATA, np.zeros(0, "i8"),
             texts=("indices.shape[-1] is 0",)),
-    refused("tuples of no components", "gather_nd", DATA, np.zeros((2, 0), "i8"),
+    refused_case("tuples of no components", "gather_nd", DATA, np.zeros((2, 0), "i8"),
             texts=("must be in 1..2",)),
     Call("tuples of no components", "scatter_nd", SQUARE, np.zeros((2, 0), "i8"),
          np.ones((2, 3, 3), "i4"), "--reduction add"),
-    refused("tuples longer than the rank", "gather_nd", DATA, np.zeros((2, 3), "i8"),
+    refused_case("tuples longer than the rank", "gather_nd", DATA, np.zeros((2, 3), "i8"),
             texts=("is 3", "1..2")),
-    refused("tuples too long behind a batch axis", "gather_nd", DATA, np.zeros((4, 2), "i8"),
+    refused_case("tuples too long behind a batch axis", "gather_nd", DATA, np.zeros((4, 2), "i8"),
             None, "--batch-dims 1", ("is 2", "batch_dims 1", "1..1")),
-    refused("data of rank 0", "gather_nd", np.float32(1), i8([0]), texts=("data has rank 0",)),
-    refused("indices of rank 0", "gather_nd", DATA, np.int64(1), texts=("indices has rank 0",)),
-    refused("both of rank 0", "gather_elements", np.float32(1), np.int64(0), texts=("rank 0",)),
-    refused("batch_dims of -1", "gather_nd", DATA, i8([0]), None, "--batch-dims -1",
+    refused_case("data of rank 0", "gather_nd", np.float32(1), i8([0]), texts=("data has rank 0",)),
+    refused_case("indices of rank 0", "gather_nd", DATA, np.int64(1), texts=("indices has rank 0",)),
+    refused_case("both of rank 0", "gather_elements", np.float32(1), np.int64(0), texts=("rank 0",)),
+    refused_case("batch_dims of -1", "gather_nd", DATA, i8([0]), None, "--batch-dims -1",
             ("is -1", "0..1")),
-    refused("batch_dims equal to the rank", "gather_nd", DATA, i8([0]), None, "--batch-dims 2",
+    refused_case("batch_dims equal to the rank", "gather_nd", DATA, i8([0]), None, "--batch-dims 2",
             ("is 2", "0..1")),
-    refused("batch_dims of 10", "gather_nd", DATA, i8([0]), None, "--batch-dims 10",
+    refused_case("batch_dims of 10", "gather_nd", DATA, i8([0]), None, "--batch-dims 10",
             ("is 10", "0..1")),
-    refused("the largest batch_dims", "gather_nd", DATA, i8([0]), None, f"--batch-dims {INT64_MAX}",
+    refused_case("the largest batch_dims", "gather_nd", DATA, i8([0]), None, f"--batch-dims {INT64_MAX}",
             (f"is {INT64_MAX}",)),
-    refused("batch_dims of 2**63", "gather_nd", DATA, i8([0]), None, f"--batch-dims {2**63}",
+    refused_case("batch_dims of 2**63", "gather_nd", DATA, i8([0]), None, f"--batch-dims {2**63}",
             ("--batch-dims", str(2**63), str(INT64_MAX)), 2),
-    refused("batch axes that differ", "gather_nd", DATA, i8([0], [1]), None, "--batch-dims 1",
+    refused_case("batch axes that differ", "gather_nd", DATA, i8([0], [1]), None, "--batch-dims 1",
             ("batch axis 0", "data has 4", "indices has 2")),
     Call("a batch axis of size 0", "gather_nd", np.zeros((0, 3)), np.zeros((0, 2, 1), "i8"), None,
          "--batch-dims 1"),
-    refused("axis equal to the rank", "gather_elements", SQUARE, SQUARE, None, "--axis 2",
+    refused_case("axis equal to the rank", "gather_elements", SQUARE, SQUARE, None, "--axis 2",
             ("axis is 2", "-2..1")),
-    refused("axis below minus the rank", "scatter_elements", SQUARE, SQUARE, SQUARE, "--axis -3",
+    refused_case("axis below minus the rank", "scatter_elements", SQUARE, SQUARE, SQUARE, "--axis -3",
             ("-3", "-2..1")),
     Call("axis -1", "gather_elements", SQUARE, i8([0, 2], [1, 1], [2, 0]), None, "--axis -1"),
     *(
-        refused(f"indices of type {code}", "gather_nd", DATA, np.zeros((2, 1), code), None, "",
+        refused_case(f"indices of type {code}", "gather_nd", DATA, np.zeros((2, 1), code), None, "",
                 ("indices has", w))
         for code, w in (("f8", "float64"), ("?", "np.argwhere"), ("c8", "complex64"), ("U1", "U1"))
     ),
@@ -146,19 +146,19 @@ CALLS = [
     Call("int32 indices", "gather_nd", DATA, np.array([[0], [-1]], "i4")),
     Call("int8 indices", "scatter_elements", SQUARE, np.array([[0, -1]], "i1"),
          np.ones((1, 2), "i4")),
-    refused("int32 indices under onnx:13", "gather_nd", DATA, np.array([[0]], "i4"), None,
+    refused_case("int32 indices under onnx:13", "gather_nd", DATA, np.array([[0]], "i4"), None,
             "--spec onnx:13", ("onnx:13", "indices of int32", "int64")),
-    refused("updates one column short", "scatter_nd", DATA, i8([0], [1]),
+    refused_case("updates one column short", "scatter_nd", DATA, i8([0], [1]),
             np.zeros((2, 2), "f4"), texts=("updates has shape [2,2]", "[2,3]")),
-    refused("updates that would broadcast", "scatter_nd", DATA, i8([0], [1]),
+    refused_case("updates that would broadcast", "scatter_nd", DATA, i8([0], [1]),
             np.zeros((2, 1), "f4"), texts=("updates has shape [2,1]", "no broadcasting")),
-    refused("updates of the right size only", "scatter_nd", DATA, i8([0], [1]),
+    refused_case("updates of the right size only", "scatter_nd", DATA, i8([0], [1]),
             np.zeros((3, 2), "f4"), texts=("updates has shape [3,2]", "[2,3]")),
-    refused("updates of another type", "scatter_nd", DATA, i8([0], [1]), np.zeros((2, 3), "f8"),
+    refused_case("updates of another type", "scatter_nd", DATA, i8([0], [1]), np.zeros((2, 3), "f8"),
             texts=("updates has dtype float64", "float32", "no silent cast")),
-    refused("updates longer than indices", "scatter_elements", SQUARE, i8([0, 1]),
+    refused_case("updates longer than indices", "scatter_elements", SQUARE, i8([0, 1]),
             np.zeros((1, 3), "i4"), texts=("updates has shape [1,3]", "[1,2]")),
-    refused("indices too long off the axis", "gather_elements", SQUARE, np.zeros((2, 4), "i8"),
+    refused_case("indices too long off the axis", "gather_elements", SQUARE, np.zeros((2, 4), "i8"),
             texts=("4 along axis 1", "at most data's 3")),
     Call("indices longer than data", "scatter_elements", SQUARE, np.zeros((5, 3), "i8"),
          np.ones((5, 3), "i4"), "--reduction add"),
@@ -175,48 +175,48 @@ CALLS = [
          np.array([1, 1], "i1"), "--reduction mean"),
     Call("another library's name", "scatter_elements", SQUARE, np.zeros((3, 3), "i8"), SQUARE,
          "--axis 1 --reduction amax"),
-    refused("a quotient of integers", "scatter_nd", SQUARE, i8([0]), SQUARE[:1], "--reduction div",
+    refused_case("a quotient of integers", "scatter_nd", SQUARE, i8([0]), SQUARE[:1], "--reduction div",
             ("reduction div is not defined for data of int32",)),
-    refused("a mean in ONNX", "scatter_nd", DATA, i8([0]), ROWS[:1],
+    refused_case("a mean in ONNX", "scatter_nd", DATA, i8([0]), ROWS[:1],
             "--reduction mean --spec onnx:18", ("onnx:18", "no version of onnx accepts it")),
-    refused("no --no-include-self in ONNX", "scatter_nd", DATA, i8([0]), ROWS[:1],
+    refused_case("no --no-include-self in ONNX", "scatter_nd", DATA, i8([0]), ROWS[:1],
             "--reduction add --no-include-self --spec onnx:18", ("onnx:18", "no include_self")),
-    refused("a mean of index tuples in openvino:15", "scatter_nd", DATA, i8([0]), ROWS[:1],
+    refused_case("a mean of index tuples in openvino:15", "scatter_nd", DATA, i8([0]), ROWS[:1],
             "--reduction mean --spec openvino:15", ("openvino:15", "mean")),
-    refused("a difference without the current values", "scatter_nd", DATA, i8([0]), ROWS[:1],
+    refused_case("a difference without the current values", "scatter_nd", DATA, i8([0]), ROWS[:1],
             "--reduction sub --no-include-self", ("reduction sub always includes the current value",)),
     Call("NaN, infinity and zeros in max", "scatter_nd", np.array([0.0, 1.0, np.nan]),
          i8([0], [1], [2], [1], [0]), np.array([-0.0, np.nan, 1, np.inf, 0.0]), "--reduction max"),
     Call("products that overflow", "scatter_nd", np.array([127, -128], "i1"), i8([0], [1], [0]),
          np.array([1, -1, 127], "i1"), "--reduction mul"),
-    refused("max of complex numbers", "scatter_nd", np.zeros(3, "c8"), i8([0]), np.zeros(1, "c8"),
+    refused_case("max of complex numbers", "scatter_nd", np.zeros(3, "c8"), i8([0]), np.zeros(1, "c8"),
             "--reduction max", ("max", "complex64", "none, add, sub, mul, mean")),
-    refused("min of text", "scatter_nd", np.zeros(3, "U2"), i8([0]), np.zeros(1, "U2"),
+    refused_case("min of text", "scatter_nd", np.zeros(3, "U2"), i8([0]), np.zeros(1, "U2"),
             "--reduction min", ("min", "U2", "only none")),
-    refused("max before onnx:18", "scatter_nd", DATA, i8([0]), ROWS[:1],
+    refused_case("max before onnx:18", "scatter_nd", DATA, i8([0]), ROWS[:1],
             "--reduction max --spec onnx:16", ("onnx:16", "onnx:18")),
-    refused("add before onnx:16", "scatter_nd", DATA, i8([0]), ROWS[:1],
+    refused_case("add before onnx:16", "scatter_nd", DATA, i8([0]), ROWS[:1],
             "--reduction add --spec onnx:13", ("onnx:13", "onnx:16")),
-    refused("older than the operator", "gather_nd", DATA, i8([0]), None, "--spec onnx:10",
+    refused_case("older than the operator", "gather_nd", DATA, i8([0]), None, "--spec onnx:10",
             ("onnx:11",)),
-    refused("an operator that openvino lacks", "scatter_nd", DATA, i8([0]), ROWS[:1],
+    refused_case("an operator that openvino lacks", "scatter_nd", DATA, i8([0]), ROWS[:1],
             "--spec openvino:2", ("openvino:2", "ScatterNDUpdate", "openvino:3")),
-    refused("an operator that webnn lacks", "scatter", DATA, i8(0), ROWS[:1],
+    refused_case("an operator that webnn lacks", "scatter", DATA, i8(0), ROWS[:1],
             "--spec webnn", ("webnn", "scatter")),
-    refused("a fill value in openvino:8", "gather", DATA, i8(0), None,
+    refused_case("a fill value in openvino:8", "gather", DATA, i8(0), None,
             "--spec openvino:8 --out-of-bounds fill --fill 7", ("openvino:8", "fill is 7")),
-    refused("two batch axes in openvino:5", "gather_nd", np.zeros((2, 2, 2)), np.zeros((2, 2, 1), "i8"),
+    refused_case("two batch axes in openvino:5", "gather_nd", np.zeros((2, 2, 2)), np.zeros((2, 2, 1), "i8"),
             None, "--spec openvino:5 --batch-dims 2", ("GatherND-5", "up to 1")),
-    refused("negative indices in openvino:7", "gather", DATA, i8(-1), None, "--spec openvino:7",
+    refused_case("negative indices in openvino:7", "gather", DATA, i8(-1), None, "--spec openvino:7",
             ("valid 0..",), 5),
-    refused("int8 indices in webnn", "gather", DATA, np.int8([0]), None, "--spec webnn",
+    refused_case("int8 indices in webnn", "gather", DATA, np.int8([0]), None, "--spec webnn",
             ("webnn", "int8")),
-    refused("no standard at all", "gather_nd", DATA, i8([0]), None, "--spec numpy", ("onnx:N",),
+    refused_case("no standard at all", "gather_nd", DATA, i8([0]), None, "--spec numpy", ("onnx:N",),
             2),
     Call("tuples as long as the rank", "gather_nd", np.arange(6, dtype="u1").reshape(1, 2, 3),
          i8([0, 1, 2], [0, 0, 0])),
     Call("rank 64", "gather_nd", np.arange(2).reshape([1] * 63 + [2]), np.zeros((2, 63), "i8")),
-    refused("output of rank 71", "gather_nd", np.arange(2).reshape([1] * 63 + [2]),
+    refused_case("output of rank 71", "gather_nd", np.arange(2).reshape([1] * 63 + [2]),
             np.zeros([1] * 9, "i8"), texts=("rank 71", "at most 64")),
 ]  # fmt: skip
 
@@ -228,7 +228,7 @@ def case_id(call):
 ALIASES = {"amax": "max"}
 
 
-def expected(call):
+def expected_result(call):
     words = iter(call.flags.split())
     options = {flag.removeprefix("--"): value for flag, value in zip(words, words, strict=True)}
     attributes: dict[str, Any] = {}
@@ -248,7 +248,7 @@ def test_valid_calls_give_the_bits_of_the_reference(call, workdir):
     before = snapshot(workdir)
     completed = ndtool(call.command, *inputs, *call.flags.split(), "-o", "out.npy")
     assert (completed.status, completed.out, completed.err) == (0, b"", "")
-    result, reference_output = np.load("out.npy"), expected(call)
+    result, reference_output = np.load("out.npy"), expected_result(call)
     assert (result.dtype, result.shape) == (reference_output.dtype, reference_output.shape)
     assert result.tobytes() == reference_output.tobytes()
     os.unlink("out.npy")

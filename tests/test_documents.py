@@ -244,7 +244,7 @@ if (
 ):  # replace the outputs in the documents by the actual ones; review them before a commit
     import tempfile
 
-    def replaced(match):
+    def replace_output(match):
         block = match[1]
         with tempfile.TemporaryDirectory() as folder:
             outputs = run_session(block, Path(folder))
@@ -260,4 +260,4 @@ if (
         for name, value in bucket.client_environment(server.endpoint).items():
             os.environ.update({name: value} if value else {})
         for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
-            path.write_text(SESSION.sub(replaced, path.read_text("utf-8")), "utf-8")
+            path.write_text(SESSION.sub(replace_output, path.read_text("utf-8")), "utf-8")

@@ -591,7 +591,7 @@ def test_a_disk_that_fails_at_any_write(
     write_example_file()
     content, write, remaining = Path("x.h5").read_bytes(), os.pwrite, [0]
 
-    def limited(fd: int, data: Any, offset: int) -> int:
+    def write_or_fail(fd: int, data: Any, offset: int) -> int:
         remaining[0] -= 1
         if remaining[0] < 0:
             raise OSError(code, os.strerror(code))
@@ -601,7 +601,7 @@ def test_a_disk_that_fails_at_any_write(
     for writes in range(100):
         remaining[0] = writes
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", limited)
+            patch.setattr(os, "pwrite", write_or_fail)
             try:
                 save("x.h5:new", mode="map", encoding=Encoding(chunks=chunks))
                 break

@@ -124,14 +124,14 @@ def fail_when_full(times: int) -> Callable[[str, int], int]:
     """Return a task that finds a full disk, the first times that it runs."""
     remaining_failures = Counter(dict.fromkeys(range(0, 40, 3), times))
 
-    def do(phase: str, number: int) -> int:
+    def run_task(phase: str, number: int) -> int:
         remaining_failures[number] -= 1
         if remaining_failures[number] >= 0:
             full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise spillfiles.convert_error(full_disk, f"file {number}")
         return number
 
-    return do
+    return run_task
 
 
 def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
@@ -198,13 +198,13 @@ def test_another_attempt_may_fail_without_harm() -> None:
     stuck = SimulatedExecutor(4, lambda number, attempt: 200 if (number, attempt) == (5, 0) else 10)
     calls = Counter[int]()
 
-    def do(phase: str, number: int) -> int:
+    def run_task(phase: str, number: int) -> int:
         calls[number] += 1
         if number == 5 and calls[5] == 1:  # the second attempt ends first
             raise OutputError("one worker's fault")
         return number
 
-    assert run(stuck, 20, do, RetryLog())[-1] == 5
+    assert run(stuck, 20, run_task, RetryLog())[-1] == 5
     assert calls[5] == 2
 
 

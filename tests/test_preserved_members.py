@@ -358,7 +358,7 @@ def damaged_archives() -> dict[str, tuple[bytes, str]]:
     second = archive.index(b"PK\3\4", 4)
     entry = archive.index(b"PK\1\2")
 
-    def changed(offset: int, form: str, value: int) -> bytes:
+    def replace_field(offset: int, form: str, value: int) -> bytes:
         return (
             archive[:offset] + struct.pack(form, value) + archive[offset + struct.calcsize(form) :]
         )
@@ -369,16 +369,28 @@ def damaged_archives() -> dict[str, tuple[bytes, str]]:
         "an array": (npy(ARRAY), "a.npz is not a ZIP archive"),
         "cut": (archive[:-1], "a.npz: the archive is truncated"),
         "cut in half": (archive[: len(archive) // 2], "a.npz: the archive is truncated"),
-        "no header": (changed(second, "<L", 0), f"expected a local file header at byte {second}"),
-        "a place within": (changed(entry + 42, "<L", 5), "expected a local file header at byte 5"),
+        "no header": (
+            replace_field(second, "<L", 0),
+            f"expected a local file header at byte {second}",
+        ),
+        "a place within": (
+            replace_field(entry + 42, "<L", 5),
+            "expected a local file header at byte 5",
+        ),
         "a place after": (
-            changed(entry + 42, "<L", entry + 9),
+            replace_field(entry + 42, "<L", entry + 9),
             "expected a local file header at byte",
         ),
-        "too long": (changed(entry + 20, "<L", second), f"a ends at byte {2 * second - 259}"),
-        "a long name": (changed(26, "<H", 999), "after what follows it"),
-        "directory": (changed(entry, "<L", 0), f"the central directory is damaged at byte {entry}"),
-        "count": (changed(len(archive) - 12, "<H", 3), "expected 3 entries .* found 2|volumes"),
+        "too long": (replace_field(entry + 20, "<L", second), f"a ends at byte {2 * second - 259}"),
+        "a long name": (replace_field(26, "<H", 999), "after what follows it"),
+        "directory": (
+            replace_field(entry, "<L", 0),
+            f"the central directory is damaged at byte {entry}",
+        ),
+        "count": (
+            replace_field(len(archive) - 12, "<H", 3),
+            "expected 3 entries .* found 2|volumes",
+        ),
     }
 
 

@@ -35,7 +35,7 @@ def limits() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) -> Inference:
+def infer_call(operator: str, arrays: dict[str, Array], attributes: Attributes) -> Inference:
     inputs = {
         role: Input(role, dtypes.from_numpy(array.dtype), array.shape)
         for role, array in arrays.items()
@@ -61,7 +61,7 @@ def test_previews_equal_the_reference(
         limits.setattr(preview, name, value)
     expected = call(reference, case)
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
-    output_inference = inferred(case.operator, arrays, Attributes(**case.arguments))
+    output_inference = infer_call(case.operator, arrays, Attributes(**case.arguments))
     window = preview.choose_window(expected.shape)
     elements = preview.compute_elements(
         output_inference, {**arrays, "indices": arrays["indices"].copy("C")}, window
@@ -94,7 +94,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     arrays = {"data": data, "indices": index, "updates": updates}
     if operator == "scatter_nd":
         arrays["indices"] = index[:, None]
-    output_inference = inferred(operator, arrays, Attributes(reduction=reduction))
+    output_inference = infer_call(operator, arrays, Attributes(reduction=reduction))
     window = preview.choose_window(data.shape)
     elements = preview.compute_elements(output_inference, arrays, window)
     expected = data.copy()
@@ -118,7 +118,8 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     expected = getattr(reference, operator)(*arrays.values())
     window = preview.choose_window(expected.shape)
     assert bits_equal(
-        preview.compute_elements(inferred(operator, arrays, Attributes()), arrays, window), expected
+        preview.compute_elements(infer_call(operator, arrays, Attributes()), arrays, window),
+        expected,
     )
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
@@ -133,7 +134,7 @@ def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
     index = np.zeros((1, 1) if operator.endswith("nd") else (1,), int)
     arrays = {"data": data, "indices": index, "updates": updates}
     arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
-    output_inference = inferred(operator, arrays, Attributes())
+    output_inference = infer_call(operator, arrays, Attributes())
     elements = preview.compute_elements(output_inference, arrays, preview.choose_window((1,)))
     assert elements.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
 
@@ -142,7 +143,7 @@ def test_index_tuples_of_64_components() -> None:
     data, index = np.arange(4.0).reshape((2, 2) + (1,) * 62), np.zeros((2, 64), int)
     index[1, :2] = 1, -1
     arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
-    output_inference = inferred("scatter_nd", arrays, Attributes(reduction="add"))
+    output_inference = infer_call("scatter_nd", arrays, Attributes(reduction="add"))
     elements = preview.compute_elements(output_inference, arrays, preview.choose_window(data.shape))
     assert elements.reshape(-1).tolist() == [7, 1, 2, 11]
 

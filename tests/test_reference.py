@@ -237,18 +237,18 @@ def results_of_operators(dtype: np.dtype, reduction: str, order: str) -> list[np
     """Return results of the operators on fixed arrays of several kinds."""
     rng = np.random.default_rng(12)
 
-    def made(*shape: int) -> np.ndarray:
+    def make_array(*shape: int) -> np.ndarray:
         return np.asarray(random_values(rng, dtype, shape), order=order)
 
     rows, pairs, axis_result = (
         np.asarray(rng.integers(-3, 3, shape), order=order) for shape in ((5, 4, 1), (9, 2), (4, 5))
     )
-    data = made(3, 5)
+    data = make_array(3, 5)
     return [
-        reference.scatter_nd(data, rows, made(5, 4, 5), reduction),
-        reference.scatter_nd(data, pairs, made(9), reduction),
-        reference.scatter_nd(data, np.zeros((2, 0), int), made(2, 3, 5), reduction),
-        reference.scatter_elements(data, axis_result, made(4, 5), 0, reduction),
+        reference.scatter_nd(data, rows, make_array(5, 4, 5), reduction),
+        reference.scatter_nd(data, pairs, make_array(9), reduction),
+        reference.scatter_nd(data, np.zeros((2, 0), int), make_array(2, 3, 5), reduction),
+        reference.scatter_elements(data, axis_result, make_array(4, 5), 0, reduction),
         reference.gather_nd(data, pairs),
         reference.gather_elements(data, axis_result, 0),
     ]

@@ -62,7 +62,7 @@ def npz(compressed: bool = False, **arrays: Any) -> bytes:
     return file.getvalue()
 
 
-def gathered(data: str, indices: str, output: str = "out.npy") -> Any:
+def run_gather(data: str, indices: str, output: str = "out.npy") -> Any:
     """Gather as the command line does."""
     with OpenCall(Request("gather_nd", data, indices, output=output)) as call:
         steps.run(call)
@@ -267,7 +267,7 @@ def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> Non
 def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workdir: Path) -> None:
     write_sparse("big.npy", "<f4", (1 << 24, 16))
     save(idx=np.array([[5], [1 << 23], [-1]]))
-    actual = gathered(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
+    actual = run_gather(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
     assert np.array_equal(actual, np.zeros((3, 16), "<f4"))
     assert server.sent < 1 << 20
     assert len(server.requests) == 5
@@ -276,7 +276,7 @@ def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workd
 def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path) -> None:
     rows = np.random.default_rng(0).integers(150_000, 250_000, 1000)
     save(idx=rows[:, None])
-    actual = gathered(server.add("/x.npy", npy(ROWS)), "idx.npy")
+    actual = run_gather(server.add("/x.npy", npy(ROWS)), "idx.npy")
     assert np.array_equal(actual, ROWS[rows])
     assert len(server.requests) <= 4
     assert server.sent < 2 << 20
@@ -297,7 +297,7 @@ def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> Non
     write_sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.5))
     save(idx=(np.arange(100) << 15)[:, None])
-    gathered(url, "idx.npy")
+    run_gather(url, "idx.npy")
     assert 32 <= server.most_at_once <= 64
 
 
@@ -322,7 +322,7 @@ def test_a_deflated_member_is_read_ahead(server: Server) -> None:
 
 def test_a_server_without_ranges_is_read_once(server: Server, workdir: Path) -> None:
     save(idx=np.array([[7], [399_999]]))
-    actual = gathered(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
+    actual = run_gather(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
     assert np.array_equal(actual, ROWS[[7, -1]])
     assert spans(server, "/x.npy") == [(0, 1 << 16), None, (0, 1)]
 
@@ -747,10 +747,10 @@ def open_files() -> int:
 
 
 def test_headers_need_no_temporary_file(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
+    def fail_if_called(*_: object) -> None:
         raise AssertionError("there is none")
 
-    monkeypatch.setattr(ranged, "_SparseFile", refused)
+    monkeypatch.setattr(ranged, "_SparseFile", fail_if_called)
     (entry,) = locators.describe(server.add("/x.npy", npy(ROWS)))
     assert entry.metadata is not None
     assert entry.metadata.shape == ROWS.shape
@@ -770,7 +770,7 @@ def test_chunks_of_hdf5_are_downloaded_together(server: Server, workdir: Path) -
     for name in ("g/gzip", "g/lzf", "flat"):
         server.requests.clear()
         server.sent = 0
-        assert np.array_equal(gathered(f"{url}:/{name}", "idx.npy"), array[rows[:, 0]])
+        assert np.array_equal(run_gather(f"{url}:/{name}", "idx.npy"), array[rows[:, 0]])
         assert server.sent < 8 << 20
     assert load(f"{url}:small").tolist() == [5]
     listed = ndtool("inspect", url, "--json").json["arrays"]

@@ -221,12 +221,12 @@ def test_parts_become_an_object_on_the_same_condition(
     """The test server ignores it, S3 does not."""
     conditions, call = [], remote.S3Object.call
 
-    async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+    async def record_call(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation == "complete_multipart_upload":
             conditions.append({key: arguments[key] for key in arguments if key.startswith("If")})
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(remote.S3Object, "call", noted)
+    monkeypatch.setattr(remote.S3Object, "call", record_call)
     store("s3://bucket/a.npz:one", LARGE)
     version = upload.current_version("s3://bucket/a.npz")
     store("s3://bucket/a.npz:two", LARGE)
@@ -352,25 +352,25 @@ def test_a_dry_run_checks_write_permission_without_effects(
     requested: list[str] = []
     call = remote.S3Object.call
 
-    async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+    async def record_call(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         requested.append(operation)
         if operation == "complete_multipart_upload":  # moto responds with an internal error
             raise FileNotFoundError(2, "NoSuchUpload")
         return await call(self, operation, *names, **arguments)
 
-    async def refused(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+    async def refuse_call(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation in ("complete_multipart_upload", "put_object"):
             raise PermissionError(13, "AccessDenied")
         return await call(self, operation, *names, **arguments)
 
     request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
-    monkeypatch.setattr(remote.S3Object, "call", noted)
+    monkeypatch.setattr(remote.S3Object, "call", record_call)
     with OpenCall(request) as job:
         run_step(steps.dry_run, job)
     assert "complete_multipart_upload" in requested
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
-    monkeypatch.setattr(remote.S3Object, "call", refused)
+    monkeypatch.setattr(remote.S3Object, "call", refuse_call)
     message = []
     for step in (steps.dry_run, steps.execute):
         with (

@@ -1,5 +1,4 @@
-"""Safetensors files: interchange with the safetensors package, and damaged ones
-refused."""
+"""Safetensors files: read and written as the safetensors package does; damaged ones are refused."""
 
 import json
 import os
@@ -66,7 +65,7 @@ def attempt(argument: str) -> Any:
     return error
 
 
-def same(got: Any, wanted: Any) -> bool:
+def is_same_array(got: Any, wanted: Any) -> bool:
     return (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
 
 
@@ -102,9 +101,9 @@ def test_every_type_that_the_package_writes(code: str) -> None:
 def test_files_of_the_package() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     for name, array in ARRAYS.items():
-        assert same(load(f"m.safetensors:{name}"), array)
+        assert is_same_array(load(f"m.safetensors:{name}"), array)
     os.rename("m.safetensors", "any name")  # recognized by content
-    assert same(load("any name:a"), ARRAYS["a"])
+    assert is_same_array(load("any name:a"), ARRAYS["a"])
     entries = {entry.member: entry for entry in locators.describe("any name")}
     assert entries.keys() == ARRAYS.keys()
     raw = Path("any name").read_bytes()
@@ -118,7 +117,7 @@ def test_files_of_the_package() -> None:
 
 def test_the_only_tensor_needs_no_name() -> None:
     safetensors.numpy.save_file({"x": ARRAYS["a"]}, "one.safetensors")
-    assert same(load("one.safetensors"), ARRAYS["a"])
+    assert is_same_array(load("one.safetensors"), ARRAYS["a"])
 
 
 def test_names_that_are_missing_or_wrong() -> None:
@@ -149,12 +148,12 @@ def test_types_that_are_unknown(code: str, size: int, message: str) -> None:
     Path("m.safetensors").write_bytes(pack(text, bytes(size + 1)))
     with pytest.raises(InputError, match=message):
         load("m.safetensors:x")
-    assert same(load("m.safetensors:y"), np.zeros(1, "u1"))
+    assert is_same_array(load("m.safetensors:y"), np.zeros(1, "u1"))
     entries = locators.describe("m.safetensors")
     assert [entry.metadata is None for entry in entries] == [True, False]
     assert message.split()[0] in entries[0].problem
     assert write("m.safetensors:y", ARRAYS["b"]) == ("x",)
-    assert same(load("m.safetensors:y"), ARRAYS["b"])
+    assert is_same_array(load("m.safetensors:y"), ARRAYS["b"])
 
 
 # Damage
@@ -182,14 +181,14 @@ def read_or_none(raw: bytes) -> headers.Header | None:
         return None
 
 
-def small() -> bytes:
+def small_file() -> bytes:
     arrays = {name: ARRAYS[name] for name in ("a", "b", "c/d:e")}
     return bytes(safetensors.numpy.save(arrays, METADATA))
 
 
 @pytest.mark.parametrize("change", [*(1 << bit for bit in range(8)), 0xFF, 0x03, 0x5C])
 def test_every_byte_of_the_header_damaged(change: int) -> None:
-    raw = bytearray(small())
+    raw = bytearray(small_file())
     for offset in range(8 + int.from_bytes(raw[:8], "little")):
         raw[offset] ^= change
         reference = read_by_package(bytes(raw))
@@ -208,24 +207,24 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
 
 @pytest.mark.parametrize("change", [1, 0x80])
 def test_every_byte_of_a_file_damaged(change: int) -> None:
-    raw = bytearray(small())
+    raw = bytearray(small_file())
     for offset in range(len(raw)):
         raw[offset] ^= change
         Path("m.safetensors").write_bytes(raw)
         actual, reference = attempt("m.safetensors:a"), read_by_package(bytes(raw))
         if not isinstance(actual, InputError) and reference is not None:
-            assert same_bytes(actual, reference["a"]), offset
+            assert has_bytes_of(actual, reference["a"]), offset
         raw[offset] ^= change
 
 
-def same_bytes(got: Any, reference: tuple[str, list[int], bytes]) -> bool:
+def has_bytes_of(got: Any, reference: tuple[str, list[int], bytes]) -> bool:
     code, shape, data = reference
     name = headers._TYPES[code][0]
     return (str(got.dtype), list(got.shape), got.tobytes()) == (name, shape, data)
 
 
 def test_cut_short_and_too_long() -> None:
-    raw = small()
+    raw = small_file()
     for length in range(len(raw)):
         Path("m.safetensors").write_bytes(raw[:length])
         assert isinstance(attempt("m.safetensors:a"), InputError), length
@@ -392,8 +391,8 @@ def check_file(path: str, arrays: dict[str, Any], metadata: Any) -> None:
     reference = safetensors.numpy.load_file(path)
     assert reference.keys() == arrays.keys()
     for name, array in arrays.items():
-        assert same(reference[name], array), name
-        assert same(load(f"{path}:{name}"), array), name
+        assert is_same_array(reference[name], array), name
+        assert is_same_array(load(f"{path}:{name}"), array), name
 
 
 @pytest.mark.parametrize("system", ["system copies", "copied here"])
@@ -469,7 +468,7 @@ def test_big_endian_values_are_kept(code: str) -> None:
     array = np.arange(300_001).astype(code)
     for mode in ("write", "items", "map"):
         write("m.safetensors:x", array, mode)
-        assert same(load("m.safetensors:x"), to_little_endian(array))
+        assert is_same_array(load("m.safetensors:x"), to_little_endian(array))
 
 
 @pytest.mark.parametrize("code", ["c16", "S3", "U2", "M8[ns]", "m8[s]", "V2", "f2,i4"])
@@ -520,7 +519,7 @@ def test_concurrent_writes_are_not_lost(exists: bool) -> None:
     with pytest.raises(OutputError, match=r"was replaced|was created by another"):
         sinks.commit(out)
     out.abort()
-    assert same(load("m.safetensors"), ARRAYS["b"])
+    assert is_same_array(load("m.safetensors"), ARRAYS["b"])
 
 
 def test_a_header_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,8 +547,8 @@ def test_a_model_in_several_files() -> None:
     safetensors.numpy.save_file({"b": ARRAYS["b"], "c/d:e": ARRAYS["c/d:e"]}, "sub/two")
     shards(**{"a": "one.safetensors", "b": "sub/two", "c/d:e": "sub/two"})
     for name in ("a", "b", "c/d:e"):
-        assert same(load(f"{INDEX}:{name}"), ARRAYS[name])
-        assert same(load(f"{Path(INDEX).resolve()}:{name}"), ARRAYS[name])
+        assert is_same_array(load(f"{INDEX}:{name}"), ARRAYS[name])
+        assert is_same_array(load(f"{Path(INDEX).resolve()}:{name}"), ARRAYS[name])
         (entry,) = locators.describe(f"{INDEX}:{name}")
         assert entry.member == name
         assert entry.metadata is not None
@@ -569,7 +568,7 @@ def test_a_model_in_several_files() -> None:
 def test_a_model_of_one_tensor() -> None:
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, "one.safetensors")
     shards(a="one.safetensors")
-    assert same(load(INDEX), ARRAYS["a"])
+    assert is_same_array(load(INDEX), ARRAYS["a"])
 
 
 @pytest.mark.parametrize(
@@ -614,7 +613,7 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
     (workdir / INDEX).rename(blobs / "index")
     (snapshot / INDEX).symlink_to("../../blobs/index")
     (snapshot / "one.safetensors").symlink_to("../../blobs/tensors")
-    assert same(load(f"{snapshot}/{INDEX}:a"), ARRAYS["a"])
+    assert is_same_array(load(f"{snapshot}/{INDEX}:a"), ARRAYS["a"])
 
 
 @pytest.mark.parametrize(
@@ -732,7 +731,7 @@ def test_a_run_may_replace_the_tensor_that_it_reads() -> None:
     assert result.status == 0
     expected = ARRAYS["a"].copy()
     assert load("m.safetensors:a")[[0, 2]].tolist() == expected[[0, 2]].tolist()
-    assert same(load("m.safetensors:b"), ARRAYS["b"])
+    assert is_same_array(load("m.safetensors:b"), ARRAYS["b"])
 
 
 def test_memory_of_a_run_on_a_large_file() -> None:

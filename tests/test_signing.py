@@ -233,11 +233,11 @@ def record_client_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of operations that the client will perform."""
     client_calls, call = [], s3.S3Object.call
 
-    async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+    async def record_call(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         client_calls.append(operation)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(s3.S3Object, "call", noted)
+    monkeypatch.setattr(s3.S3Object, "call", record_call)
     return client_calls
 
 

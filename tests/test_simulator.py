@@ -28,20 +28,20 @@ def refuse(outside: BoundsError) -> None:
     raise outside
 
 
-def simulated(
+def simulate_run(
     count: int, steps: list[Step], slots: int, machine: Machine = PLAIN, **options: Any
 ) -> Simulator:
     """Run tasks of equal steps; return the simulator."""
     meter = Meter()
     simulator = Simulator(slots, machine, meter, **options)
 
-    def do(phase: str, number: int) -> int:
+    def run_task(phase: str, number: int) -> int:
         for step in steps:
             meter.add(step)
         return number
 
     results: list[int] = []
-    tasks = (Task(do, "sweep", number) for number in range(count))
+    tasks = (Task(run_task, "sweep", number) for number in range(count))
     policy.complete(simulator, tasks, lambda number, end: results.append(end))
     assert sorted(results) == list(range(count))
     return simulator
@@ -61,18 +61,18 @@ def simulated(
     ],
 )
 def test_a_task_takes_as_long_as_its_steps(step: Step, machine: Machine, seconds: float) -> None:
-    assert simulated(1, [step], 1, machine).now() == seconds
+    assert simulate_run(1, [step], 1, machine).now() == seconds
 
 
 def test_workers_share_the_limits_of_the_store() -> None:
     step = Step("get", gets=4)
-    assert simulated(12, [step], 1).now() == 6.0
-    assert simulated(12, [step], 3).now() == 2.0
-    assert simulated(12, [step], 5).now() == 1.5  # three rounds
-    assert simulated(12, [step], 12).now() == 0.5
-    limited = simulated(12, [step], 12, PLAIN._replace(get_rate=4.0))
+    assert simulate_run(12, [step], 1).now() == 6.0
+    assert simulate_run(12, [step], 3).now() == 2.0
+    assert simulate_run(12, [step], 5).now() == 1.5  # three rounds
+    assert simulate_run(12, [step], 12).now() == 0.5
+    limited = simulate_run(12, [step], 12, PLAIN._replace(get_rate=4.0))
     assert (limited.now(), limited.spent["requests to read"]) == (12.0, 78.0 - 12 * 0.5)
-    slow = simulated(12, [step], 12, PLAIN._replace(scheduler_seconds=1.0))
+    slow = simulate_run(12, [step], 12, PLAIN._replace(scheduler_seconds=1.0))
     assert (slow.now(), slow.spent["scheduler"]) == (12.5, 78.0)
 
 
@@ -90,9 +90,9 @@ def test_steps_of_one_kind_are_in_flight_together() -> None:
 def test_faults_take_time_and_lose_nothing() -> None:
     steps = [Step("get", gets=4)]
     faults = Faults(lost=0.1, late=0.1, throttled=0.05)
-    first, second = (simulated(200, steps, 4, faults=faults, seed=7).now() for _ in range(2))
-    assert first == second > simulated(200, steps, 4).now()
-    assert simulated(200, steps, 4, faults=faults, seed=8).now() != first
+    first, second = (simulate_run(200, steps, 4, faults=faults, seed=7).now() for _ in range(2))
+    assert first == second > simulate_run(200, steps, 4).now()
+    assert simulate_run(200, steps, 4, faults=faults, seed=8).now() != first
 
 
 def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
@@ -100,14 +100,14 @@ def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
     meter, retry_log, results = Meter(), policy.RetryLog(), list[int]()
     simulator = Simulator(8, PLAIN, meter, faults, seed=3, interval=1.0)
 
-    def do(phase: str, number: int) -> int:
+    def run_task(phase: str, number: int) -> int:
         meter.add(steps[0])
         return number
 
-    tasks = (Task(do, "sweep", number) for number in range(100))
+    tasks = (Task(run_task, "sweep", number) for number in range(100))
     policy.complete(simulator, tasks, lambda number, end: results.append(end), retry_log=retry_log)
     assert (sorted(results), len(retry_log.warnings())) == (list(range(100)), 1)
-    alone = simulated(100, steps, 8, faults=faults, seed=3).now()
+    alone = simulate_run(100, steps, 8, faults=faults, seed=3).now()
     assert 130.0 <= simulator.now() < alone / 2
 
 

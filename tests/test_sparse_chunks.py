@@ -37,7 +37,7 @@ def write_table(path: str) -> str:
     return path
 
 
-def gathered(data: str, indices: Any, **options: Any) -> tuple[str, Any]:
+def run_gather(data: str, indices: Any, **options: Any) -> tuple[str, Any]:
     """Return how a gather of rows was executed, and its output."""
     save(i=indices)
     with OpenCall(Request("gather", data, "i.npy", output="o.npy", **options)) as call:
@@ -52,10 +52,10 @@ def test_few_rows_are_swept_and_many_assembled(
 ) -> None:
     data, rng = write_table(name), np.random.default_rng(3)
     few, many = rng.integers(-20_000, 20_000, 300), rng.integers(-20_000, 20_000, 30_000)
-    assert gathered(data, few, threads=threads)[0] == "direct"  # the table is small
+    assert run_gather(data, few, threads=threads)[0] == "direct"  # the table is small
     monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
     for rows, expected in ((few, "sweep"), (many, "direct"), (np.array([3, 7]), "direct")):
-        executed_way, output = gathered(data, rows, threads=threads)
+        executed_way, output = run_gather(data, rows, threads=threads)
         assert executed_way == expected
         assert output.tobytes() == TABLE[rows].tobytes()
 
@@ -70,8 +70,8 @@ def test_modes_and_bounds_are_those_of_direct_execution(
     for spared in (tuning.UNUSED_CHUNKS, TABLE.nbytes // 2):
         monkeypatch.setattr(tuning, "UNUSED_CHUNKS", spared)
         with pytest.raises(BoundsError) as excinfo:
-            gathered(data, rows)
-        executed_way, output = gathered(data, rows, attributes=FILLED)
+            run_gather(data, rows)
+        executed_way, output = run_gather(data, rows, attributes=FILLED)
         outputs[executed_way] = (excinfo.value.message, output.tobytes())
     assert outputs["direct"] == outputs["sweep"]
 
@@ -85,9 +85,9 @@ def test_remote_chunks_are_assembled_or_read_several_at_a_time(
     path, rows = write_table("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
     with serving() as server:
         url = server.add("/x.h5", Path(path), before=lambda number: time.sleep(0.02))
-        executed_way, output = gathered(url, rows)
+        executed_way, output = run_gather(url, rows)
         assert (executed_way, output.tobytes()) == ("direct", TABLE[rows].tobytes())
         server.most_at_once = 0
-        executed_way, output = gathered(url, rows, memory=1 << 20)
+        executed_way, output = run_gather(url, rows, memory=1 << 20)
         assert (executed_way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
         assert server.most_at_once > 1

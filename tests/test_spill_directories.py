@@ -83,23 +83,23 @@ def test_a_run_with_several_directories(
 
 
 def test_the_option_and_its_variable(inputs: Path) -> None:
-    def planned(*options: str, **env: str) -> Any:
+    def plan_run(*options: str, **env: str) -> Any:
         return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *options, env=env)
 
-    result = planned("--spill", "a", "--spill", "b", "-v")
+    result = plan_run("--spill", "a", "--spill", "b", "-v")
     assert (result.status, "temporary files in a, b" in result.err) == (0, True), result.err
-    result = planned("--spill", "a", "--spill", "missing")
+    result = plan_run("--spill", "a", "--spill", "missing")
     assert (result.status, "--spill missing does not exist: expected" in result.err) == (2, True)
     result = ndtool(*RUN, "--spill", "")
     assert (result.status, "--spill is empty: expected a directory" in result.err) == (2, True)
-    assert planned(NDTOOL_SPILL="a:b:").status == 0
-    result = planned(NDTOOL_SPILL="a:missing")
+    assert plan_run(NDTOOL_SPILL="a:b:").status == 0
+    result = plan_run(NDTOOL_SPILL="a:missing")
     assert (result.status, "NDTOOL_SPILL is missing, which does not exist" in result.err) == (
         2,
         True,
     )
-    assert planned(NDTOOL_SPILL="s3://bucket/spill").status == 0  # for clusters, and not split
-    assert planned("--spill", "c", NDTOOL_SPILL="a:missing").status == 0
+    assert plan_run(NDTOOL_SPILL="s3://bucket/spill").status == 0  # for clusters, and not split
+    assert plan_run("--spill", "c", NDTOOL_SPILL="a:missing").status == 0
 
 
 def test_a_cluster_spills_to_one_directory(inputs: Path) -> None:
@@ -125,11 +125,11 @@ def test_a_full_disk_is_named(inputs: Path) -> None:
 def test_a_full_disk_during_the_run_is_named(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where space cannot be reserved, a write fails."""
 
-    def full(fd: int, start: int, view: Any) -> None:
+    def raise_disk_full(fd: int, start: int, view: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     store = Store(100, 0, ["a", "b"], {"split": 0})
-    monkeypatch.setattr(descriptors, "write_at", full)
+    monkeypatch.setattr(descriptors, "write_at", raise_disk_full)
     with pytest.raises(ResourceError, match="temporary file in a: No space left on device"):
         store.write(Segment("split", 0, 0), 0, memoryview(bytes(10)))
     store.close()

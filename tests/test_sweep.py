@@ -445,11 +445,11 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(
 def test_repeated_indices_are_checked_once(
     repeated_indices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
 ) -> None:
-    looked_at: list[int] = []
+    checked_counts: list[int] = []
     find = tasks._kernels.find
 
     def spy(addressing: Any, indices: Any, first: int, count: int) -> tuple[int, int, int]:
-        looked_at.append(count)
+        checked_counts.append(count)
         return find(addressing, indices, first, count)
 
     monkeypatch.setattr(tasks._kernels, "find", spy)
@@ -465,7 +465,7 @@ def test_repeated_indices_are_checked_once(
             execution.check(call, partitioning, refuse)
         else:
             steps.execute(prepared_run)
-    assert sum(looked_at) == (1 << 12 if dry_run or rule != "error" else 0)
+    assert sum(checked_counts) == (1 << 12 if dry_run or rule != "error" else 0)
 
 
 def test_files_from_python(folder: Path) -> None:

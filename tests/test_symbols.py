@@ -21,14 +21,14 @@ from ndtool.rules.symbols import Sizes, Symbol
 Sized = dict[str, plans.Shape]
 
 
-def inferred(operator: str, *types: str, **attributes: Any) -> Inference:
+def infer_output(operator: str, *types: str, **attributes: Any) -> Inference:
     """Infer from types as text."""
     inputs = dict(zip(OPERATORS[operator].inputs, types, strict=True))
     return infer.infer(operator, inputs, Attributes(**attributes))
 
 
 def test_the_output_has_the_names_of_the_inputs() -> None:
-    inference = inferred("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
+    inference = infer_output("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
     assert shapes.format_shape(inference.plan.output) == "[N,M,D]"
     assert inference.trace.assumptions == ()
     assert [step.result for step in inference.trace.steps][-2:] == [
@@ -46,15 +46,15 @@ def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
         "gather": ("float32[N,W]", "int64[M]"),
         "scatter": ("float32[N,W]", "int64[M]", "float32[M,W]"),
     }.get(operator, ("float32[N,W]", "int64[N,W]", "float32[N,W]"))
-    inference = inferred(operator, *types[: len(OPERATORS[operator].inputs)])
+    inference = infer_output(operator, *types[: len(OPERATORS[operator].inputs)])
     for step in inference.trace.steps:
         assert not set(re.findall(r"\w+", step.rule)) & {"N", "W", "M"}
 
 
 def test_undecidable_rules_are_assumed() -> None:
-    inference = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
+    inference = infer_output("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
     assert inference.trace.assumptions == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
-    inference = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
+    inference = infer_output("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
     assert inference.trace.assumptions == (
         "indices' axis 1 (K) is at most data's axis 1 (M)",
         "updates' axis 0 (U) is 5",
@@ -63,9 +63,9 @@ def test_undecidable_rules_are_assumed() -> None:
 
 def test_assumptions_apply_to_later_rules() -> None:
     with pytest.raises(RuleError, match=r"data has 9, indices has B \(assumed to be 8\)"):
-        inferred("gather_nd", "float32[8,9,D]", "int64[B,B,1]", batch_dims=2)
+        infer_output("gather_nd", "float32[8,9,D]", "int64[B,B,1]", batch_dims=2)
     with pytest.raises(RuleError, match=r"data has B \(assumed to be 8\), indices has 9"):
-        inferred("gather_nd", "float32[A,B,B,D]", "int64[A,8,9,1]", batch_dims=3)
+        infer_output("gather_nd", "float32[A,B,B,D]", "int64[A,8,9,1]", batch_dims=3)
 
 
 @pytest.mark.parametrize("operator", ["gather_nd", "scatter_nd"])
@@ -74,7 +74,7 @@ def test_the_components_of_a_tuple_must_be_a_number(operator: str) -> None:
     with pytest.raises(
         RuleError, match=r"indices\.shape\[-1\] is K: it must be a number"
     ) as excinfo:
-        inferred(operator, *types)
+        infer_output(operator, *types)
     assert excinfo.value.trace.steps[-1].result == "broken"  # type: ignore[attr-defined]
 
 
@@ -179,9 +179,9 @@ def test_on_the_command_line(workdir: object) -> None:
 
 def test_known_numbers_that_contradict_are_an_error() -> None:
     with pytest.raises(RuleError, match="updates has shape"):
-        inferred("scatter_nd", "int8[N,3]", "int8[M,1]", "int8[M,4]")
+        infer_output("scatter_nd", "int8[N,3]", "int8[M,1]", "int8[M,4]")
     with pytest.raises(UsageError, match=r"expected a file or dtype"):
-        inferred("gather", "datetime64[ns]", "int8[1]")
+        infer_output("gather", "datetime64[ns]", "int8[1]")
 
 
 def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0() -> None:
@@ -202,19 +202,19 @@ def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0()
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[M,1]"), f"[M,{2**62},N]", "M or N is 0"),
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[N,1]"), f"[N,{2**62},N]", "N is 0"),
     ):
-        inference = inferred(operator, *types)
+        inference = infer_output(operator, *types)
         assert shapes.format_shape(inference.plan.output) == shape
         assert inference.trace.assumptions == (f"the output has no elements: {assumed}",)
         assert inference.trace.steps[-1].rule == "bytes of output < 2^63"
         numbers = [item.replace("N", "0").replace("M", "0") for item in types]
-        assert inferred(operator, *numbers).nbytes == 0
+        assert infer_output(operator, *numbers).nbytes == 0
 
 
 def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:
     with pytest.raises(RuleError, match=r"would have .*B bytes: at most 2\^63 - 1 fit"):
-        inferred("gather_nd", "float32[8,N]", f"int64[B,{2**62},1]", batch_dims=1)  # B is 8
+        infer_output("gather_nd", "float32[8,N]", f"int64[B,{2**62},1]", batch_dims=1)  # B is 8
     with pytest.raises(RuleError, match="elements: at most"):  # of the axes with symbols
-        inferred("scatter_nd", f"int8[{2**62},4,N]", "int8[2,1]", "int8[2,4,N]")
+        infer_output("scatter_nd", f"int8[{2**62},4,N]", "int8[2,1]", "int8[2,4,N]")
 
 
 def test_only_inference_uses_names(workdir: object) -> None:

@@ -222,10 +222,10 @@ def test_transforms_of_torch_func() -> None:
     def loss(x: Any, u: Any) -> Any:
         return (differentiable.scatter(x, ids, u, reduction="mul") ** 2).sum()
 
-    def same(x: Any, u: Any) -> Any:
+    def scatter_squared(x: Any, u: Any) -> Any:
         return (x.scatter_reduce(0, ids, u, "prod") ** 2).sum()
 
-    gradient = torch.func.grad(same)  # torch's own has no forward mode
+    gradient = torch.func.grad(scatter_squared)  # torch's own has no forward mode
     expected = gradient(data, updates)
     for transform in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
         torch.testing.assert_close(transform(loss)(data, updates), expected)

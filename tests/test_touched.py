@@ -151,11 +151,11 @@ def read(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]
     report: list[tuple[str, int]] = []
     block = Blocks.block
 
-    def counted(self: Blocks, number: int) -> memoryview:
+    def record_block(self: Blocks, number: int) -> memoryview:
         report.append((self.name, number))
         return block(self, number)
 
-    monkeypatch.setattr(Blocks, "block", counted)
+    monkeypatch.setattr(Blocks, "block", record_block)
     toy = Format(".toy", False, "toy_format")
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, toy))
     return report
@@ -266,11 +266,11 @@ def test_holes_are_zeros_and_take_no_space(
     reserved: list[tuple[int, int]] = []
     fallocate = descriptors.os.posix_fallocate
 
-    def counted(fd: int, start: int, length: int) -> None:
+    def record_reservation(fd: int, start: int, length: int) -> None:
         reserved.append((start, start + length))
         fallocate(fd, start, length)
 
-    monkeypatch.setattr(descriptors.os, "posix_fallocate", counted)
+    monkeypatch.setattr(descriptors.os, "posix_fallocate", record_reservation)
     plan = shapes.gather_elements(DATA.shape, (1, 1), 1)[1]
     Path("data.toy").write_bytes(toy_file(DATA, step))
     indices = np.array([[3]])
@@ -293,14 +293,14 @@ def test_holes_are_zeros_and_take_no_space(
 def test_no_space_for_the_touched_blocks_is_reported_first(
     read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
+    def raise_disk_full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
     put(data=DATA, indices=ROWS)
     with OpenCall(Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as call:
         validated = operands.validate(call)
         monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
-        monkeypatch.setattr(descriptors.os, "posix_fallocate", full)
+        monkeypatch.setattr(descriptors.os, "posix_fallocate", raise_disk_full)
         with pytest.raises(ResourceError, match=r"^temporary copy of data.toy: needs"):
             operands.load_data(validated)
     assert read == [("indices.toy", 0)]

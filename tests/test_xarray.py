@@ -35,9 +35,9 @@ def dataset() -> Any:
         "lon": (("y", "x"), rng.random((5, 6)), {"units": "degrees"}),
         "label": ("x", list("abcdef")),
     }
-    made = xr.Dataset(variables, coordinates, {"title": "a test"})
-    made["t"].encoding["scale_factor"] = 2.0
-    return made
+    dataset_with_coordinates = xr.Dataset(variables, coordinates, {"title": "a test"})
+    dataset_with_coordinates["t"].encoding["scale_factor"] = 2.0
+    return dataset_with_coordinates
 
 
 def array(values: Any, dims: Any, **more: Any) -> Any:
@@ -83,8 +83,8 @@ def test_equals_isel(dataset: Any, name: str, chunks: Any) -> None:
         selection = {
             key: indices for key, indices in CASES[name].items() if key in chunked[variable].dims
         }
-        new = isel_points(chunked[variable], **selection)
-        xr.testing.assert_identical(new.compute(), dataset[variable].isel(plain(selection)))
+        selected = isel_points(chunked[variable], **selection)
+        xr.testing.assert_identical(selected.compute(), dataset[variable].isel(plain(selection)))
 
 
 def test_lazy_indexers(dataset: Any) -> None:

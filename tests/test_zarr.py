@@ -183,11 +183,11 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     report = []
     read = ZarrSource._read_chunk
 
-    def counted(self: Any, key: str, position: Any) -> Any:
+    def record_read(self: Any, key: str, position: Any) -> Any:
         report.append(position)
         return read(self, key, position)
 
-    monkeypatch.setattr(ZarrSource, "_read_chunk", counted)
+    monkeypatch.setattr(ZarrSource, "_read_chunk", record_read)
     np.save("i.npy", np.array([[0, 0], [1, 1], [7, -1], [0, 5]]))
     with OpenCall(Request("gather_nd", "x.zarr", "i.npy", output="o.npy")) as call:
         steps.run(call)
@@ -198,7 +198,7 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
 # Refusals
 
 
-def refused(argument: str, kind: Any, match: str) -> None:
+def check_refused(argument: str, kind: Any, match: str) -> None:
     with pytest.raises(kind) as excinfo:
         locators.open_source(argument, Streams(-1))
     assert re.search(match, excinfo.value.message), excinfo.value.message
@@ -208,10 +208,12 @@ def refused(argument: str, kind: Any, match: str) -> None:
 def test_arrays_of_a_group_are_listed() -> None:
     put("x.zarr:a", np.zeros(3))
     put("x.zarr:deep/b", np.zeros((2, 2), "i1"))
-    refused("x.zarr", UsageError, "^x.zarr: the store has 2 arrays: name one of them$")
-    refused("x.zarr:deep", UsageError, "^x.zarr: deep is a group of an array: name one of them$")
-    refused("x.zarr:c", InputError, "^x.zarr: c is not an array of the store$")
-    refused("x.zarr:../x.zarr/a", InputError, "is not an array of the store|segment")
+    check_refused("x.zarr", UsageError, "^x.zarr: the store has 2 arrays: name one of them$")
+    check_refused(
+        "x.zarr:deep", UsageError, "^x.zarr: deep is a group of an array: name one of them$"
+    )
+    check_refused("x.zarr:c", InputError, "^x.zarr: c is not an array of the store$")
+    check_refused("x.zarr:../x.zarr/a", InputError, "is not an array of the store|segment")
     entries = locators.describe("x.zarr")
     assert [(entry.name, entry.label) for entry in entries] == [
         ("x.zarr:a", "float64[3]"), ("x.zarr:deep/b", "int8[2,2]"),
@@ -229,7 +231,7 @@ def test_the_only_array_of_a_group_needs_no_name() -> None:
 
 def test_elements_without_a_fixed_size_are_refused() -> None:
     zarr.create_array("x.zarr", shape=(3,), dtype=str)
-    refused("x.zarr", InputError, "expected a type of fixed size$")
+    check_refused("x.zarr", InputError, "expected a type of fixed size$")
 
 
 @pytest.mark.parametrize("position", ["filters", "compressor"])
@@ -246,18 +248,22 @@ def test_pickled_elements_are_never_read(position: str, code: str) -> None:
     }
     Path("x.zarr/.zarray").write_text(json.dumps(meta))
     Path("x.zarr/0").write_bytes(pickle.dumps(Path("x.zarr")))
-    refused("x.zarr", InputError, "^x.zarr: codec pickle is for variable-length elements: expected")
+    check_refused(
+        "x.zarr", InputError, "^x.zarr: codec pickle is for variable-length elements: expected"
+    )
 
 
 def test_folders_that_are_no_stores_are_refused() -> None:
     os.mkdir("x.zarr")
-    refused("x.zarr", InputError, "is a directory")
-    refused("x.zarr:a", InputError, "^x.zarr is a directory")
+    check_refused("x.zarr", InputError, "is a directory")
+    check_refused("x.zarr:a", InputError, "^x.zarr is a directory")
 
 
 def test_chunks_larger_than_memory_are_refused() -> None:
     zarr.create_array("x.zarr", shape=(1 << 40,), chunks=(1 << 33,), dtype="i1")
-    refused("x.zarr", ResourceError, "^x.zarr: a chunk has 8589934592 bytes: at most 2147483648")
+    check_refused(
+        "x.zarr", ResourceError, "^x.zarr: a chunk has 8589934592 bytes: at most 2147483648"
+    )
 
 
 def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
@@ -288,7 +294,7 @@ def attempt(act: Any) -> Any:
         return exc.message
 
 
-def damaged(argument: str, array: Any) -> None:
+def check_damaged(argument: str, array: Any) -> None:
     """Read a damaged store: it is refused with an error, or is still an array."""
     for action in (lambda: locators.describe(argument), lambda: load(argument)):
         actual = attempt(action)
@@ -319,7 +325,7 @@ def test_metadata_damaged_at_every_byte(options: Any, change: int | None) -> Non
             else text[:position] + bytes([text[position] ^ change]) + text[position + 1 :]
         )
         meta.write_bytes(cut)
-        damaged("x.zarr", array)
+        check_damaged("x.zarr", array)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import webserver
 from command import Completed, ndtool, python
 from limits import limit_resources
 from strategies import bits_equal
-from test_zarr import PEAK_MEMORY_SCRIPT, load, put, refused
+from test_zarr import PEAK_MEMORY_SCRIPT, check_refused, load, put
 from test_zarr_remote import serve
 from webserver import Server
 
@@ -70,7 +70,7 @@ def run_measured(*arguments: object) -> tuple[Completed, int]:
     return result._replace(status=status), peak_memory
 
 
-def gathered(argument: str = "x.zarr") -> Completed:
+def run_gather(argument: str = "x.zarr") -> Completed:
     """Gather from a store that must be refused within the memory limit."""
     result, peak_memory = run_measured(
         "gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2"
@@ -94,9 +94,9 @@ def error_of() -> str:
 # Chunks
 
 
-def compressed(one: Any) -> bytes:
-    out = b"".join(one.compress(bytes(1 << 24)) for _ in range(BOMB >> 24))
-    return out + bytes(one.flush())
+def compress(compressor: Any) -> bytes:
+    out = b"".join(compressor.compress(bytes(1 << 24)) for _ in range(BOMB >> 24))
+    return out + bytes(compressor.flush())
 
 
 def frame(size: int, says: int | None) -> bytes:
@@ -110,10 +110,10 @@ def frame(size: int, says: int | None) -> bytes:
 
 
 BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
-    "gzip": ("gzip", lambda: compressed(zlib.compressobj(9, zlib.DEFLATED, 31))),
-    "zlib": ("zlib", lambda: compressed(zlib.compressobj(9))),
-    "bz2": ("bz2", lambda: compressed(bz2.BZ2Compressor())),
-    "lzma": ("lzma", lambda: compressed(lzma.LZMACompressor())),
+    "gzip": ("gzip", lambda: compress(zlib.compressobj(9, zlib.DEFLATED, 31))),
+    "zlib": ("zlib", lambda: compress(zlib.compressobj(9))),
+    "bz2": ("bz2", lambda: compress(bz2.BZ2Compressor())),
+    "lzma": ("lzma", lambda: compress(lzma.LZMACompressor())),
     "zstd that says its size": ("zstd", lambda: frame(BOMB, BOMB)),
     "zstd that does not": ("zstd", lambda: frame(BOMB, None)),
     "zstd that lies": ("zstd", lambda: frame(BOMB, CHUNK)),
@@ -153,7 +153,7 @@ def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, options: Any) 
     assert bits_equal(load("x.zarr")[:9], DATA[:9])
     body = bomb(name)
     chunk.write_bytes(in_shard(body) if "shards" in options else body)
-    gathered()
+    run_gather()
 
 
 @pytest.mark.slow("a chunk is bounded while it is downloaded")
@@ -164,15 +164,15 @@ def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(options: Any, web: S
         file.truncate(BOMB)
     url = serve(web, "x.zarr")
     web.sent = 0
-    result = gathered(url)
+    result = run_gather(url)
     assert "at most 1196032 are valid" in result.err
     assert web.sent < 4 * CHUNK
     chunk.write_bytes(bomb("gzip"))
-    gathered(serve(web, "x.zarr"))
+    run_gather(serve(web, "x.zarr"))
     web.objects[f"/{chunk}"].length = False
     web.objects[f"/{chunk}"].ranges = False
     web.objects[f"/{chunk}"].content = bytes(BOMB)
-    assert "bytes: at most 1196032 are valid" in gathered(url).err
+    assert "bytes: at most 1196032 are valid" in run_gather(url).err
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -301,7 +301,7 @@ def test_a_shard_of_more_chunks_than_an_index_may_have() -> None:
     document["shape"] = document["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 40]
     document["codecs"][0]["configuration"]["chunk_shape"] = [1]
     meta.write_text(json.dumps(document))
-    refused("x.zarr", ResourceError, "a shard has 1099511627776 chunks: at most 1048576")
+    check_refused("x.zarr", ResourceError, "a shard has 1099511627776 chunks: at most 1048576")
 
 
 # Files
@@ -396,7 +396,7 @@ def test_metadata_that_would_fill_the_memory(options: Any, remote: bool, web: Se
         (b"[]", "its metadata are no JSON object"),
     ):
         meta.write_bytes(body)
-        result = gathered(serve(web, "x.zarr") if remote else "x.zarr")
+        result = run_gather(serve(web, "x.zarr") if remote else "x.zarr")
         assert expected_text in result.err or (remote and body[:1] == b"["), "which is no metadata"
 
 
