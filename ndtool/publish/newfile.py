@@ -195,7 +195,7 @@ class NewFile:
         self._forget()  # not only in `drop`: slots are few, and many files may be published
 
     def _exists_error(self) -> OutputError:
-        return OutputError(f"{printable(self.path)} exists and may not be replaced (--no-clobber)")
+        return OutputError(f"{printable(self.path)} exists and may not be replaced")
 
     def sync_folder(self) -> None:
         """Flush the directory entry to disk (fsync), if requested."""

@@ -191,7 +191,7 @@ def _require_one_array(target: Target) -> None:
 
 def exists_error(target: str) -> OutputError:
     """Return the error for a file that exists and may not be replaced."""
-    return OutputError(f"{printable(target)} exists and may not be replaced (--no-clobber)")
+    return OutputError(f"{printable(target)} exists and may not be replaced")
 
 
 def existing(path: str) -> os.stat_result | None:

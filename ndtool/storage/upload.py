@@ -94,7 +94,7 @@ class Upload:
                 f"{self.path} was created by another process during the run",
                 hint="--only replaces it in any case",
             )
-        return OutputError(f"{self.path} exists and may not be replaced (--no-clobber)")
+        return OutputError(f"{self.path} exists and may not be replaced")
 
     def _require_unchanged(self, latest: Version | None) -> None:
         if not self._must_match and latest is not None:
