@@ -162,7 +162,7 @@ def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         s3.put("y.npy", b"theirs")
         with pytest.raises(OutputError, match=message):
             sinks.commit(out)
-    monkeypatch.setattr(upload, "existing", lambda *_, **__: None)  # listed after a delay
+    monkeypatch.setattr(upload, "current_version", lambda *_, **__: None)  # listed after a delay
     with pytest.raises(OutputError, match=message):
         store(url, ROWS, clobber=False)
     assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
@@ -209,7 +209,7 @@ def test_changes_of_others_are_not_lost(
         before = upload.current_version("s3://bucket/a.npz")
         store("s3://bucket/a.npz:three", ROWS[:5])
         if not looks:
-            monkeypatch.setattr(upload, "existing", lambda *_, **__: before)
+            monkeypatch.setattr(upload, "current_version", lambda *_, **__: before)
         with pytest.raises(OutputError, match=r"a.npz changed during the run"):
             file.publish()
     assert list(archive(s3.get("a.npz"))) == ["one", "three"]
@@ -265,7 +265,7 @@ def test_an_archive_that_others_write_is_not_replaced(s3: Bucket, exists: bool) 
 
 
 def test_archives_without_read_permission(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "existing", lambda *_, **__: None)
+    monkeypatch.setattr(upload, "current_version", lambda *_, **__: None)
     store("s3://bucket/a.npz", ROWS[:5])
     before = s3.get("a.npz")
     with pytest.raises(OutputError, match=r"a.npz was created by another process") as refused:

@@ -95,7 +95,7 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
         n for n in range(count) if hit[assembly.box_slices(grid.box(plan.data, step, n))].any()
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(touched, "SLAB", slab)
+        patch.setattr(touched, "BATCH_COMPONENTS", slab)
         patch.setattr(touched, "MAX_FLAGS", flags)
         one = gathered(plan, indices)
         assert list(one.blocks(step)) == expected
