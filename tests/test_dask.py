@@ -94,7 +94,10 @@ def check(data: st.DataObject, case: Case) -> None:
     assert isinstance(result, da.Array)
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     batch = data.draw(st.sampled_from((1, 1 << 20)))
-    with mock.patch.object(datachunks, "BATCH_BYTES", batch), mock.patch.object(splits, "BATCH_TUPLES", batch):
+    with (
+        mock.patch.object(datachunks, "BATCH_BYTES", batch),
+        mock.patch.object(splits, "BATCH_TUPLES", batch),
+    ):
         blocks = dask.compute(*result.to_delayed().flat)
     assert [block.shape for block in blocks] == list(product(*result.chunks))
     actual = np.asarray(result.compute())
@@ -158,7 +161,10 @@ def test_indices_out_of_bounds_pads_and_duplicates_are_handled_as_in_memory(
     arrays = data.draw(dask_arrays(case))
     expected = call_or_error(lambda: getattr(ndtool, case.operator)(*case.arrays, **case.arguments))
     batch = data.draw(st.sampled_from((1, 1 << 20)))
-    with mock.patch.object(datachunks, "BATCH_BYTES", batch), mock.patch.object(splits, "BATCH_TUPLES", batch):
+    with (
+        mock.patch.object(datachunks, "BATCH_BYTES", batch),
+        mock.patch.object(splits, "BATCH_TUPLES", batch),
+    ):
         actual = call_or_error(
             lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute()
         )

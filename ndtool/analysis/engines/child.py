@@ -57,15 +57,12 @@ class Call(NamedTuple):
 
     def require_reduction(self, engine: str, names: Iterable[str], needs_self: bool = True) -> bool:
         """Refuse a reduction that an engine lacks; needs_self: also without current values."""
-        _refuse_if(
-            self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate"
-        )
+        is_first = self.attributes.get("duplicates") == "first"
+        _refuse_if(is_first, f"{engine} may assign any duplicate")
         include_self = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
-        _refuse_if(
-            self.reduction not in ("none", *names), f"{engine} has no reduction {self.reduction}"
-        )
-        without = f"{engine} has no reduction {self.reduction} without the current values"
-        _refuse_if(needs_self and not include_self, without)
+        problem = f"{engine} has no reduction {self.reduction}"
+        _refuse_if(self.reduction not in ("none", *names), problem)
+        _refuse_if(needs_self and not include_self, f"{problem} without the current values")
         return include_self
 
     @property
