@@ -75,12 +75,12 @@ def measure(
     answers = [r["verified"] for by_threads in limit.values() for r in by_threads.values()]
     record["verified"] &= all(answers)
     return record | {
-        "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else memcpy_times.ndtool,
+        "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else memcpy_times.first,
         "fastest": fastest,
         "ratio": timed[fastest]["ratio"] if fastest else None,
         "best_ratio": min((peer["best_ratio"] for peer in timed.values()), default=None),
-        "memcpy_ms": memcpy_times.peer if large else None,
-        "memcpy_ratio": memcpy_times.peer / memcpy_times.ndtool if large else None,
+        "memcpy_ms": memcpy_times.second if large else None,
+        "memcpy_ratio": memcpy_times.second / memcpy_times.first if large else None,
         "limit": limit,
     }
 
@@ -101,7 +101,7 @@ def scaling(case: Case, repeats: int) -> float:
     """Return the speedup of two threads over one."""
     ndtool_call = NdtoolCall(case)
     times = alternate(ndtool_call, ndtool_call.on_one_thread, repeats)
-    return times.peer / times.ndtool
+    return times.second / times.first
 
 
 def _compare_with(ndtool_call: NdtoolCall, name: str, repeats: int) -> Record:
@@ -121,10 +121,10 @@ def _compare_with(ndtool_call: NdtoolCall, name: str, repeats: int) -> Record:
         return record | {"reason": f"failed: {type(error).__name__}: {str(error)[:200]}"}
     answer = max(answer, after, key=ANSWERS.index)
     return {
-        "ms": times.peer,
-        "ndtool_ms": times.ndtool,
-        "ratio": times.peer / times.ndtool,
-        "best_ratio": times.peer_best / times.ndtool_best,
+        "ms": times.second,
+        "ndtool_ms": times.first,
+        "ratio": times.second / times.first,
+        "best_ratio": times.second_best / times.first_best,
         "way": method,
         "answer": answer,
         "reason": None,

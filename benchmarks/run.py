@@ -182,7 +182,7 @@ def print_record(name: str, record: dict) -> dict:
     verdict = "" if record["verified"] else "  WRONG"
     print(
         f"{name:36} {record['ndtool_ms']:8.2f} ms  ratio {ratio}"
-        f"  of memcpy {memcpy}  of limit {limit or '-'}  ({peers}){verdict}"
+        f"  of memcpy {memcpy}  of plain C {limit or '-'}  ({peers}){verdict}"
     )
     return record
 

@@ -62,13 +62,13 @@ def _share(problem: Problem, out: Array, expected: Array, threads: int, repeats:
     times = alternate(call_ndtool, limit, repeats, clock)
     check_ms = median(_time_validation(call_ndtool, clock) for _ in range(repeats)) * 1e3
     return {
-        "ndtool_ms": times.ndtool,
-        "limit_ms": times.peer,
-        "share": times.peer / times.ndtool,
-        "ndtool_best_ms": times.ndtool_best,
-        "limit_best_ms": times.peer_best,
+        "ndtool_ms": times.first,
+        "limit_ms": times.second,
+        "share": times.second / times.first,
+        "ndtool_best_ms": times.first_best,
+        "limit_best_ms": times.second_best,
         "check_ms": check_ms,
-        "without_check": times.peer / max(times.ndtool - check_ms, 1e-9),
+        "without_check": times.second / max(times.first - check_ms, 1e-9),
         "variant": limit.description(),
         "verified": verified,
     }

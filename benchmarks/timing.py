@@ -49,12 +49,12 @@ def select_clock(threads: int) -> Clock:
 
 
 class PairedTimes(NamedTuple):
-    """Times of ndtool's call and the peer's, in ms: the median, and the best."""
+    """Times of two alternating calls, in ms: the medians, and the best."""
 
-    ndtool: float
-    peer: float
-    ndtool_best: float
-    peer_best: float
+    first: float
+    second: float
+    first_best: float
+    second_best: float
 
 
 def alternate(

@@ -126,7 +126,9 @@ def sample_locality(a: Addressing, indices: Indices, count: int) -> float: ...
 def linearize_rows(
     a: Addressing, indices: Indices, first: int, count: int, out: Any, itemsize: int, threads: int
 ) -> int: ...
-def find(a: Addressing, indices: Indices, first: int, count: int) -> tuple[int, int, int]: ...
+def locate_out_of_bounds(
+    a: Addressing, indices: Indices, first: int, count: int
+) -> tuple[int, int, int]: ...
 def find_duplicate(
     a: Addressing,
     indices: Indices,
@@ -205,7 +207,7 @@ def pack(layout: Layout, data: Any, origin: int, out: Any, first: int, count: in
 def copy_strips(
     layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, options: KernelOptions
 ) -> None: ...
-def gather_units(
+def gather_tiles(
     g: Grid,
     data: Any,
     origin: int,
@@ -223,7 +225,7 @@ def divide_means(
     include_self: bool,
     options: KernelOptions,
 ) -> None: ...
-def scatter_units(
+def scatter_tiles(
     g: Grid,
     indices: Indices,
     spec: UpdateSpec,

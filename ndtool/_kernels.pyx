@@ -6,7 +6,7 @@ Read `gather` and `scatter` first. Each function checks the sizes of its buffers
 struct with the call's arguments, and divides the work into tasks, which the threads of a parallel
 loop execute. The code of a task is in loops/: it neither allocates nor raises. Classes of arguments
 are in _operands.pxi. A non-zero result means that an index is out of bounds: no slice of its block
-was copied, and `find` locates it.
+was copied, and `locate_out_of_bounds` finds it.
 """
 
 import os
@@ -143,7 +143,9 @@ def linearize_rows(
     return bad != 0
 
 
-def find(Addressing a, Indices indices, int64_t first, int64_t count) -> tuple[int, int, int]:
+def locate_out_of_bounds(
+    Addressing a, Indices indices, int64_t first, int64_t count
+) -> tuple[int, int, int]:
     """Return (tuple, component) of the first index out of bounds, and the number of such tuples."""
     cdef Walk walk
     cdef OutOfBounds result
@@ -440,7 +442,7 @@ def gather_strided(
     return bad != 0
 
 
-def gather_units(
+def gather_tiles(
     Grid g, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, int64_t unit,
     int64_t stop, uint8_t[::1] out, KernelOptions options,
 ) -> int:
@@ -463,7 +465,7 @@ def gather_units(
     return bad != 0
 
 
-def scatter_units(
+def scatter_tiles(
     Grid g, Indices indices, UpdateSpec spec, const uint8_t[::1] data, uint8_t[::1] out,
     int64_t unit, int64_t stop, KernelOptions options,
 ) -> int:

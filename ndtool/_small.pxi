@@ -49,7 +49,7 @@ cdef class SmallCall:
         walk.redirect_offset = DROPPED
         walk.has_pad, walk.pad = self.indices.has_pad, self.indices.pad_bits
 
-    cdef uint64_t run_units(self, const uint8_t* data, Py_buffer* views, Counts counts) noexcept:
+    cdef uint64_t run_tiles(self, const uint8_t* data, Py_buffer* views, Counts counts) noexcept:
         """Gather or scatter every unit of the grid."""
         cdef Units c
         cdef uint64_t bad = 0
@@ -77,7 +77,7 @@ cdef class SmallCall:
         """Gather from data (views[0]) to the output (views[3]); non-zero if out of bounds."""
         cdef Gather g
         if self.grid is not None:
-            return self.run_units(
+            return self.run_tiles(
                 <const uint8_t*> views[0].buf, views,
                 Counts(NULL, 0, NULL, 0, 0, 0, False, False, False),
             )
@@ -120,7 +120,7 @@ cdef class SmallCall:
         """Apply the updates (views[2]) to the output (views[3])."""
         cdef Scatter s
         if self.grid is not None:
-            return self.run_units(<const uint8_t*> views[3].buf, views, counts)
+            return self.run_tiles(<const uint8_t*> views[3].buf, views, counts)
         self._bind_walk(&s.walk, <const uint8_t*> views[1].buf)
         s.updates = Updates(
             <const uint8_t*> views[2].buf, self.width, self.spec.code, self.spec.op, counts,

@@ -84,12 +84,12 @@ def delay_writes(put):
         await put(self, key, body)
     return wrapper
 
-if not hasattr(tasks, "inject_faults"):  # a worker loads it twice
+if not hasattr(tasks, "has_fault_wrappers"):  # a worker loads it twice
     RemoteFolder.put = delay_writes(RemoteFolder.put)
     ZarrSource.block = record_calls("read", ZarrSource.block, 0)
     ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block, 0)
     tasks.PHASES.update({{phase: inject_faults(phase, task) for phase, task in tasks.PHASES.items()}})
-    tasks.inject_faults = True
+    tasks.has_fault_wrappers = True
 """
 
 

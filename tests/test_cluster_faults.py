@@ -60,9 +60,9 @@ def inject_faults(phase, task):
         return end
     return wrapper
 
-if not hasattr(tasks, "inject_faults"):  # a worker loads it twice
+if not hasattr(tasks, "has_fault_wrappers"):  # a worker loads it twice
     tasks.PHASES.update({{phase: inject_faults(phase, task) for phase, task in tasks.PHASES.items()}})
-    tasks.inject_faults = True
+    tasks.has_fault_wrappers = True
 """
 SHORT_TIMEOUT_SETTINGS = (
     "from ndtool.runs.executors import dask; dask.WORKER_TIMEOUT = dask.CHECK_INTERVAL = 0.1; "

@@ -74,7 +74,7 @@ IN_ORDER = ("_in_order", "scatter")
 PARTITIONS = ("scatter_by_destination", "apply_partitions")
 LINES = ("_by_batches", "scatter_batches")
 SHORT_LINES = ("_by_batches", "scatter")
-UNITS = ("_by_units", "scatter_units")
+UNITS = ("_by_units", "scatter_tiles")
 ALGORITHMS = (
     Algorithm("columns", *IN_ORDER, (5, 3000), (7, 1)),
     Algorithm("slices", *IN_ORDER, (40, 70), (300, 1)),

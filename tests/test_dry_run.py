@@ -258,7 +258,7 @@ def test_free_space_for_spilled_data_is_checked(source: str, disk: Path) -> None
 def test_a_dry_run_fetches_no_data_and_copies_no_members(
     inputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ndtool.publish.sinks import Frame
+    from ndtool.publish.sinks import Container
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.request import Request
     from ndtool.storage import descriptors, local
@@ -266,7 +266,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
     write_existing(".")
     if has_zarr():
         import_module("ndtool.formats.zarr.newstore")  # imported before its functions are replaced
-    monkeypatch.setattr(Frame, "begin", forbid_call)
+    monkeypatch.setattr(Container, "begin", forbid_call)
     monkeypatch.setattr(local.LocalFile, "copy", forbid_call)
     monkeypatch.setattr(descriptors, "write_at", forbid_call)
     outputs = ["out.npy", "old.npz:new", "old.safetensors:new"]

@@ -636,7 +636,7 @@ for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 60):
             locators.describe("in.h5")
             with closing(locators.open_source(f"in.h5:{name}", Streams(-1))) as array:
                 if array.metadata.nbytes < 1 << 22:
-                    source.load_array(array)
+                    source.load_bytes(array)
         except NdtoolError:
             pass
 """

@@ -106,7 +106,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "a": addressing(stride=1), "indices": indices(), "first": 0, "count": 2, "out": buffer(4),
         "itemsize": 2, "threads": 1,
     },
-    "find": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
+    "locate_out_of_bounds": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
         "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": work_item(),
         "out": buffer(16), "options": kernel_options(),
@@ -144,11 +144,11 @@ CALLS: dict[str, dict[str, Any]] = {
         "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": buffer(80), "origin": 0,
         "out": buffer(32), "strip": 0, "stop": 1, "options": kernel_options(),
     },
-    "gather_units": {
+    "gather_tiles": {
         "g": grid(), "data": buffer(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
         "out": buffer(48), "options": kernel_options(96),
     },
-    "scatter_units": {
+    "scatter_tiles": {
         "g": grid(), "indices": indices(48), "spec": update_spec(48), "data": buffer(96),
         "out": buffer(96), "unit": 0, "stop": 1, "options": kernel_options(96),
     },
@@ -194,8 +194,8 @@ INVALID_CALLS = [
         {"a": addressing(size=2**31 + 1, stride=1), "out": buffer(8), "itemsize": 4},
         TOO_MANY_ROWS,
     ),
-    ("find", {"indices": indices(15)}, INDEX),
-    ("find", {"first": 1}, INDEX),
+    ("locate_out_of_bounds", {"indices": indices(15)}, INDEX),
+    ("locate_out_of_bounds", {"first": 1}, INDEX),
     ("gather", {"data": buffer(31)}, DATA),
     ("gather", {"origin": -1}, DATA),
     ("gather", {"origin": 1}, DATA),
@@ -251,14 +251,14 @@ INVALID_CALLS = [
         {"item": HALF_SLICES, "spec": first_pass_spec()},
         "a first pass is over complete slices",
     ),
-    ("scatter_units", {"spec": first_pass_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
+    ("scatter_tiles", {"spec": first_pass_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
     (
-        "scatter_units",
+        "scatter_tiles",
         {"spec": totals_spec(nbytes=48), "options": kernel_options()},
         "the counts are fewer.*",
     ),
     (
-        "scatter_units",
+        "scatter_tiles",
         {"spec": totals_spec(8, 48, 96), "options": kernel_options()},
         "short slices have no totals",
     ),
@@ -271,10 +271,10 @@ INVALID_CALLS = [
         {"spec": window_spec(), "data": None, "options": kernel_options()},
         SCRATCH,
     ),
-    ("scatter_units", {"spec": window_spec(nbytes=48), "options": kernel_options(255)}, SCRATCH),
-    ("scatter_units", {"spec": window_spec(nbytes=48), "options": kernel_options()}, TILES),
-    ("scatter_units", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
-    ("scatter_units", {"spec": first_pass_spec(nbytes=48)}, SEPARATE),
+    ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options(255)}, SCRATCH),
+    ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options()}, TILES),
+    ("scatter_tiles", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
+    ("scatter_tiles", {"spec": first_pass_spec(nbytes=48)}, SEPARATE),
     ("scatter_copies", {"spec": counted_spec()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"spec": update_spec(15)}, UPDATES),
@@ -303,25 +303,25 @@ INVALID_CALLS = [
     ("copy_strips", {"origin": -1}, DATA),
     ("copy_strips", {"out": buffer(31)}, OUT),
     ("copy_strips", {"stop": 2}, OUT),
-    ("gather_units", {"data": buffer(95)}, DATA),
-    ("gather_units", {"origin": -1}, DATA),
-    ("gather_units", {"indices": indices(40)}, INDEX),
-    ("gather_units", {"stop": 2}, INDEX),
-    ("gather_units", {"unit": -1}, INDEX),
-    ("gather_units", {"out": buffer(40)}, UNIT),
-    ("gather_units", {"options": kernel_options(95)}, SCRATCH),
-    ("gather_units", {"indices": indices(48, mode="drop")}, SHORT_FILL),
-    ("scatter_units", {"out": buffer(95)}, DATA),
-    ("scatter_units", {"data": buffer(95)}, DATA),
-    ("scatter_units", {"indices": indices(40)}, INDEX),
-    ("scatter_units", {"spec": update_spec(40)}, UNIT),
-    ("scatter_units", {"options": kernel_options(95)}, SCRATCH),
-    ("gather_units", {"g": grid(band=(0, 4, 30)), "out": buffer(53)}, OUT),
-    ("gather_units", {"g": grid(band=(0, 3, 24))}, OUT),
-    ("scatter_units", {"g": grid(band=(1, 2, 30)), "out": buffer(53)}, BAND),
-    ("scatter_units", {"g": grid(band=(1, 2, 24)), "options": kernel_options()}, BAND),
-    ("scatter_units", {"g": grid(band=(1, 2, 24)), "options": kernel_options(71)}, SCRATCH),
-    ("scatter_units", {"g": grid(band=(1, 2, 24)), "data": buffer(95)}, DATA),
+    ("gather_tiles", {"data": buffer(95)}, DATA),
+    ("gather_tiles", {"origin": -1}, DATA),
+    ("gather_tiles", {"indices": indices(40)}, INDEX),
+    ("gather_tiles", {"stop": 2}, INDEX),
+    ("gather_tiles", {"unit": -1}, INDEX),
+    ("gather_tiles", {"out": buffer(40)}, UNIT),
+    ("gather_tiles", {"options": kernel_options(95)}, SCRATCH),
+    ("gather_tiles", {"indices": indices(48, mode="drop")}, SHORT_FILL),
+    ("scatter_tiles", {"out": buffer(95)}, DATA),
+    ("scatter_tiles", {"data": buffer(95)}, DATA),
+    ("scatter_tiles", {"indices": indices(40)}, INDEX),
+    ("scatter_tiles", {"spec": update_spec(40)}, UNIT),
+    ("scatter_tiles", {"options": kernel_options(95)}, SCRATCH),
+    ("gather_tiles", {"g": grid(band=(0, 4, 30)), "out": buffer(53)}, OUT),
+    ("gather_tiles", {"g": grid(band=(0, 3, 24))}, OUT),
+    ("scatter_tiles", {"g": grid(band=(1, 2, 30)), "out": buffer(53)}, BAND),
+    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "options": kernel_options()}, BAND),
+    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "options": kernel_options(71)}, SCRATCH),
+    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "data": buffer(95)}, DATA),
     ("spread", {"out": buffer(39)}, OUT),
     ("spread", {"pitch": 15}, OUT),
     ("spread", {"count": 0}, OUT),
@@ -337,7 +337,7 @@ INVALID_CALLS = [
 @pytest.mark.parametrize("kernel", CALLS)
 def test_the_largest_valid_sizes(kernel: str) -> None:
     expected = {
-        "find": (-1, -1, 0),
+        "locate_out_of_bounds": (-1, -1, 0),
         "apply_partitions": None,
         "pack": None,
         "copy_strips": None,
@@ -361,7 +361,7 @@ def test_inconsistent_arguments_are_refused(
 @pytest.mark.parametrize(("value", "unsigned"), [(4, False), (2**64 - 1, True)])
 def test_an_index_out_of_bounds_is_reported(kernel: str, value: int, unsigned: bool) -> None:
     invalid = {"indices": indices(48, value, unsigned)}
-    expected = {"find": (0, 0, 2), "will_need": 0}
+    expected = {"locate_out_of_bounds": (0, 0, 2), "will_need": 0}
     assert getattr(_kernels, kernel)(**CALLS[kernel] | invalid) == expected.get(kernel, 1)
 
 

@@ -266,13 +266,13 @@ def test_spilled_tuples_are_prefetched_a_group_at_a_time(
     force_levels(levels)
     expected: list[tuple[str, int, int]] = []
     prefetched: list[tuple[str, int, int]] = []
-    expect, prefetch_group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
+    real_prefetch, prefetch_group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
     monkeypatch.setattr(
         spillstore.Store,
         "prefetch",
         lambda store, segment, offset, nbytes: (
             expected.append((segment.phase, segment.start + offset, nbytes)),
-            expect(store, segment, offset, nbytes),
+            real_prefetch(store, segment, offset, nbytes),
         ),
     )
 

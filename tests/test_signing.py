@@ -206,7 +206,7 @@ def test_proxies_are_left_to_s3fs(without_settings: pytest.MonkeyPatch, name: st
 
 @pytest.fixture
 def signed_server(s3: Bucket, without_settings: pytest.MonkeyPatch) -> Bucket:
-    """The variables of the server, which `clean` has removed."""
+    """The variables of the server, which `without_settings` removed."""
     for name, value in client_environment(s3.endpoint).items():
         without_settings.setenv(name, value) if value is not None else without_settings.delenv(
             name, raising=False

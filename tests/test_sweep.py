@@ -446,13 +446,13 @@ def test_repeated_indices_are_checked_once(
     repeated_indices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
 ) -> None:
     checked_counts: list[int] = []
-    find = tasks._kernels.find
+    find = tasks._kernels.locate_out_of_bounds
 
     def spy(addressing: Any, indices: Any, first: int, count: int) -> tuple[int, int, int]:
         checked_counts.append(count)
         return find(addressing, indices, first, count)
 
-    monkeypatch.setattr(tasks._kernels, "find", spy)
+    monkeypatch.setattr(tasks._kernels, "locate_out_of_bounds", spy)
     request = Request(
         "gather", "table.npy", "few.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(axis=1, out_of_bounds=rule),

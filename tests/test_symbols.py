@@ -217,7 +217,7 @@ def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:
         infer_output("scatter_nd", f"int8[{2**62},4,N]", "int8[2,1]", "int8[2,4,N]")
 
 
-def test_only_inference_uses_names(workdir: object) -> None:
+def test_only_infer_accepts_symbolic_sizes(workdir: object) -> None:
     result = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
     assert (result.status, result.out) == (2, b"")
     assert result.err == "error: float32[N]: size N is a symbol: expected a number\n"

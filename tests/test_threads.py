@@ -314,7 +314,7 @@ with ndtool._kernels.AdmissionLock():
     except BlockingIOError:
         pass
     else:
-        raise AssertionError("a turn is nobody else's")
+        raise AssertionError("another descriptor got the lock while AdmissionLock was held")
 fcntl.flock(file, fcntl.LOCK_EX)
 """)
 

@@ -56,7 +56,7 @@ CASES = (
     Case("_by_units", "scatter_elements", (400, 300), (200, 200)),
     Case("copy_data", "scatter_nd", (100_000,), (0, 1)),
     Case("gather_item", "gather_nd", (400, 300), (5000, 1)),
-    Case("gather_units", "gather_elements", (400, 300), (200, 300)),
+    Case("gather_tiles", "gather_elements", (400, 300), (200, 300)),
 )
 ALGORITHM_MODULES = {
     case.algorithm: gathers if case.algorithm.startswith("gather") else scatters for case in CASES

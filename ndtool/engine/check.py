@@ -60,7 +60,9 @@ def locate_bounds_error(plan: Plan, indices: Indices, negatives: bool) -> Ndtool
     count = 0
     for first in range(0, tuples, step):
         n = min(step, tuples - first)
-        tuple_index, component_index, bad_tuples = _kernels.find(addressing, indices, first, n)
+        tuple_index, component_index, bad_tuples = _kernels.locate_out_of_bounds(
+            addressing, indices, first, n
+        )
         if bad_tuples and not count:
             first_tuple, component = tuple_index, component_index
         count += bad_tuples

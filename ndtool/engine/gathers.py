@@ -112,10 +112,10 @@ def gather_panels(
     """Gather along an axis that is not the last; return False if an index is out of bounds."""
     units = bind_tiles(panels)
     threads = limit_threads(threads, units.grid.units * units.unit_bytes)
-    return gather_units(bind_tiles(panels, threads=threads), data, indices, out, threads, progress)
+    return gather_tiles(bind_tiles(panels, threads=threads), data, indices, out, threads, progress)
 
 
-def gather_units(
+def gather_tiles(
     units: Units,
     data: Operand,
     indices: Indices,
@@ -131,7 +131,7 @@ def gather_units(
     options = KernelOptions(threads, len(out) >= tuning.NON_TEMPORAL, buffers)
     for first in range(0, unit_count, step):
         stop = min(unit_count, first + step)
-        if _kernels.gather_units(
+        if _kernels.gather_tiles(
             grid, data.buffer, data.origin, indices, first, stop, out, options
         ):
             return False
@@ -159,7 +159,7 @@ def gather_columns(
         first = block.first_index + block.first_row * panels.index_row_stride
         source = data._replace(origin=data.origin + block.data_offset)
         target = buffer[: block.nbytes]
-        if not gather_units(units, source, indices.since(first), target, threads):
+        if not gather_tiles(units, source, indices.since(first), target, threads):
             return False
         columns.write_rows(block, target, out[first * panels.itemsize :], pitch, threads)
         completed += block.nbytes

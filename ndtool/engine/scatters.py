@@ -226,7 +226,7 @@ def _by_columns(call: ScatterCall, panels: Panels) -> bool:
         for first in range(0, units.grid.units, step):
             stop = min(units.grid.units, first + step)
             grid = units.grid
-            if _kernels.scatter_units(grid, indices, spec, source, buffer, first, stop, options):
+            if _kernels.scatter_tiles(grid, indices, spec, source, buffer, first, stop, options):
                 return False
         offset = block.data_offset + block.first_row * panels.row_stride
         columns.write_rows(block, buffer, call.out[offset:], panels.row_stride, call.threads)
@@ -261,7 +261,7 @@ def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
         result = 0
         for first in range(0, unit_count, step):
             stop = min(unit_count, first + step)
-            result |= _kernels.scatter_units(
+            result |= _kernels.scatter_tiles(
                 grid, call.indices, spec, source, call.out, first, stop, options
             )
             if result & BAD:

@@ -258,9 +258,9 @@ def stored_dtype(dtype: dtypes.Dtype) -> dtypes.Dtype:
 
 def create(target: "Target", metadata: ArrayMetadata) -> "FileSink":
     """Return a sink for a new file of one array, in row-major order."""
-    from ndtool.publish.sinks import FileSink, Frame
+    from ndtool.publish.sinks import Container, FileSink
 
     target.require_replaceable()
     return FileSink(
-        target, metadata, Frame(encode(metadata.dtype, metadata.shape), metadata.nbytes)
+        target, metadata, Container(encode(metadata.dtype, metadata.shape), metadata.nbytes)
     )

@@ -53,7 +53,7 @@ cdef inline Py_ssize_t filter_owned(
 
 
 cdef struct Updates:
-    # the updates of a walk's tuples, and their reduction
+    # the updates of a range of index tuples, and their reduction
     const uint8_t* first      # the update of the walk's first tuple
     Py_ssize_t pitch          # bytes from one update to the next
     int code, op              # arithmetic type, and reduction: 0 copies

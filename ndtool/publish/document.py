@@ -3,7 +3,7 @@
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.publish import sinks
-from ndtool.publish.sinks import FileSink, Frame
+from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target, existing
 from ndtool.rules import dtypes
 from ndtool.storage import locations
@@ -13,7 +13,7 @@ def create(path: str, content: bytes, *, clobber: bool = True, sync: bool = Fals
     """Return a Sink with the content written, ready for `commit`; see `outputs.create`."""
     target, shape = _target(path, clobber, sync), (len(content),)
     metadata = ArrayMetadata(dtypes.from_name("uint8"), shape, "C", shape, {})
-    sink = FileSink(target, metadata, Frame(b"", metadata.nbytes))
+    sink = FileSink(target, metadata, Container(b"", metadata.nbytes))
     try:
         sink.write(0, memoryview(content))
     except BaseException:

@@ -98,7 +98,7 @@ class StreamSink:
             raise failure(exc, self.name, OutputError) from None
 
 
-class Frame:
+class Container:
     """The bytes of a file before and after the array that is written to it.
 
     start: the array's offset. total: bytes of the file. current: the file to be replaced, for
@@ -167,23 +167,23 @@ class FileSink:
     streamed = False
     concurrency = 1
 
-    def __init__(self, target: Target, metadata: ArrayMetadata, frame: Frame) -> None:
-        self.name, self.metadata, self.preserved = target.path, metadata, frame.preserved
-        self._frame, self._is_dry_run = frame, target.is_dry_run
+    def __init__(self, target: Target, metadata: ArrayMetadata, container: Container) -> None:
+        self.name, self.metadata, self.preserved = target.path, metadata, container.preserved
+        self._container, self._is_dry_run = container, target.is_dry_run
         self._view: memoryview | None = None
-        clobber, condition = frame.clobbers or target.clobber, None
-        if frame.current is not None:
-            condition = frame.current.require_unchanged
+        clobber, condition = container.clobbers or target.clobber, None
+        if container.current is not None:
+            condition = container.current.require_unchanged
         elif target.exists and not target.only:
             condition = target.require_replaceable  # it may have become an archive
         with os_errors(self.name, OutputError):
             self._file = target.new_file(
-                clobber, frame.requires_unchanged, condition, frame.never_replaces
+                clobber, container.requires_unchanged, condition, container.never_replaces
             )
             try:
-                reserve(self._file.descriptor, frame.total, self.name)
+                reserve(self._file.descriptor, container.total, self.name)
                 if not target.is_dry_run:
-                    frame.begin(self._file.descriptor)
+                    container.begin(self._file.descriptor)
             except BaseException:
                 self._file.drop()
                 raise
@@ -191,7 +191,7 @@ class FileSink:
     def map(self) -> memoryview | None:
         """Map the data of the file, writable; None if the file system does not support it."""
         if self._view is None:
-            fd, start = self._file.descriptor, self._frame.start
+            fd, start = self._file.descriptor, self._container.start
             try:
                 self._view = map_bytes(fd, start, self.metadata.nbytes, writable=True)
             except OSError as exc:
@@ -206,7 +206,7 @@ class FileSink:
                 f"{len(view)} bytes at offset {start} exceed the array of {self.metadata.nbytes}"
             )
         try:  # `os_errors` would take longer than a small write
-            write_at(self._file.descriptor, self._frame.start + start, view)
+            write_at(self._file.descriptor, self._container.start + start, view)
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
 
@@ -215,23 +215,23 @@ class FileSink:
         if not isinstance(self._file, NewFile):
             return None
         path = self._file.share(cleans=not self._is_dry_run)
-        return SharedOutput(self.name, self.metadata, path, "", self._frame.start)
+        return SharedOutput(self.name, self.metadata, path, "", self._container.start)
 
     def release(self, start: int, nbytes: int) -> None:
         """Start writeback of a byte range and drop it from the page cache."""
-        advise(self._file.descriptor, "DONTNEED", self._frame.start + start, nbytes)
+        advise(self._file.descriptor, "DONTNEED", self._container.start + start, nbytes)
 
     def finish(self) -> Pending:
         self._unmap()
         with os_errors(self.name, OutputError):
-            self._frame.finish(self._file.descriptor, self.name)
+            self._container.finish(self._file.descriptor, self.name)
             self._file.sync()
         return self._file
 
     def abort(self) -> None:
         self._unmap()
         self._file.drop()
-        self._frame.close()
+        self._container.close()
 
     def _unmap(self) -> None:
         if self._view is not None:

@@ -15,7 +15,7 @@ from ndtool.formats.hdf5 import datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
 from ndtool.formats.numpytypes import pad_chunk
 from ndtool.publish.preserved import CurrentFile
-from ndtool.publish.sinks import FileSink, Frame
+from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target
 from ndtool.rules import grid
 from ndtool.storage.descriptors import BLOCK_SIZE, write_at
@@ -33,14 +33,14 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         content = planning.read_content(old_file, target, metadata)
         if planning.layout_of(target, metadata, content.reused) != metadata.layout:
             raise OutputError(f"{printable(target.path)} changed during the run")
-        frame = DatasetFrame(target, metadata, old_file, content)
-        return (FileSink if metadata.layout is None else ChunkSink)(target, metadata, frame)
+        container = DatasetContainer(target, metadata, old_file, content)
+        return (FileSink if metadata.layout is None else ChunkSink)(target, metadata, container)
     except BaseException:
         old_file.close()
         raise
 
 
-class DatasetFrame(Frame):
+class DatasetContainer(Container):
     """The bytes of a file other than the values of the written dataset."""
 
     def __init__(
@@ -167,11 +167,13 @@ class DatasetFrame(Frame):
 class ChunkSink(FileSink):
     """A sink for a chunked dataset, which writes each chunk once, when it is complete."""
 
-    _frame: DatasetFrame
+    _container: DatasetContainer
 
-    def __init__(self, target: Target, metadata: ArrayMetadata, frame: DatasetFrame) -> None:
+    def __init__(
+        self, target: Target, metadata: ArrayMetadata, container: DatasetContainer
+    ) -> None:
         self._partial_blocks = PartialBlocks()
-        super().__init__(target, metadata, frame)
+        super().__init__(target, metadata, container)
 
     def map(self) -> None:
         return None
@@ -196,7 +198,7 @@ class ChunkSink(FileSink):
 
         metadata, sizes = self.metadata, grid.box_shape(box)
         chunk: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
-        origin, dataset = tuple(first for first, _ in box), self._frame.dataset
+        origin, dataset = tuple(first for first, _ in box), self._container.dataset
         with library_errors(self.name, OutputError):
             assert metadata.layout is not None, "a dataset in chunks"
             names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
@@ -207,7 +209,7 @@ class ChunkSink(FileSink):
                 space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
                 space.select_hyperslab(origin, sizes)
                 dataset.write(memory, space, chunk, dataset.get_type())
-        self._frame.raise_error()
+        self._container.raise_error()
 
     def finish(self) -> Any:
         metadata = self.metadata
@@ -215,7 +217,7 @@ class ChunkSink(FileSink):
         return super().finish()
 
     def abort(self) -> None:
-        self._frame.drop()
+        self._container.drop()
         super().abort()
 
 

@@ -12,7 +12,7 @@ from ndtool.formats.npz import directory, writer
 from ndtool.formats.npz.directory import Member
 from ndtool.formats.npz.writer import PreservedMembers
 from ndtool.publish.preserved import CurrentFile
-from ndtool.publish.sinks import FileSink, Frame
+from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ByteRange, File, LocalFile, ProgressCallback, Ranges
@@ -117,8 +117,8 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     archive, preserved = _open_existing(target)
     try:
         header = npy.encode(metadata.dtype, metadata.shape)
-        frame = MemberFrame(name, header, metadata.nbytes, archive, preserved)
-        return FileSink(target, metadata, frame)
+        container = MemberContainer(name, header, metadata.nbytes, archive, preserved)
+        return FileSink(target, metadata, container)
     except BaseException:
         archive.close()
         raise
@@ -141,7 +141,7 @@ def _open_existing(target: Target) -> tuple[CurrentFile, PreservedMembers]:
     return archive, archive.read(parse, writer.NO_MEMBERS, "an archive of the new member")
 
 
-class MemberFrame(Frame):
+class MemberContainer(Container):
     """The bytes of an archive before and after the written member's data."""
 
     def __init__(

@@ -13,7 +13,7 @@ from ndtool.formats.onnx.wire import (
     encode_key,
     encode_varint,
 )
-from ndtool.publish.sinks import FileSink, Frame, convert_stored
+from ndtool.publish.sinks import Container, FileSink, convert_stored
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -82,7 +82,7 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
             f" {MAX_MESSAGE_BYTES}",
             hint="a .npy file has no such limit",
         )
-    return FileSink(target, metadata, TensorFrame(header, metadata))
+    return FileSink(target, metadata, TensorContainer(header, metadata))
 
 
 def _tensor_name(target: Target) -> bytes:
@@ -108,7 +108,7 @@ def encode(code: int, shape: Shape, nbytes: int, name: bytes) -> bytes:
     return head + doc + encode_varint(blanks) + b" " * blanks + raw
 
 
-class TensorFrame(Frame):
+class TensorContainer(Container):
     """The header of a file, whose elements are stored in little-endian order, or packed."""
 
     def __init__(self, header: bytes, metadata: ArrayMetadata) -> None:

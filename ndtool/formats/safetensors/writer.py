@@ -9,7 +9,7 @@ from ndtool.errors import InputError, OutputError, printable
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 from ndtool.publish.preserved import CurrentFile
-from ndtool.publish.sinks import FileSink, Frame, convert_stored
+from ndtool.publish.sinks import Container, FileSink, convert_stored
 from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.local import File
 
@@ -22,13 +22,13 @@ def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
     new = headers.new_tensor(headers.tensor_name(name), dtype, metadata.shape)
     old_file, header = _open_existing(target)
     try:
-        frame = TensorFrame(new, metadata, header, old_file)
-        if frame.data_offset > headers.MAX_HEADER_BYTES:
+        container = TensorContainer(new, metadata, header, old_file)
+        if container.data_offset > headers.MAX_HEADER_BYTES:
             raise OutputError(
-                f"{printable(target.path)}: the header would have {frame.data_offset} bytes:"
+                f"{printable(target.path)}: the header would have {container.data_offset} bytes:"
                 f" valid up to {headers.MAX_HEADER_BYTES}"
             )
-        return FileSink(target, metadata, frame)
+        return FileSink(target, metadata, container)
     except BaseException:
         old_file.close()
         raise
@@ -53,7 +53,7 @@ def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     return tuple(tensor.name for tensor in tensors)
 
 
-class TensorFrame(Frame):
+class TensorContainer(Container):
     """The bytes of a file other than the written tensor: the header and the preserved tensors.
 
     The written elements are stored in little-endian order, or packed.

@@ -136,7 +136,7 @@ class TableBuilder:
         self._partitioning, self._store = partitioning, store
         self._offsets = [_zeros(4)]
         self._offsets[0][2] = partitioning.rows.tuples
-        self._starts: list[dict[int, memoryview]] = []
+        self._child_offsets: list[dict[int, memoryview]] = []
         self._attempts = [memoryview(array("q"))]
 
     def groups(self, depth: int) -> Iterator[Group]:
@@ -161,7 +161,7 @@ class TableBuilder:
     def begin_splits(self, depth: int) -> None:
         """Prepare for the splits of groups at a depth."""
         children = self._partitioning.children
-        self._starts.append(
+        self._child_offsets.append(
             {
                 group.number: _zeros((2 + children(group.number, depth)) * group.blocks)
                 for group in self.groups(depth)
@@ -171,7 +171,7 @@ class TableBuilder:
     def add_split(self, number: int, result: TaskResult) -> None:
         """Add the result of a split."""
         group, block = divmod(number, self._partitioning.blocks)
-        starts = self._starts[-1][group]
+        starts = self._child_offsets[-1][group]
         offsets = memoryview(result.offsets).cast("q")
         blocks = len(starts) // (1 + len(offsets))
         starts[block] = result.attempt
@@ -179,7 +179,7 @@ class TableBuilder:
 
     def write_splits(self) -> None:
         """Write the tables of a depth after all of its blocks are split."""
-        partitioning, depth = self._partitioning, len(self._starts) - 1
+        partitioning, depth = self._partitioning, len(self._child_offsets) - 1
         fan_out, segment_tuples = (
             partitioning.fan_out(depth),
             partitioning.segment_tuples(depth + 1),
@@ -198,14 +198,16 @@ class TableBuilder:
         self._attempts.append(_zeros(segment))
         self._store.write_table(_offsets_table(depth + 1), offsets)
         for group in self.groups(depth):
-            self._store.write_table(_child_offsets_table(group), self._starts[depth][group.number])
+            self._store.write_table(
+                _child_offsets_table(group), self._child_offsets[depth][group.number]
+            )
         if depth and not partitioning.gathers:
             for group in self.groups(depth - 1):
-                self._discard_starts(group)
+                self._discard_child_offsets(group)
 
-    def _discard_starts(self, group: Group) -> None:
-        """Release the starts of a group, which no later task reads."""
-        del self._starts[group.depth][group.number]
+    def _discard_child_offsets(self, group: Group) -> None:
+        """Release the child offsets of a group, which no later task reads."""
+        del self._child_offsets[group.depth][group.number]
         self._store.discard_table(_child_offsets_table(group))
 
     def _first_tuples(self, depth: int, fan_out: int) -> Iterator[int]:
@@ -214,7 +216,7 @@ class TableBuilder:
         for number in range(self._partitioning.groups(depth)):
             group, counts = self.group(depth, number), [0] * fan_out
             if group.tuples:
-                lines = self._starts[depth][number]
+                lines = self._child_offsets[depth][number]
                 sums = [
                     sum(lines[start : start + group.blocks])
                     for start in range(group.blocks, len(lines), group.blocks)
@@ -236,7 +238,7 @@ class TableBuilder:
     def write_block_offsets(self, depth: int) -> None:
         """Write the tables that restore the rows of blocks at a depth."""
         for group in self.groups(depth):
-            starts, blocks = self._starts[depth][group.number], group.blocks
+            starts, blocks = self._child_offsets[depth][group.number], group.blocks
             count = len(starts) // blocks - 2
             line = 1 + count
             table, offsets_in_children = _zeros((1 + blocks) * line), [0] * count
@@ -251,7 +253,7 @@ class TableBuilder:
             table[blocks * line :] = _int64s([0, *offsets_in_children])
             self._store.write_table(Table(_block_offsets_name(group), line), table)
             del starts
-            self._discard_starts(group)
+            self._discard_child_offsets(group)
 
     def discard_block_offsets(self, depth: int) -> None:
         """Release the tables that restored the rows of blocks at a depth."""

@@ -57,11 +57,13 @@ def _find_out_of_bounds(
     """
     addressing, _, entries = bind.bind_check(work.plan, work.inference.row.negatives)
     first, stop = work.partitioning.first_occurrences(block)
-    number, component, count = _kernels.find(addressing, first_occurrences, 0, stop - first)
+    number, component, count = _kernels.locate_out_of_bounds(
+        addressing, first_occurrences, 0, stop - first
+    )
     if count or indices is None:
         value = first_occurrences.value(number * entries + component) if count else 0
         return OutOfBounds(first + number, component, value, count) if count else None
-    number, component, invalid_count = _kernels.find(
+    number, component, invalid_count = _kernels.locate_out_of_bounds(
         addressing, indices, 0, work.partitioning.tuples(block)
     )
     if not invalid_count:
