@@ -342,7 +342,7 @@ def partition(
 ) -> int:
     """Radix-partition tuples [first, first + count) by their row; `a` addresses rows, not bytes.
 
-    The scratch of `into` receives the partitioned groups, followed by a buffer for each thread.
+    The scratch of `partitions` receives the sorted groups, followed by a buffer for each thread.
     """
     cdef Partition p
     cdef Updates updates

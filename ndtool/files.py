@@ -307,8 +307,8 @@ def _run(
     file_arguments = file_names(inputs)
     arguments = {role: file_arguments.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    attribute_values |= {name: keywords.pop(name) for name in COMMON_ATTRIBUTES if name in keywords}
-    attributes = make_attributes(operator, attribute_values.items())
+    common = {name: keywords.pop(name) for name in COMMON_ATTRIBUTES if name in keywords}
+    attributes = make_attributes(operator, (attribute_values | common).items())
     names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
     fields: dict[str, Any] = {"indices": None, **names, **keywords}
     request = Request(operator, output=output, attributes=attributes, **fields)

@@ -225,12 +225,7 @@ def test_a_run_between_files_imports_few_modules(tmp_path):
         modules = imported_modules(name, *inputs, *flags, "-o", tmp_path / "out.npy")
         assert "ndtool._kernels" in modules
         assert not modules & (
-            HEAVY
-            | {
-                "ndtool.cli.commands.commands.styled",
-                "ndtool.analysis.values",
-                "ndtool.analysis.infer",
-            }
+            HEAVY | {"ndtool.cli.styled", "ndtool.analysis.values", "ndtool.analysis.infer"}
         )
 
 

@@ -11,7 +11,7 @@ Strides = tuple[int, ...]
 def contiguous_strides(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:
     """Return the strides of a contiguous array, in C or in Fortran order.
 
-    >>> contiguous((2, 3), 4)
+    >>> contiguous_strides((2, 3), 4)
     (12, 4)
     """
     strides, step = [], itemsize

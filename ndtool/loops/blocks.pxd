@@ -379,7 +379,7 @@ cdef inline uint64_t next_offsets(
     return 0
 
 
-cdef inline uint64_t prefetch_next_offsets(
+cdef inline uint64_t convert_next_offsets(
     Cursor* cursor, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
 ) noexcept nogil:
     """Prefetch indices some distance ahead, then call `next_offsets`."""
@@ -388,14 +388,14 @@ cdef inline uint64_t prefetch_next_offsets(
 
 
 cdef inline void prefetch_next_batch(
-    const Cursor* cursor, const IndexSpace* space, const uint8_t* source, int64_t n_batch,
+    const Cursor* cursor, const IndexSpace* space, const uint8_t* source, int64_t n_next,
     double per_tuple
 ) noexcept nogil:
-    """Prefetch bytes of the next batch: `per_tuple` bytes for each of n tuples."""
-    cdef int64_t converted = space.per_batch - cursor.remaining
+    """Prefetch bytes of the next batch: `per_tuple` bytes for each of its next tuples."""
+    cdef int64_t completed = space.per_batch - cursor.remaining
     if space.fits_in_cache and space.batch_rank:
         source += cursor.base + space.batch_strides[space.batch_rank - 1] + space.lowest
-        prefetch_lines(source + <int64_t> (per_tuple * converted), <int64_t> (per_tuple * n_batch))
+        prefetch_lines(source + <int64_t> (per_tuple * completed), <int64_t> (per_tuple * n_next))
 
 
 cdef inline Py_ssize_t task_column(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:

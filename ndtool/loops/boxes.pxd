@@ -5,7 +5,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ndtool.loops.blocks cimport (
-    BLOCK, DROPPED, MAX_RANK, Cursor, Walk, block_size, prefetch_next_offsets, seek,
+    BLOCK, DROPPED, MAX_RANK, Cursor, Walk, block_size, convert_next_offsets, seek,
 )
 from ndtool.loops.moves cimport copy_bytes
 
@@ -26,7 +26,7 @@ cdef struct Partitioning:
 cdef inline int64_t partition_of(
     const Partitioning* p, int64_t row, int64_t* local_row
 ) noexcept nogil:
-    """Return the partition of a row; `local` receives the row's index in it."""
+    """Return the partition of a row; `local_row` receives the row's index in it."""
     cdef int64_t partition = 0, stride = 1, local_stride = 1, coordinate, begin, step
     cdef int d
     local_row[0] = 0
@@ -64,7 +64,7 @@ cdef inline uint64_t assign_partitions(
     seek(&cursor, walk, 0)
     while t < count:
         take = min(block_size(walk.space), count - t)
-        if prefetch_next_offsets(&cursor, walk, t, take, offsets):
+        if convert_next_offsets(&cursor, walk, t, take, offsets):
             return 1
         for i in range(take):
             if offsets[i] == DROPPED:

@@ -72,7 +72,7 @@ cdef inline bint count_update(counter* count) noexcept nogil:
 
 
 cdef inline bint count_slice(const Counts* c, const uint8_t* slice_address) noexcept nogil:
-    """Count an update of the slice at `at`; return whether it replaces the current value."""
+    """Count an update of the slice at an address; return whether it replaces the current value."""
     cdef int64_t n = slice_index(c, slice_address)
     cdef bint is_first
     if c.count_itemsize == 1:
@@ -93,7 +93,7 @@ cdef struct Occurrence:
 cdef inline Occurrence next_occurrence(
     const Counts* c, const uint8_t* slice_address
 ) noexcept nogil:
-    """Count an update of the slice at `at`, whose count of 8 bytes has a total."""
+    """Count an update of the slice at `slice_address`, whose count of 8 bytes has a total."""
     cdef uint64_t* count = <uint64_t*> c.data + slice_index(c, slice_address)
     cdef Occurrence occurrence
     occurrence.first = <uint32_t> count[0] == 0
@@ -173,7 +173,7 @@ cdef inline void count_rows(
     const Counts* c, const uint8_t* target, const uint8_t* rows, int index_itemsize, Py_ssize_t n,
     uint64_t size
 ) noexcept nogil:
-    """Count n updates by row index from `to` on, of `size` rows; none is dropped or copied."""
+    """Count n updates by row index from `target` on, of `size` rows; none is dropped or copied."""
     cdef int64_t first = slice_index(c, target)
     if c.count_itemsize == 8:
         count_rows_of(<uint64_t*> c.data + first, rows, index_itemsize, n, size)

@@ -4,7 +4,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from ndtool.loops.blocks cimport BLOCK, Cursor, Walk, block_size, prefetch_next_offsets, seek
+from ndtool.loops.blocks cimport BLOCK, Cursor, Walk, block_size, convert_next_offsets, seek
 from ndtool.loops.memory cimport prefetch
 
 cdef enum:
@@ -34,7 +34,7 @@ cdef inline Duplicate first_duplicate(
     seek(&cursor, walk, 0)
     while t < count:
         n = min(block_size(walk.space), count - t)
-        if prefetch_next_offsets(&cursor, walk, t, n, selected_rows):
+        if convert_next_offsets(&cursor, walk, t, n, selected_rows):
             return Duplicate(OUT_OF_BOUNDS_ROW, 0)
         if rows.bits:
             for i in range(n):

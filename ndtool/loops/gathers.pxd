@@ -8,7 +8,7 @@ from libc.string cimport memcpy, memmove
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
     next_batch, next_offsets,
-    offsets_by_mode, prefetch_next_offsets, prefetch_next_batch, resolve_offsets, seek,
+    offsets_by_mode, convert_next_offsets, prefetch_next_batch, resolve_offsets, seek,
 )
 from ndtool.loops.indices cimport ENTRIES, ERROR, UNVECTORIZED, as_int64
 from ndtool.loops.memory cimport (
@@ -79,10 +79,10 @@ cdef inline uint64_t gather_range(
         n = min(step, stop - t)
         if not n_next:
             prefetch_next_batch(&cursor, space, source, n, batch_fraction)
-            if prefetch_next_offsets(&cursor, &g.walk, t, n, offsets):
+            if convert_next_offsets(&cursor, &g.walk, t, n, offsets):
                 return 1
         n_next = 0 if is_predictable else min(step, stop - t - n)
-        if n_next and prefetch_next_offsets(&cursor, &g.walk, t + n, n_next, offsets + n):
+        if n_next and convert_next_offsets(&cursor, &g.walk, t + n, n_next, offsets + n):
             return 1
         if not is_short and not is_staged:
             gather_rows(

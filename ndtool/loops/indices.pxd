@@ -40,7 +40,7 @@ cdef extern from *:
     void read_once "ndtool_read_once"(uint64_t number) noexcept nogil
 
 cdef enum:
-    ENTRIES = 1024    # indices as_int64 at once
+    ENTRIES = 1024    # indices converted to int64 at once
 
 cdef enum:               # an index type, or kind: its itemsize, and these flags
     ITEMSIZE_MASK = 15

@@ -152,15 +152,15 @@ cdef struct Apply:
 
 cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
     """Apply one partition in place, or to a window (a copy in cache), which is written once."""
-    cdef Py_ssize_t size = a.sorted_tuples.width << a.sorted_tuples.shift, cursor = partition * size
-    cdef Py_ssize_t length = min(size, a.length - cursor)
-    cdef uint8_t* window = a.target + cursor
+    cdef Py_ssize_t size = a.sorted_tuples.width << a.sorted_tuples.shift, offset = partition * size
+    cdef Py_ssize_t length = min(size, a.length - offset)
+    cdef uint8_t* window = a.target + offset
     cdef uint8_t* scratch = a.windows + thread * a.scratch
     cdef Updates updates = a.updates, first_pass
     cdef uint64_t nan = 0
     if a.data:
         window = scratch
-        memcpy(window, a.data + cursor, length)
+        memcpy(window, a.data + offset, length)
     updates = window_updates(&a.updates, window, scratch, size)
     if not a.updates.counts.per_window:
         updates.counts.origin = window - (a.first + partition) * size
@@ -171,7 +171,7 @@ cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thre
     apply_groups(a.sorted_tuples, &updates, window, a.first + partition)
     divide_window(&a.updates, &updates, window, length)
     if a.data:
-        write_window(a.target + cursor, window, length, a.non_temporal)
+        write_window(a.target + offset, window, length, a.non_temporal)
     return 0
 
 

@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 from ndtool.loops.blocks cimport (
     BLOCK, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, has_row_indices, next_batch,
     next_offsets,
-    prefetch_next_offsets, seek,
+    convert_next_offsets, seek,
 )
 from ndtool.loops.gathers cimport Gather, stream_full_lines
 from ndtool.loops.indices cimport VALIDATED, read_once, load_row_index
@@ -53,7 +53,7 @@ cdef inline uint64_t ravel_task(const Ravel* ravel, int64_t task) noexcept nogil
     seek(&cursor, &ravel.walk, t)
     while t < stop:
         n = min(step, stop - t)
-        if prefetch_next_offsets(&cursor, &ravel.walk, t, n, rows):
+        if convert_next_offsets(&cursor, &ravel.walk, t, n, rows):
             return 1
         narrow_rows(rows, n, stage, ravel.index_itemsize)
         stream(ravel.target + t * ravel.index_itemsize, stage, n * ravel.index_itemsize)
@@ -75,7 +75,7 @@ cdef inline void narrow_rows "ndtool_narrow_rows"(
 
 
 cdef struct RowBlock:
-    # rows of one batch to gather: of data at `source`, to contiguous memory at `to`
+    # rows of one batch to gather: of data at `source`, to contiguous memory at `target`
     const uint8_t* source
     const uint8_t* indices
     uint8_t* target
@@ -107,7 +107,7 @@ cdef inline uint64_t gather_by_row_task(const Gather* g, int64_t task) noexcept 
         space.span * PREFETCH_INTERVAL // space.per_batch if has_next_batch else 0
     )
     cdef int64_t step = min(BLOCK, SHORT_BLOCK * LINE // g.width)
-    cdef Py_ssize_t copied, pending = 0    # bytes in the stage
+    cdef Py_ssize_t completed, copied, pending = 0    # bytes in the stage
     cdef bint is_uncached
     cdef int64_t offsets[BLOCK]
     cdef Cursor cursor
@@ -122,8 +122,8 @@ cdef inline uint64_t gather_by_row_task(const Gather* g, int64_t task) noexcept 
         rows.n = min(min(step, stop - t), cursor.remaining)
         rows.source = g.source + cursor.base
         rows.indices = g.walk.index + t * g.walk.tuple_bytes
-        copied = space.per_batch - cursor.remaining
-        rows.next_rows = rows.source + space.lowest + copied // PREFETCH_INTERVAL * batch_bytes
+        completed = space.per_batch - cursor.remaining
+        rows.next_rows = rows.source + space.lowest + completed // PREFETCH_INTERVAL * batch_bytes
         if space.batch_rank:
             rows.next_rows += batches * space.batch_strides[space.batch_rank - 1]
         rows.target = target

@@ -8,7 +8,7 @@ from libc.string cimport memcmp, memcpy, memset
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
     has_row_indices,
-    next_batch, prefetch_next_offsets, prefetch_next_batch, seek,
+    next_batch, convert_next_offsets, prefetch_next_batch, seek,
 )
 from ndtool.loops.counts cimport (
     Counts, PartitionedUpdates, Means, Occurrence, add_totals, all_counted, count_address,
@@ -125,13 +125,13 @@ cdef inline void finish_first_pass(Updates* u, uint64_t result) noexcept nogil:
 
 
 cdef inline void divide_window(
-    const Updates* updates, const Updates* window_updates, uint8_t* window, Py_ssize_t nbytes
+    const Updates* updates, const Updates* own_updates, uint8_t* window, Py_ssize_t nbytes
 ) noexcept nogil:
     """Divide the sums of a window by its own counts, if the reduction is a mean."""
     cdef Means m
     if updates.mean_type and updates.counts.per_window:
         m = Means(
-            window_updates.counts, window, nbytes // updates.pitch, 1, updates.mean_type,
+            own_updates.counts, window, nbytes // updates.pitch, 1, updates.mean_type,
             not updates.counts.copies_first_update,
         )
         means_task(&m, 0)
@@ -217,10 +217,10 @@ cdef inline uint64_t scatter_short(
         if applied:
             t += applied
             continue
-        if not n_next and prefetch_next_offsets(&cursor, &walk, t, n, offsets):
+        if not n_next and convert_next_offsets(&cursor, &walk, t, n, offsets):
             return BAD
         n_next = 0 if space.fits_in_cache else min(step, stop - t - n)
-        if n_next and prefetch_next_offsets(&cursor, &walk, t + n, n_next, offsets + n):
+        if n_next and convert_next_offsets(&cursor, &walk, t + n, n_next, offsets + n):
             return BAD
         apply_short(&updates, target, offsets, updates.first + t * width, n, n_next)
         memcpy(offsets, offsets + n, n_next * 8)
@@ -248,7 +248,7 @@ cdef inline uint64_t scatter_rows(
     seek(&cursor, &s.walk, t)
     while n or t < stop:
         n_block = min(block_size(s.walk.space), stop - t)
-        if n_block and prefetch_next_offsets(&cursor, &s.walk, t, n_block, offsets + n):
+        if n_block and convert_next_offsets(&cursor, &s.walk, t, n_block, offsets + n):
             return BAD
         n_next = filter_owned(offsets + n, positions + n, n_block, t, owner, owners)
         apply_rows(
@@ -347,7 +347,7 @@ cdef inline uint64_t apply_batch(
         if applied:
             t += applied
             continue
-        if prefetch_next_offsets(cursor, &walk, t, n_block, offsets):
+        if convert_next_offsets(cursor, &walk, t, n_block, offsets):
             return BAD
         apply_short(&updates, window, offsets, updates.first + t * updates.pitch, n_block, 0)
         t += n_block

@@ -133,13 +133,13 @@ FUNCTION = re.compile(
 OPTIONAL_ANNOTATION = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed.
 SPEED_ONLY = re.compile(
-    r"prefetch|ahead|PREFETCH|SOON|touch|LOCAL_FRACTION|stream|non_temporal|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|limit_threads\("
+    r"prefetch|ahead|PREFETCH|LOCAL_FRACTION|stream|non_temporal|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|limit_threads\("
     r"|CACHE_SIZE|MIN_SORTED|LONG_BATCH|TILE|MAX_PARTITIONS?\b|WRITE_SIZE|WIDE_SLICE|SCRATCH|HUGEPAGE|MADV_FREE"
     r"|by_columns|division|is_reused|last_index|lowest \+=|highest \+="
-    r"|\b(?:work|moved|unit)_bytes =|\bmax_(?:elements|groups) =|strict=|lru_cache|team == 1"
-    r"|is_packing_faster|is_contiguous =|\bmany =|packs_data =|packs_tiles ="
+    r"|\b(?:work|moved|unit)_bytes =|\bmax_(?:elements|groups) =|strict=|lru_cache"
+    r"|is_packing_faster|is_contiguous = panels\.row_stride|packs_data =|packs_tiles ="
     r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
-    r"|fits_in_cache|local_fraction|is_local|n_local|smallest_stride_axis"
+    r"|space\.fits_in_cache|local_fraction|is_local|n_local|smallest_stride_axis"
 )
 # In the kernels, a condition in the line before this text detects only bugs of callers.
 ARGUMENT_CHECK = "raise ValueError"

@@ -191,7 +191,7 @@ class Message(NamedTuple):
 def encode_varint(value: int) -> bytes:
     """Encode a number as a varint.
 
-    >>> varint(300).hex()
+    >>> encode_varint(300).hex()
     'ac02'
     """
     encoded = bytearray()
