@@ -481,9 +481,9 @@ def test_a_descriptor_of_an_open_input_is_recognized(format_writer: FormatWriter
     with closing(locators.open_source("in", Streams(-1))) as opened:
         for name, expected in (("in", True), ("other", False)):
             fd = os.open(name, os.O_RDONLY)
-            assert opened.is_open_as(fd) is expected
+            assert opened.is_same_file(fd) is expected
             os.close(fd)
-        assert not opened.is_open_as(-1)
+        assert not opened.is_same_file(-1)
 
 
 @all_storages

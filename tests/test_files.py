@@ -465,9 +465,9 @@ def test_a_closed_descriptor_is_no_input():
     write_file("x.npy", npy())
     fd = os.open("x.npy", os.O_RDONLY)
     with open_input("x.npy") as source:
-        assert source.is_open_as(fd)
+        assert source.is_same_file(fd)
         os.close(fd)
-        assert not source.is_open_as(fd)
+        assert not source.is_same_file(fd)
 
 
 def test_a_file_that_cannot_be_accessed():

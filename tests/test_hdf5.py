@@ -540,7 +540,7 @@ def test_in_place_and_no_clobber_and_only() -> None:
     ("target", "message"),
     [
         ("x.h5:/g", "x.h5:/g is a group: expected a dataset"),
-        ("x.h5:/b/c", "x.h5:/b is no group"),
+        ("x.h5:/b/c", "x.h5:/b is not a group"),
         ("x.h5:/soft", "x.h5:/soft is a soft or external link"),
         ("x.h5:/soft/a", "x.h5:/soft is a soft or external link"),
         ("x.h5:/", "cannot name a dataset"),

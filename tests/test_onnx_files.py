@@ -617,7 +617,7 @@ def test_external_data_that_change_during_a_run() -> None:
     for path in ("w.bin", "x.pb"):
         with closing(locators.open_source("x.pb", Streams(-1))) as source:
             fd = os.open(path, os.O_RDONLY)
-            assert source.is_open_as(fd)
+            assert source.is_same_file(fd)
             os.close(fd)
             source.require_unchanged()
             os.utime(path, ns=(1, 1))

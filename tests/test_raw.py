@@ -145,6 +145,6 @@ def test_it_is_no_output() -> None:
 
 
 def test_every_extended_type_has_its_size() -> None:
-    for name, size in dtypes.EXTENDED.items():
+    for name, size in dtypes.EXTENSION_DTYPES.items():
         with closing(locators.open_source(f"raw:{name}[3]:dump.bin", Streams(-1))) as source:
             assert (source.metadata.dtype.name, source.metadata.nbytes) == (name, 3 * size)

@@ -158,7 +158,7 @@ def run_on_files(case: Case, methods: list[str], out: str, threads: int) -> byte
 
 def _name(dtype: np.dtype) -> str | None:
     """Return the value of --dtype for types that a file lacks."""
-    return dtype.name if dtype.name in dtypes.EXTENDED else None
+    return dtype.name if dtype.name in dtypes.EXTENSION_DTYPES else None
 
 
 @many

@@ -124,7 +124,7 @@ def test_a_difference_in_what_numpy_cannot_write(tmp_path: Path, dtype: Any) -> 
 
 
 def test_types_of_ml_dtypes() -> None:
-    for name, size in dtypes.EXTENDED.items():
+    for name, size in dtypes.EXTENSION_DTYPES.items():
         if hasattr(ml_dtypes, name):  # an older one lacks some of the types
             array = values.as_array(memoryview(bytes(3 * size)), dtypes.from_name(name), (3,))
             assert array.dtype == np.dtype(getattr(ml_dtypes, name))

@@ -403,7 +403,7 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
                     opened_source.require_unchanged()
             else:
                 opened_source.require_unchanged()
-        assert not opened_source.is_open_as(0)
+        assert not opened_source.is_same_file(0)
 
 
 # Memory

@@ -79,8 +79,8 @@ class Blocks:
         if change := self._storage.describe_change():
             raise OutputError(f"{argument_name(self.name)} {change}")
 
-    def is_open_as(self, fd: int) -> bool:
-        return bool(self._storage.is_open_as(fd))
+    def is_same_file(self, fd: int) -> bool:
+        return bool(self._storage.is_same_file(fd))
 
     def close(self) -> None:
         self._storage.close()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from ndtool.analysis import excerpts, explain, mapping, preview, tuples
-from ndtool.analysis.excerpts import Axes, Excerpt, Focus, all_coordinates
+from ndtool.analysis.excerpts import AxisCoordinates, Excerpt, Focus, all_coordinates
 from ndtool.analysis.explain import Element, Step
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import Tuples
@@ -30,7 +30,7 @@ class Grid(NamedTuple):
     """
 
     shape: Shape
-    axes: Axes
+    axes: AxisCoordinates
     elements: Sequence[NDArray[Any]] | None
 
     @property
@@ -162,20 +162,20 @@ def _complete_excerpt(call: OpenCall) -> Excerpt:
     return Excerpt({**_input_axes(call), "output": output}, explanations)
 
 
-def _input_axes(call: OpenCall) -> dict[str, Axes]:
+def _input_axes(call: OpenCall) -> dict[str, AxisCoordinates]:
     return {
         role: all_coordinates(argument.shape) for role, argument in call.inference.inputs.items()
     }
 
 
-def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
+def _grid(call: OpenCall, role: str, axes: AxisCoordinates) -> Grid:
     source, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
     has_values = not isinstance(source, TypeSource)
     positions = list(product(*axes))
     return Grid(shape, axes, preview.elements_at(source, dtype, positions) if has_values else None)
 
 
-def _output_grid(shape: Shape, axes: Axes, explanations: list[Element]) -> Grid:
+def _output_grid(shape: Shape, axes: AxisCoordinates, explanations: list[Element]) -> Grid:
     element_values = [element.value for element in explanations if element.value is not None]
     return Grid(shape, axes, element_values if len(element_values) == len(explanations) else None)
 

@@ -25,7 +25,7 @@ _MAX_UPDATE_BYTES = 1 << 28  # bytes of updates that a drawing may read complete
 _MAX_CENTERS = 3  # elements in focus that one excerpt shows
 _MAX_SLICE = 4  # drawn elements of a slice, if there is no output
 
-Axes = tuple[Sequence[int], ...]
+AxisCoordinates = tuple[Sequence[int], ...]
 
 
 class Window(NamedTuple):
@@ -59,11 +59,11 @@ class Focus(NamedTuple):
 class Excerpt(NamedTuple):
     """The coordinates of each array's excerpt, and explanations of the output's elements."""
 
-    axes: dict[str, Axes]
+    axes: dict[str, AxisCoordinates]
     explanations: list[Element]
 
 
-def all_coordinates(shape: Shape) -> Axes:
+def all_coordinates(shape: Shape) -> AxisCoordinates:
     """Return all coordinates of each axis of an array."""
     return tuple(map(range, shape))
 
@@ -132,7 +132,9 @@ def _first_target(call: Tuples) -> Position | None:
     return None
 
 
-def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -> Axes | None:
+def _output_axes(
+    shape: Shape, centers: list[Position], window: Window | None
+) -> AxisCoordinates | None:
     """Return the coordinates of an excerpt of the output; None if it has too many elements.
 
     Without a window, these are all coordinates.
@@ -143,7 +145,7 @@ def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -
     return axes if prod(map(len, axes)) <= MAX_ELEMENTS else None
 
 
-def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
+def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> AxisCoordinates:
     """Return the coordinates of elements and of their neighbours in a window."""
     distances = ([0] * len(shape) + [window.rows, window.columns])[2:]
     return tuple(
@@ -169,8 +171,11 @@ def _shorten(element: Element, edge_updates: int) -> Element:
 
 
 def _linked_axes(
-    call: OpenCall, output: Axes, explanations: list[Element], origins: Sequence[Position]
-) -> dict[str, Axes]:
+    call: OpenCall,
+    output: AxisCoordinates,
+    explanations: list[Element],
+    origins: Sequence[Position],
+) -> dict[str, AxisCoordinates]:
     """Return the coordinates of all arrays that explanations of the output refer to."""
     steps = [step for element in explanations for step in element.steps]
     positions = [step.indices for step in steps if step.indices is not None]
@@ -182,14 +187,16 @@ def _linked_axes(
     return {**axes, "output": output}
 
 
-def _role_axes(call: OpenCall, role: str, steps: list[Step], origins: Sequence[Position]) -> Axes:
+def _role_axes(
+    call: OpenCall, role: str, steps: list[Step], origins: Sequence[Position]
+) -> AxisCoordinates:
     shape = call.inference.inputs[role].shape
     return _covering_axes(
         shape, [*(step.position for step in steps if step.role == role), *origins]
     )
 
 
-def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
+def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> AxisCoordinates:
     """Return the coordinates in indices of index tuples, with all of their components."""
     components = plan.indices[len(plan.positions) :]
     if prod(plan.indices) <= _MAX_COMPLETE >= prod(plan.positions):
@@ -197,7 +204,7 @@ def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
     return (*_covering_axes(plan.positions, tuple_positions), *all_coordinates(components))
 
 
-def _covering_axes(shape: Shape, positions: Sequence[Position]) -> Axes:
+def _covering_axes(shape: Shape, positions: Sequence[Position]) -> AxisCoordinates:
     """Return coordinates that cover all positions; without positions, those of first elements."""
     if prod(shape) <= _MAX_COMPLETE:
         return all_coordinates(shape)
@@ -206,7 +213,7 @@ def _covering_axes(shape: Shape, positions: Sequence[Position]) -> Axes:
     return tuple(sorted(set(coordinates)) for coordinates in zip(*positions, strict=True))
 
 
-def axes_around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
+def axes_around_index(call: OpenCall, error: BoundsError) -> dict[str, AxisCoordinates] | None:
     """Return coordinates of each array around an index out of bounds; None if they are too many."""
     plan, indices = call.inference.plan, tuples.load_tuples(call)
     for window in _WINDOWS:

@@ -81,7 +81,7 @@ def _read_array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any
     try:
         metadata = source.metadata
         dtype = metadata.dtype
-        if dtype.kind == "V" and declared.dtype in dtypes.EXTENDED:
+        if dtype.kind == "V" and declared.dtype in dtypes.EXTENSION_DTYPES:
             dtype = dtypes.view_as(dtype, declared.dtype)
         actual = DeclaredType("string" if dtype.kind in "US" else dtype.name, metadata.shape)
         _require_declared_type(argument, actual, name, declared)

@@ -50,7 +50,7 @@ class TypeSource:
     def fingerprint(self) -> None:
         """Return None: a type has no fingerprint."""
 
-    def is_open_as(self, fd: int) -> bool:
+    def is_same_file(self, fd: int) -> bool:
         """Return False: a type is no file."""
         return False
 

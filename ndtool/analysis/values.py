@@ -10,7 +10,7 @@ from numpy.lib.format import descr_to_dtype
 from numpy.typing import NDArray
 
 from ndtool.errors import UsageError, printable
-from ndtool.rules.dtypes import EXTENDED, Dtype
+from ndtool.rules.dtypes import EXTENSION_DTYPES, Dtype
 from ndtool.rules.plans import Shape
 
 EDGE_ITEMS = 3  # elements shown at each end of a long axis
@@ -25,7 +25,7 @@ def as_array(buffer: memoryview, dtype: Dtype, shape: Shape, fortran: bool = Fal
 
 
 def _numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
-    if dtype.name not in EXTENDED:
+    if dtype.name not in EXTENSION_DTYPES:
         try:
             numpy_dtype: np.dtype[Any] = descr_to_dtype(dtype.descr)
         except TypeError:  # the size of long double depends on the machine

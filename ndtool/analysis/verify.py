@@ -230,7 +230,7 @@ def compare(
         plan = shapes.infer(request.operator, sizes, attributes)[1]
         reduction_options, wrong_indices = (
             ReductionOptions.from_attributes(attributes),
-            comparison_pass.wrong_indices,
+            comparison_pass.indices_to_diagnose,
         )
         index_options = IndexOptions(attributes.out_of_bounds, attributes.pad, attributes.negatives)
         element_diagnosis = diagnosis.diagnose(
@@ -324,7 +324,7 @@ class _ComparisonPass:
         self._worst_indices, self._worst_ulps = indices[order], ulps[order]
 
     @property
-    def wrong_indices(self) -> NDArray[np.int64]:
+    def indices_to_diagnose(self) -> NDArray[np.int64]:
         """The linear indices of the elements to diagnose, which may be within the limit."""
         return self._worst_indices
 

@@ -207,7 +207,7 @@ class Source(Protocol):
     def fingerprint(self) -> Fingerprint:
         """Return a fingerprint of its bytes that is comparable between runs, or None."""
 
-    def is_open_as(self, fd: int) -> bool:
+    def is_same_file(self, fd: int) -> bool:
         """Return whether a descriptor is open on the same file."""
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class Storage(Protocol):
 
     def describe_change(self) -> str: ...
     def fingerprint(self) -> Fingerprint: ...
-    def is_open_as(self, fd: int) -> bool: ...
+    def is_same_file(self, fd: int) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -239,8 +239,8 @@ class StoredSource:
     def fingerprint(self) -> Fingerprint:
         return None if self._storage is None else self._storage.fingerprint()
 
-    def is_open_as(self, fd: int) -> bool:
-        return self._storage is not None and self._storage.is_open_as(fd)
+    def is_same_file(self, fd: int) -> bool:
+        return self._storage is not None and self._storage.is_same_file(fd)
 
     def close(self) -> None:
         if self._storage is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndtool.cli import helppages, options, variables
-from ndtool.cli.console import is_open_as, write_stdout
+from ndtool.cli.console import is_same_file, write_stdout
 from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
@@ -265,7 +265,7 @@ def _is_stdout(output: str) -> bool:
     from ndtool.formats import locators
 
     try:
-        return is_open_as(locators.parse(output).path, 1)
+        return is_same_file(locators.parse(output).path, 1)
     except NdtoolError:
         return False
 

@@ -184,9 +184,9 @@ def spec_names(typed: str) -> list[CompletionItem]:
 
 def void_types(typed: str) -> list[CompletionItem]:
     """Complete an element type that .npy stores as void."""
-    from ndtool.rules.dtypes import EXTENDED
+    from ndtool.rules.dtypes import EXTENSION_DTYPES
 
-    return [CompletionItem(name) for name in EXTENDED if name.startswith(typed)]
+    return [CompletionItem(name) for name in EXTENSION_DTYPES if name.startswith(typed)]
 
 
 def engine_names(typed: str) -> list[CompletionItem]:

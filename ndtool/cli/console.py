@@ -52,7 +52,7 @@ def _encode(text: str | bytes, stream: TextIO | None) -> bytes:
     return text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
 
 
-def is_open_as(path: str, fd: int) -> bool:
+def is_same_file(path: str, fd: int) -> bool:
     """Return whether a path refers to the file of an open descriptor."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))

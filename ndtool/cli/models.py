@@ -119,7 +119,7 @@ def _explain_command(model_node: ModelNode) -> list[str]:
         if name in attributes
     ]
     dtype = next(iter(model_node.inputs.values()))[1].dtype
-    if dtype in dtypes.EXTENDED:
+    if dtype in dtypes.EXTENSION_DTYPES:
         options_text.append(f"--dtype {dtype}")
     files = [
         shlex.quote(model_node.saved[role]) for role in operator.inputs if role in model_node.saved

@@ -50,7 +50,11 @@ def _parse(argument: str) -> tuple[ArrayMetadata, bytes]:
             f"{printable(argument)}: {printable(value)} is not a number such as -1 or nan"
         )
     try:
-        if kind != "full" and dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENDED:
+        if (
+            kind != "full"
+            and dtype.kind not in "biufc"
+            and dtype.name not in dtypes.EXTENSION_DTYPES
+        ):
             raise DtypeError(f"{kind} of {dtype.name}: expected a numeric type")
         element = filling.encode(value, dtype)
     except DtypeError as exc:

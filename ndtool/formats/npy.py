@@ -253,7 +253,7 @@ def open_source(storage: "LocalFile", name: str, path: str, member: str | None) 
 
 def stored_dtype(dtype: dtypes.Dtype) -> dtypes.Dtype:
     """Return the element type as stored: void if NumPy lacks the type."""
-    return dtypes.from_code(dtype.descr) if dtype.name in dtypes.EXTENDED else dtype
+    return dtypes.from_code(dtype.descr) if dtype.name in dtypes.EXTENSION_DTYPES else dtype
 
 
 def create(target: "Target", metadata: ArrayMetadata) -> "FileSink":

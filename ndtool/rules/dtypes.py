@@ -18,7 +18,7 @@ ARITHMETIC = (
 # Element types of indices.
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 # ml_dtypes' types, with their sizes in bytes. NumPy has no codes for them; .npy stores void.
-EXTENDED = {"bfloat16": 2} | dict.fromkeys((
+EXTENSION_DTYPES = {"bfloat16": 2} | dict.fromkeys((
     "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
     "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "float6_e2m3fn",
     "float6_e3m2fn", "int1", "int2", "int4", "uint1", "uint2", "uint4",
@@ -234,8 +234,8 @@ def _field_name(name: Any, used_names: set[str]) -> Any:
 
 def from_name(name: str) -> Dtype:
     """Return the type of a name such as "float32", "bfloat16" or a code such as "U5"."""
-    if name in EXTENDED:
-        return _void_type(name, EXTENDED[name])
+    if name in EXTENSION_DTYPES:
+        return _void_type(name, EXTENSION_DTYPES[name])
     if name in _CODES:
         return from_code(NATIVE + _CODES[name])
     for kind, prefix in (("m", "timedelta64"), ("M", "datetime64")):
@@ -256,7 +256,7 @@ def require_one_of(dtype: Dtype, names: Iterable[str], owner: str) -> None:
     """Raise DtypeError unless `names`, the types that a file `owner` can store, has `dtype`."""
     names = list(names)
     if dtype.name not in names:
-        void = dtype.kind == "V" and dtype.name not in (*EXTENDED, "struct")
+        void = dtype.kind == "V" and dtype.name not in (*EXTENSION_DTYPES, "struct")
         raise DtypeError(
             f"{owner} cannot hold {dtype.name}: valid {', '.join(names)}",
             hint="--dtype sets the type of elements that are stored as void" if void else "",

@@ -322,7 +322,7 @@ def is_same_type(a: Dtype, b: Dtype) -> bool:
 
 def _undefined_reduction_error(data: Dtype, reduction: str) -> DtypeError:
     allowed = ", ".join(reductions.names_for(data))
-    is_void = data.name == f"V{dtypes.EXTENDED['bfloat16']}"
+    is_void = data.name == f"V{dtypes.EXTENSION_DTYPES['bfloat16']}"
     return DtypeError(
         f"reduction {reduction} is not defined for data of {data.name}: only {allowed}",
         hint="a bfloat16 array is stored as V2: read it with --dtype bfloat16" if is_void else "",

@@ -70,7 +70,7 @@ class OpenCall:
             source = open_sources.get(role)
             source = source or locators.open_role(role, argument, streams, self._data_dtype)
             self.sources[role] = source
-            if self.request.output == "-" and source.is_open_as(1):
+            if self.request.output == "-" and source.is_same_file(1):
                 raise OutputError(
                     f"standard output is redirected to {argument_name(argument)}, which is an input"
                 )

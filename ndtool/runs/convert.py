@@ -54,7 +54,7 @@ class Conversion:
         self.started = time.perf_counter()
         self.source: Source = open_source or locators.open_source(request.source, Streams())
         try:
-            if request.output == "-" and self.source.is_open_as(1):
+            if request.output == "-" and self.source.is_same_file(1):
                 message = f"standard output is redirected to {argument_name(request.source)}"
                 raise OutputError(f"{message}, which is the input")
             metadata = self.source.metadata

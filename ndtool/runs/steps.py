@@ -91,7 +91,7 @@ def resolve_output(call: OpenCall) -> Output | None:
     request, data = call.request, call.sources["data"].metadata
     if request.output is None:
         return None
-    as_void = data.dtype.name not in dtypes.EXTENDED  # data are stored as void, despite --dtype
+    as_void = data.dtype.name not in dtypes.EXTENSION_DTYPES  # despite --dtype
     encoding = Encoding(request.chunks, request.shards, request.codec, data.layout, as_void)
     return outputs.resolve(
         request.output, call.metadata, clobber=request.clobber, sync=request.sync,

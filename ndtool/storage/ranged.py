@@ -181,7 +181,7 @@ class RemoteFile:
         etag, modified, size = self.version
         return [etag or modified, size] if etag or modified else None
 
-    def is_open_as(self, fd: int) -> bool:
+    def is_same_file(self, fd: int) -> bool:
         """Return False: no descriptor refers to a remote object."""
         return False
 

@@ -18,7 +18,7 @@ from ndtool.analysis import drawing, excerpts, preview, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli import explanations, figures, pictures, records
-from ndtool.cli.console import is_open_as
+from ndtool.cli.console import is_same_file
 from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import scrollable_box, section
 from ndtool.cli.html.grids import ActualElements, ElementLocation, Grids
@@ -219,7 +219,7 @@ def require_distinct_file(option: str, path: str, *others: str | None) -> None:
                 " file"
             )
     for fd, stream in enumerate(("standard input", "standard output")):
-        if stat.S_ISREG(_mode(path)) and is_open_as(path, fd):
+        if stat.S_ISREG(_mode(path)) and is_same_file(path, fd):
             raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
 
 

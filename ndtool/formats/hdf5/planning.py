@@ -95,7 +95,7 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
         label = printable(hierarchy.label(path, prefix or "/"))
         if not isinstance(node, h5g.GroupID):
             raise OutputError(
-                f"{label} is no group: expected one that can have {printable(component)}"
+                f"{label} is not a group: {printable(component)} cannot be created in it"
             )
         raw, prefix = hierarchy.encode_name(component), f"{prefix}/{component}"
         label = printable(hierarchy.label(path, prefix))

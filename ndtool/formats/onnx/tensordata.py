@@ -38,8 +38,8 @@ class CombinedStorage:
         entries = [file.fingerprint() for file in self._files]
         return None if None in entries else entries
 
-    def is_open_as(self, fd: int) -> bool:
-        return any(file.is_open_as(fd) for file in self._files)
+    def is_same_file(self, fd: int) -> bool:
+        return any(file.is_same_file(fd) for file in self._files)
 
     def close(self) -> None:
         for file in self._files:

@@ -152,4 +152,4 @@ def _open_text(storage: File, label: str) -> Read:
 def _suffix(path: str) -> str:
     name = path.partition("?")[0] if locations.is_url(path) else path
     suffix = os.path.splitext(name)[1]
-    return suffix if suffix in (*_JSON, *rows.DELIMITERS, ".txt") else ""
+    return suffix if suffix in (*_JSON, *rows.DELIMITERS_BY_SUFFIX, ".txt") else ""

@@ -49,7 +49,7 @@ class Values:
         self._spool = Spool(options.directory)
         self._has_negative = self._needs_uint64 = False
         dtype = self._dtype
-        if dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENDED:
+        if dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENSION_DTYPES:
             raise DtypeError(
                 f"{printable(label)}: a text file has numbers: they cannot be {dtype.name}"
             )

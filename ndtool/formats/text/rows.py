@@ -12,8 +12,8 @@ from ndtool.formats import members
 from ndtool.formats.text import fastparser, lines
 from ndtool.formats.text.numbers import Values, is_number
 
-DELIMITERS = {".csv": ",;", ".tsv": "\t"}
-_DELIMITERS = ",;\t"  # of text without a suffix of DELIMITERS, if any is in its first row
+DELIMITERS_BY_SUFFIX = {".csv": ",;", ".tsv": "\t"}
+_DEFAULT_DELIMITERS = ",;\t"  # of text without a suffix of DELIMITERS, if any is in its first row
 _BLANKS = re.compile(r"[ \t]+")
 _NUMBER_START = re.compile(r"[+-]?\.?[0-9]")
 MIN_ARROW_BLOCKS = 8  # number of blocks of a file for which the import of pyarrow is worthwhile
@@ -90,12 +90,12 @@ def parse_first_row(
                         f"{line[0]} at its beginning: JSON is read from .json and .jsonl files"
                     )
                 _refuse(label, f"line {line_number} has {problem}")
-            delimiters = DELIMITERS.get(suffix, _DELIMITERS)
+            delimiters = DELIMITERS_BY_SUFFIX.get(suffix, _DEFAULT_DELIMITERS)
             unquoted = re.sub('"[^"]*"', "", line)
             delimiter = next(
                 (candidate for candidate in delimiters if candidate in unquoted), delimiters[0]
             )
-            if suffix not in DELIMITERS and delimiter not in unquoted:
+            if suffix not in DELIMITERS_BY_SUFFIX and delimiter not in unquoted:
                 delimiter = " "
             fields = _split_fields(line, delimiter, line_number, label)
             names = tuple(field.strip(" \t") for field in fields)

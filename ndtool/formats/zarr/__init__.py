@@ -161,7 +161,7 @@ class ZarrSource:
         with store.convert_errors(self.name):
             return self._storage.fingerprint(self._node)
 
-    def is_open_as(self, fd: int) -> bool:
+    def is_same_file(self, fd: int) -> bool:
         return False
 
     def close(self) -> None:

@@ -141,7 +141,7 @@ def reread_bytes(
                 rows.period * rows.repeats == rows.tuples
             ):  # one group: a period is read once a block
                 read = ends * min(partitioning.block_tuples, rows.period) + min(
-                    partitioning.tuples(ends), rows.period
+                    partitioning.tuple_count(ends), rows.period
                 )
             reread += (
                 read + 2 * partitioning.blocks * (unit - 1)

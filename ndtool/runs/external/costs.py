@@ -45,7 +45,7 @@ class StoredArray(NamedTuple):
         return 0 if self.is_constant else self.metadata.nbytes
 
     @property
-    def files(self) -> int:
+    def object_count(self) -> int:
         """The number of objects of a chunked array."""
         return grid.count_blocks(self.metadata.shape, self.metadata.file_shape)
 
@@ -62,7 +62,7 @@ class StoredArray(NamedTuple):
         per_chunk = -(-chunk_nbytes // http.MAX_REQUEST) + is_sharded
         reread = self._reread_chunks(partitioning, chunks)
         # At the end, each process checks whether the chunks that it read have changed.
-        head = self.files + min(reread, self.files * (partitioning.workers - 1))
+        head = self.object_count + min(reread, self.object_count * (partitioning.workers - 1))
         return Counter(get=(chunks + reread) * per_chunk, head=head * (1 + is_sharded))
 
     @property
@@ -90,7 +90,7 @@ class StoredArray(NamedTuple):
         if not self.is_remote:
             return Counter()
         if self.metadata.is_chunked:
-            return Counter(put=self.files)
+            return Counter(put=self.object_count)
         upload_parts = -(-self.metadata.nbytes // upload.MIN_PART)
         return Counter(put=upload_parts + 2 if upload_parts > 1 else 1)
 
@@ -166,7 +166,7 @@ class CostModel(NamedTuple):
                 and self.has_shared_spill
                 and (role != "data" or self.partitioning.gathers)
             ):
-                requests["list"] += -(-array.files // LIST_PAGE)  # to fingerprint it
+                requests["list"] += -(-array.object_count // LIST_PAGE)  # to fingerprint it
         if self.output.is_remote:
             requests += OUTPUT_REQUESTS + Counter(
                 {kind: n * processes for kind, n in WRITER_REQUESTS.items()}

@@ -251,14 +251,16 @@ class Partitioning(NamedTuple):
         )
         return self._replace(range_tuples=range_tuples if range_tuples < self.rows.tuples else 0)
 
-    def tuples(self, block: int) -> int:
+    def tuple_count(self, block: int) -> int:
         """Return the number of tuples of a block of all tuples."""
         return min(self.block_tuples, self.rows.tuples - block * self.block_tuples)
 
     def first_occurrences(self, block: int) -> tuple[int, int]:
         """Return the range of stored tuples that occur in a block for the first time."""
         first = block * self.block_tuples
-        return self.rows.count_stored(first), self.rows.count_stored(first + self.tuples(block))
+        return self.rows.count_stored(first), self.rows.count_stored(
+            first + self.tuple_count(block)
+        )
 
     def box(self, number: int, depth: int | None = None) -> Box:
         """Return the start and stop of a group along each axis; depth: None for a partition."""

@@ -204,7 +204,7 @@ def _apply(
 
 def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
     """Apply the combined updates of all ranges of a partition, each as updates of one large row."""
-    partitioning, first_row = work.partitioning, memoryview(bytes(8))
+    partitioning, zero_index = work.partitioning, memoryview(bytes(8))
     count = -(-group.tuples // partitioning.range_tuples)
     slice_bytes = partitioning.block_tuples * partitioning.rows.width
     for range_number, attempt in enumerate(work.tables.attempts(group, count)):
@@ -216,7 +216,7 @@ def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
             with work.arena() as allocate:
                 updates = allocate(len(rows))
                 work.store.read(segment, first, updates)
-                _scatter(work, first_row, 1, updates, rows, len(rows), None)
+                _scatter(work, zero_index, 1, updates, rows, len(rows), None)
 
 
 def _scatter(

@@ -64,7 +64,7 @@ def _find_out_of_bounds(
         value = first_occurrences.value(number * entries + component) if count else 0
         return OutOfBounds(first + number, component, value, count) if count else None
     number, component, invalid_count = _kernels.locate_out_of_bounds(
-        addressing, indices, 0, work.partitioning.tuples(block)
+        addressing, indices, 0, work.partitioning.tuple_count(block)
     )
     if not invalid_count:
         return None

@@ -69,7 +69,7 @@ class Work:
     def indices(self, block: int, allocate: Allocate) -> Indices:
         """Return the indices of a block."""
         rows, first = self.partitioning.rows, block * self.partitioning.block_tuples
-        n = self.partitioning.tuples(block)
+        n = self.partitioning.tuple_count(block)
         buffer = allocate(n * rows.tuple_bytes)
         if rows.repeats > 1:
             read_repeated(self._indices, first, buffer, rows.period, rows.repeats)
