@@ -118,7 +118,7 @@ def check(case: Case, found: Stats) -> None:
     runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in valid_tuples]
     assert found.sorted == (runs == sorted(runs))
     counts = Counter(runs)
-    assert found.runs == sizes
+    assert found.slice_grid == sizes
     assert found.distinct == len(counts)
     frequent_rows = sorted((-times, run) for run, times in counts.items() if times > 1)
     assert found.duplicated == len(frequent_rows)
@@ -140,7 +140,7 @@ def check_data_statistics(case: Case, found: Stats, counts: Counter[tuple[int, .
     data = case.arrays[0]
     touched, numbers = np.zeros(data.shape, bool), Counter[int]()
     for run, times in counts.items():
-        numbers[int(np.ravel_multi_index(run, found.runs)) if run else 0] += times
+        numbers[int(np.ravel_multi_index(run, found.slice_grid)) if run else 0] += times
         if case.operator in ("gather", "scatter"):
             axis, b = plain_axes(case)
             touched[(*run[:b], *(slice(None),) * (axis - b), *run[b:])] = True
@@ -153,8 +153,8 @@ def check_data_statistics(case: Case, found: Stats, counts: Counter[tuple[int, .
         assert found.pages_touched == padded.any(axis=1).sum()
     assert sum(found.histogram) == sum(counts.values())
     for part, times in enumerate(found.histogram):
-        first = part * found.width
-        assert times == sum(numbers[n] for n in range(first, first + found.width))
+        first = part * found.bin_width
+        assert times == sum(numbers[n] for n in range(first, first + found.bin_width))
     assert len(found.histogram) <= stats.TEXT_BINS
 
 

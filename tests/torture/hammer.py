@@ -327,10 +327,10 @@ def check_urls(count: int, rng: random.Random) -> Report:
             url = URL_TEMPLATES[i % len(URL_TEMPLATES)].format(base=base).replace("://", login)
             url += f"?token={quote(query, safe='')}" if rng.random() < 0.8 else ""
             web.objects["/away.npy"] = webserver.Object(b"", moved=url.replace("/away", "/none"))
-            secret_forms = {
-                form for secret in (user, password, query) for form in secrets.secret_forms(secret)
+            secret_encodings = {
+                form for secret in (user, password, query) for form in secrets.secret_encodings(secret)
             }
-            secret_forms |= {
+            secret_encodings |= {
                 fragment
                 for secret in (user, password, query)
                 for fragment in (secret[:8], secret[-6:])
@@ -340,7 +340,7 @@ def check_urls(count: int, rng: random.Random) -> Report:
             for case, (status, text) in zip(cases, results, strict=True):
                 report["calls"] += 1
                 report["statuses"][status] += 1
-                if status == 1 or any(form in text for form in secret_forms):
+                if status == 1 or any(form in text for form in secret_encodings):
                     report["failures"].append([case, status, text[-600:]])
     return report
 
