@@ -328,7 +328,9 @@ def check_urls(count: int, rng: random.Random) -> Report:
             url += f"?token={quote(query, safe='')}" if rng.random() < 0.8 else ""
             web.objects["/away.npy"] = webserver.Object(b"", moved=url.replace("/away", "/none"))
             secret_encodings = {
-                form for secret in (user, password, query) for form in secrets.secret_encodings(secret)
+                form
+                for secret in (user, password, query)
+                for form in secrets.secret_encodings(secret)
             }
             secret_encodings |= {
                 fragment
