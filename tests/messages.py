@@ -1,4 +1,4 @@
-"""Protocol buffers built from bytes, including those that ONNX's library refuses to write."""
+"""Protocol buffers built from bytes, including messages that ONNX's library refuses to write."""
 
 from collections.abc import Iterable
 from typing import Any

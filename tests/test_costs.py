@@ -1,4 +1,4 @@
-"""The requests of a plan, compared with those that a store counts."""
+"""The requests of a plan, compared with the requests that a store counts."""
 
 import re
 from collections import Counter
@@ -64,7 +64,7 @@ def write_stores(s3: Bucket) -> None:
 
 
 def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
-    """Return the requests or bytes of tasks, without those that open and close a run."""
+    """Return the requests or bytes of tasks, without the ones to open and close a run."""
     names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|blocks|offsets|attempts).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in counts.items():

@@ -227,15 +227,8 @@ def save_wrong_output(workdir: Path) -> Request:
 
 
 COMMAND = (
-    "verify",
-    "scatter-nd",
-    "data.npy",
-    "idx.npy",
-    "upd.npy",
-    "out.npy",
-    "--reduction",
-    "add",
-)
+    "verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--reduction", "add",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

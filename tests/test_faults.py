@@ -879,7 +879,7 @@ def test_any_other_fatal_signal_leaves_no_file(
     assert sorted(p.name for p in workdir.iterdir()) == before
 
 
-@pytest.mark.slow("ignored signals, and those that end no process, do not affect a run")
+@pytest.mark.slow("ignored signals, and signals that end no process, do not affect a run")
 @linux
 def test_ignored_and_harmless_signals_end_no_run(long_run: tuple[str, ...], workdir: Path) -> None:
     def ignore() -> None:

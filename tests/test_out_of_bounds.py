@@ -408,15 +408,8 @@ def test_verify_supports_the_modes(workdir: Path) -> None:
     save(data=COUNTING, idx=indices, upd=updates)
     save(out=ndtool.scatter_nd(COUNTING, indices, updates, "add", out_of_bounds="drop"))
     arguments = (
-        "verify",
-        "scatter-nd",
-        "data.npy",
-        "idx.npy",
-        "upd.npy",
-        "out.npy",
-        "--reduction",
-        "add",
-    )
+        "verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--reduction", "add",
+    )  # fmt: skip
     assert command(*arguments, "--out-of-bounds", "drop").status == 0
     assert command(*arguments, "--out-of-bounds", "clip").status == 8
     assert command(*arguments).status == 5

@@ -179,7 +179,7 @@ def test_a_pipe_that_may_not_be_read() -> None:
 
 
 @pytest.mark.parametrize("command", ["gather-nd", "inspect"])
-@pytest.mark.parametrize("situation", ["nobody writes", "nothing is written"])
+@pytest.mark.parametrize("situation", ["no writer", "silent writer"])
 def test_ctrl_c_ends_the_wait_for_a_pipe(command: str, situation: str) -> None:
     arguments = ("fifo", "idx.npy", "-o", "out.npy") if command == "gather-nd" else ("fifo",)
     process = subprocess.Popen(
@@ -188,10 +188,10 @@ def test_ctrl_c_ends_the_wait_for_a_pipe(command: str, situation: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    wait_channels = ("fifo", "partner") if situation == "nobody writes" else ("pipe_read", "poll")
+    wait_channels = ("fifo", "partner") if situation == "no writer" else ("pipe_read", "poll")
     write_fd = -1
     try:
-        if situation == "nothing is written":
+        if situation == "silent writer":
             write_fd = os.open("fifo", os.O_WRONLY)  # blocks until the reader exits
         while not any(
             channel in Path(f"/proc/{process.pid}/wchan").read_text() for channel in wait_channels

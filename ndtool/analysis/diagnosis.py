@@ -29,9 +29,9 @@ _MAX_UPDATES = 1 << 18  # updates of these elements in memory
 class Diagnosis(NamedTuple):
     """The diagnosis of examined elements, as counts.
 
-    lost: those that lack one update. doubled: those that have one twice. compared_otherwise: those
-    that are a max or min by other rules for NaN and signed zeros. cause: the options that give all
-    examined elements, None if unknown.
+    lost: elements without one of their updates. doubled: elements with one update applied twice.
+    compared_otherwise: elements that are a max or min by other rules for NaN and signed zeros.
+    cause: the options that give all examined elements, None if unknown.
     """
 
     examined: int = 0

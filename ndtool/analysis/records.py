@@ -34,7 +34,7 @@ def has_plain_indices(plan: Plan) -> bool:
 
 
 def attributes_of(inference: Inference) -> dict[str, int | str]:
-    """Return the attributes of a call, only those that its operator has."""
+    """Return the attributes of a call that its operator has."""
     return operator_of(inference.operator).attribute_values(inference.attributes)
 
 

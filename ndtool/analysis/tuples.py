@@ -269,7 +269,7 @@ def element_updates(
         rows = slice_indices(plan, first, normalized, valid)
         starts, stops = (np.searchsorted(target_slices, rows, side) for side in ("left", "right"))
         counts = stops - starts
-        tuples = np.repeat(np.arange(len(rows)), counts)  # those that select any target
+        tuples = np.repeat(np.arange(len(rows)), counts)  # tuples that select any target
         nth = np.arange(len(tuples)) - np.repeat(np.cumsum(counts) - counts, counts)
         target_positions = order[starts[tuples] + nth]
         if len(target_positions):

@@ -324,8 +324,9 @@ def argument_text(operator: Operator, role: str) -> str:
     """Return the help text of an operator's input."""
     if role == "data":
         return "Array to copy and update." if operator.scatters else "Array to gather from."
-    texts = _ARGUMENT_TEXTS | {"indices": _INDEX_TEXTS.get(operator.name, "Integers.")}
-    return texts[role]
+    if role == "indices":
+        return _INDEX_TEXTS.get(operator.name, "Integers.")
+    return _ARGUMENT_TEXTS[role]
 
 
 def _run_command(operator: Operator) -> click.Command:

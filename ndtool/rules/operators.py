@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Attributes(NamedTuple):
-    """The attributes of a call, by the standards' names; an operator ignores those that it lacks.
+    """The attributes of a call, by the standards' names. An operator ignores inapplicable ones.
 
     axis: None for the default, see `resolved_axis`. reduction: a key of reductions.REDUCTIONS.
     out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of

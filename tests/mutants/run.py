@@ -432,7 +432,7 @@ def run_python(folder: Path, *arguments: str, number: int = -1) -> int | None:
 
 
 def tests_for(file: str) -> tuple[str, ...]:
-    """Return the tests for mutants of a file; those that kill most of them are first."""
+    """Return the tests for mutants of a file; the tests that kill most mutants are first."""
     return tuple(
         dict.fromkeys((*FILE_TESTS.get(file, ()), *(KERNEL_TESTS if file in KERNELS else TESTS)))
     )
