@@ -51,8 +51,8 @@ test-plain: .venv-plain/kernels ## the tests without any extra; NUMPY="numpy==2.
 	  pytest pytest-xdist hypothesis
 	@PATH="$(CURDIR)/$(PLAIN):$$PATH" pytest -q -n auto --dist worksteal $(ARGS)
 
-THREADED := tests/test_calls_at_once.py tests/test_small_calls.py tests/test_kernel_arguments.py \
-  tests/test_determinism.py tests/test_arrays.py
+THREADED := tests/kernels/test_calls_at_once.py tests/inmemory/test_small_calls.py tests/kernels/test_kernel_arguments.py \
+  tests/kernels/test_determinism.py tests/inmemory/test_arrays.py
 test-free-threaded: .venv-plain/kernels ## on a free-threaded PYTHON: operators from many threads at once
 	@$(PLAIN)/python -m pip install -q pytest hypothesis ml_dtypes
 	@$(PLAIN)/python -c 'import sys; sys.exit(sys._is_gil_enabled() and "this Python has a GIL")'
@@ -99,9 +99,9 @@ torture: .venv/kernels .venv/test.txt $(OTHERS) ## kills, signals, writers, ever
 	@$(IN_VENV) && for hammer in $(HAMMERS); do \
 	  python tests/torture/hammer.py $${hammer%:*} $${hammer#*:} || exit; \
 	done
-	@$(IN_VENV) pytest -q -m "slow or huge" tests/test_faults.py tests/test_bad_files.py \
-	  tests/test_preserved_members.py
-	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q tests/test_guard_pages.py tests/test_large.py
+	@$(IN_VENV) pytest -q -m "slow or huge" tests/publish/test_faults.py tests/formats/test_bad_files.py \
+	  tests/publish/test_preserved_members.py
+	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q tests/kernels/test_guard_pages.py tests/kernels/test_large.py
 
 fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## fuzz almost valid files, 40 minutes; ARGS=seconds of each kind
 	@for kind in "" headers random "random headers"; do \
@@ -116,10 +116,10 @@ sanitize-address: .venv/kernels .venv/test.txt
 
 sanitize-thread: .venv/kernels .venv/test.txt
 	@tests/sanitize/run.sh $(CURDIR)/.venv/bin/python thread \
-	  tests/test_determinism.py tests/test_large.py $(ARGS)
+	  tests/kernels/test_determinism.py tests/kernels/test_large.py $(ARGS)
 
 determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 threads, 5 times each
-	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q tests/test_determinism.py
+	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q tests/kernels/test_determinism.py
 
 .PHONY: coverage coverage-kernels
 coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## line and branch coverage; 15 minutes
@@ -131,7 +131,7 @@ coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## line and branch cov
 # Tracing takes the GIL for every line, so large tests are omitted. It has no branch coverage, and
 # its plugin requires a C source with each file's name.
 TRACED := $(CURDIR)/build/coverage
-FENCED := tests/test_guard_pages.py::test_no_access_outside_the_arrays
+FENCED := tests/kernels/test_guard_pages.py::test_no_access_outside_the_arrays
 coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## line coverage of the Cython sources; 10 minutes
 	@rm -rf $(TRACED) && mkdir -p $(TRACED)
 	@cp -R setup.py README.md ndtool tests fixtures $(TRACED)
@@ -141,7 +141,7 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## line covera
 	@cd $(TRACED)/ndtool && for file in _*.pxd; do ln -s _kernels.c $${file%.pxd}.c; done
 	@cd $(TRACED)/ndtool/loops && for file in *.pxd; do ln -s ../_kernels.c $${file%.pxd}.c; done
 	@cd $(TRACED) && export PYTHONPATH=$(TRACED) && $(IN_VENV) && \
-	  coverage run -m pytest -q -p no:cacheprovider tests/test_kernel_arguments.py tests/test_determinism.py \
+	  coverage run -m pytest -q -p no:cacheprovider tests/kernels/test_kernel_arguments.py tests/kernels/test_determinism.py \
 	  $(foreach way,columns batches index_types copies,"$(FENCED)[$(way)]") \
 	  -k "not real_size" $(ARGS) && \
 	  coverage combine -q && coverage report --include="*.pyx,*.pxi,*.pxd"
@@ -168,7 +168,7 @@ wheel: .venv/kernels .venv/docs.txt .venv/dist.txt ## sdist and wheel in dist/, 
 
 .PHONY: check-wheel check-tag baseline
 check-wheel: .venv/kernels .venv/test.txt ## two sdists with the same bytes; what is in dist/
-	@$(IN_VENV) pytest -q tests/test_distribution.py
+	@$(IN_VENV) pytest -q tests/packaging/test_distribution.py
 
 check-tag: ## whether TAG is v and the version
 	@grep -q "^__version__ = \"$(TAG:v%=%)\"$$" ndtool/__init__.py || \
@@ -176,8 +176,8 @@ check-tag: ## whether TAG is v and the version
 	@grep -q "^## \[$(TAG:v%=%)\] - 2" CHANGELOG.md || \
 	  { echo "CHANGELOG.md has no date for $(TAG)"; exit 1; }
 
-baseline: .venv/kernels .venv/test.txt ## renew tests/public_api.json, the list of what is public
-	@$(IN_VENV) python tests/public_api.py
+baseline: .venv/kernels .venv/test.txt ## renew tests/packaging/public_api.json, the list of what is public
+	@$(IN_VENV) python tests/support/public_api.py
 
 .PHONY: clean
 clean: ## remove environments, builds and caches

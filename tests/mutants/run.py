@@ -58,15 +58,15 @@ SOURCES = (
 KERNELS = package_files("*.pyx", "*.pxi", "*.pxd", "loops/*.pxd")
 # Fast tests first, each with few examples: nearly all mutants are detected within five seconds.
 TESTS = (
-    "test_layouts.py", "test_blocks.py", "test_threads.py", "test_counts.py", "test_properties.py",
-    "test_sizes.py", "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_narrow.py",
-    "test_small_calls.py", "test_columns.py", "test_out_of_bounds.py", "test_pad.py",
-    "test_sweep.py", "test_sweep_chunks.py", "test_report.py", "test_spec_examples.py",
-    "test_cli.py",
+    "kernels/test_layouts.py", "kernels/test_blocks.py", "outofcore/test_threads.py", "kernels/test_counts.py", "inmemory/test_properties.py",
+    "inmemory/test_sizes.py", "kernels/test_determinism.py", "kernels/test_copies.py", "kernels/test_guard_pages.py", "kernels/test_narrow.py",
+    "inmemory/test_small_calls.py", "kernels/test_columns.py", "inmemory/test_out_of_bounds.py", "inmemory/test_pad.py",
+    "outofcore/test_sweep.py", "outofcore/test_sweep_chunks.py", "cli/test_report.py", "rules/test_spec_examples.py",
+    "cli/test_cli.py",
 )  # fmt: skip
 # Tests that take gigabytes of memory each, more than the limit.
 DESELECTED = tuple(
-    f"--deselect=tests/test_sizes.py::{name}"
+    f"--deselect=tests/inmemory/test_sizes.py::{name}"
     for name in (
         "test_one_huge_run", "test_indices_beyond_31_bits", "test_scatter_to_a_file_beyond_31_bits",
     )
@@ -74,30 +74,38 @@ DESELECTED = tuple(
 KERNEL_TESTS = TESTS[1:-3]  # the excluded tests call the same kernels with fewer cases
 # Tests that run first for mutants of a file, because they kill most of them.
 FILE_TESTS = {
-    **dict.fromkeys(("engine/columns.py", "loops/panels.pxd"), ("test_columns.py",)),
+    **dict.fromkeys(("engine/columns.py", "loops/panels.pxd"), ("kernels/test_columns.py",)),
     **dict.fromkeys(
-        ("engine/updates.py", "loops/counts.pxd", "loops/neutral.pxd"), ("test_counts.py",)
+        ("engine/updates.py", "loops/counts.pxd", "loops/neutral.pxd"), ("kernels/test_counts.py",)
     ),
-    **dict.fromkeys(("engine/narrow.py", "loops/rowindices.pxd"), ("test_narrow.py",)),
-    **dict.fromkeys(("engine/small.py", "_small.pxi"), ("test_small_calls.py",)),
-    **dict.fromkeys(("engine/distinct.py", "loops/duplicates.pxd"), ("test_duplicates.py",)),
+    **dict.fromkeys(("engine/narrow.py", "loops/rowindices.pxd"), ("kernels/test_narrow.py",)),
+    **dict.fromkeys(("engine/small.py", "_small.pxi"), ("inmemory/test_small_calls.py",)),
+    **dict.fromkeys(
+        ("engine/distinct.py", "loops/duplicates.pxd"), ("inmemory/test_duplicates.py",)
+    ),
     **dict.fromkeys(
         ("engine/copies.py", "_copies.pxi", "loops/views.pxd"),
-        ("test_layouts.py", "test_normalize.py"),
+        ("kernels/test_layouts.py", "kernels/test_normalize.py"),
     ),
     **dict.fromkeys(
-        ("engine/check.py", "loops/checks.pxd", "loops/indices.pxd"), ("test_out_of_bounds.py",)
+        ("engine/check.py", "loops/checks.pxd", "loops/indices.pxd"),
+        ("inmemory/test_out_of_bounds.py",),
     ),
     **dict.fromkeys(
-        ("rules/grid.py", "loops/boxes.pxd"), ("test_sweep_chunks.py", "test_normalize.py")
+        ("rules/grid.py", "loops/boxes.pxd"),
+        ("outofcore/test_sweep_chunks.py", "kernels/test_normalize.py"),
     ),
-    "engine/counting.py": ("test_counts.py", "test_explain.py"),
-    "engine/gathers.py": ("test_columns.py", "test_sizes.py"),
-    "engine/packing.py": ("test_packed_types.py",),
-    "rules/shapes.py": ("test_spec_examples.py", "test_reference.py", "test_symbols.py"),
-    "loops/arithmetic.pxd": ("test_counts.py", "test_determinism.py"),
-    "_kernels.pyx": ("test_kernel_arguments.py",),
-    "_operands.pxi": ("test_kernel_arguments.py",),
+    "engine/counting.py": ("kernels/test_counts.py", "analysis/test_explain.py"),
+    "engine/gathers.py": ("kernels/test_columns.py", "inmemory/test_sizes.py"),
+    "engine/packing.py": ("inmemory/test_packed_types.py",),
+    "rules/shapes.py": (
+        "rules/test_spec_examples.py",
+        "rules/test_reference.py",
+        "rules/test_symbols.py",
+    ),
+    "loops/arithmetic.pxd": ("kernels/test_counts.py", "kernels/test_determinism.py"),
+    "_kernels.pyx": ("kernels/test_kernel_arguments.py",),
+    "_operands.pxi": ("kernels/test_kernel_arguments.py",),
 }
 # One seed, so that results are reproducible, and no shrinking of examples.
 # A test that takes 60 CPU seconds hangs, and ends with SIGPROF.

@@ -31,7 +31,9 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "publish"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 import bucket
 import test_parallel_writers as parallel

@@ -1,0 +1,620 @@
+"""`verify --against`: other engines compared with the exact result, each in its own process."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from command import NDTOOL, environment, ndtool, run_in_terminal, save, snapshot
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import (
+    Array,
+    Case,
+    bits_equal,
+    call,
+    gather_cases,
+    gather_elements_cases,
+    gather_nd_cases,
+    many,
+    scatter_elements_cases,
+    scatter_nd_cases,
+)
+
+from ndtool.analysis import engines
+from ndtool.analysis.engines import ENGINES, EngineReport, EngineSettings, child
+from ndtool.analysis.oracle import reference
+from ndtool.errors import BoundsError, UsageError
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs.request import Request
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+INSTALLED = engines.parse_names("auto")
+RNG = np.random.default_rng(5)
+
+
+def ignore_progress(fraction: float, engine_name: str) -> None:
+    assert 0 <= fraction <= 1
+
+
+TWO_RUNS = EngineSettings(runs=2)
+
+
+def reports_of(
+    operator: str, names: tuple[str, ...], settings: EngineSettings = TWO_RUNS, **attributes: Any
+) -> list[EngineReport]:
+    """Return the reports of engines on the arrays in data.npy, idx.npy and upd.npy."""
+    updates = "upd.npy" if "updates" in OPERATORS[operator].inputs else None
+    request = Request(operator, "data.npy", "idx.npy", updates, None, Attributes(**attributes))
+    return engines.verify(request, names, settings, ignore_progress).reports
+
+
+def test_names_of_engines_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
+    assert engines.parse_names("all") == tuple(ENGINES) == tuple(child.ENGINES)
+    assert engines.parse_names("auto") == tuple(
+        name for name in ENGINES if name not in ("torch", "jax")
+    )
+    assert engines.parse_names("numpy, torch,numpy") == ("numpy", "torch")
+    for wrong in ("", "numpy,", "polars", "Numpy"):
+        with pytest.raises(UsageError, match="valid onnxruntime, openvino"):
+            engines.parse_names(wrong)
+
+
+# Each engine is called directly, as its users do, and through ndtool.
+
+
+def torch_call(
+    operator: str, data: Array, indices: Array, updates: Any, **attributes: Any
+) -> Array:
+    torch = pytest.importorskip("torch")
+    data, indices = torch.from_numpy(data), torch.from_numpy(indices)
+    if operator == "gather_nd":
+        return data[tuple(indices[..., j] for j in range(indices.shape[-1]))].numpy()
+    if operator == "gather_elements":
+        return torch.gather(data, attributes["axis"], indices).numpy()
+    if operator == "gather":
+        return torch.index_select(data, attributes["axis"], indices).numpy()
+    updates = torch.from_numpy(updates)
+    if operator == "scatter_nd":
+        return data.clone().index_add_(0, indices[:, 0], updates).numpy()
+    return data.clone().scatter_add_(attributes["axis"], indices, updates).numpy()
+
+
+def jax_call(operator: str, data: Array, indices: Array, updates: Any, **attributes: Any) -> Array:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        jnp = jax.numpy
+        if operator == "gather_nd":
+            return np.asarray(
+                jnp.asarray(data)[tuple(indices[..., j] for j in range(indices.shape[-1]))]
+            )
+        if operator in ("gather_elements", "gather"):
+            take = jnp.take if operator == "gather" else jnp.take_along_axis
+            return np.asarray(take(data, indices, axis=attributes["axis"]))
+        if operator == "scatter_nd":
+            return np.asarray(jnp.asarray(data).at[indices[:, 0]].add(updates))
+        grid = list(np.indices(indices.shape))
+        grid[attributes["axis"]] = indices
+        return np.asarray(jnp.asarray(data).at[tuple(grid)].add(updates))
+
+
+def numpy_call(
+    operator: str, data: Array, indices: Array, updates: Any, **attributes: Any
+) -> Array:
+    if operator == "gather_nd":
+        return np.array([data[tuple(t)] for t in indices.reshape(-1, indices.shape[-1])]).reshape(
+            *indices.shape[:-1], *data.shape[indices.shape[-1] :]
+        )
+    if operator == "gather":
+        return np.take(data, indices, attributes["axis"])
+    if operator == "gather_elements":
+        return np.take_along_axis(data, indices, attributes["axis"])
+    out = data.copy()
+    if operator == "scatter_nd":
+        np.add.at(out, indices[:, 0], updates)
+    else:
+        grid = list(np.indices(indices.shape))
+        grid[attributes["axis"]] = indices
+        np.add.at(out, tuple(grid), updates)
+    return out
+
+
+def model_of(operator: str, operands: dict[str, Array], **attributes: Any) -> Any:
+    helper = pytest.importorskip("onnx.helper")
+    element = helper.np_dtype_to_tensor_dtype
+    inputs = [
+        helper.make_tensor_value_info(n, element(a.dtype), a.shape) for n, a in operands.items()
+    ]
+    output = helper.make_tensor_value_info("o", inputs[0].type.tensor_type.elem_type, None)
+    node = helper.make_node(OPERATORS[operator].title, list(operands), ["o"], **attributes)
+    graph = helper.make_graph([node], "g", inputs, [output])
+    opset = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+def onnx_call(operator: str, data: Array, indices: Array, updates: Any, **attributes: Any) -> Array:
+    reference = pytest.importorskip("onnx.reference")
+    operands = {"data": data, "indices": indices} | (
+        {} if updates is None else {"updates": updates}
+    )
+    return reference.ReferenceEvaluator(model_of(operator, operands, **attributes)).run(
+        None, operands
+    )[0]
+
+
+def onnxruntime_call(
+    operator: str, data: Array, indices: Array, updates: Any, **attributes: Any
+) -> Array:
+    ort = pytest.importorskip("onnxruntime")
+    operands = {"data": data, "indices": indices} | (
+        {} if updates is None else {"updates": updates}
+    )
+    model = model_of(operator, operands, **attributes).SerializeToString()
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run(None, operands)[0]
+
+
+def tensorflow_call(
+    operator: str, data: Array, indices: Array, updates: Any, **attributes: Any
+) -> Array:
+    tf = pytest.importorskip("tensorflow")
+    if operator == "gather_nd":
+        return tf.gather_nd(data, indices).numpy()
+    if operator == "gather":
+        return tf.gather(data, indices, axis=attributes["axis"]).numpy()
+    if operator == "gather_elements":
+        return np.asarray(tf.experimental.numpy.take_along_axis(data, indices, attributes["axis"]))
+    return tf.tensor_scatter_nd_add(data, indices, updates).numpy()
+
+
+DIRECT_CALLS: dict[str, Callable[..., Array]] = {
+    "numpy": numpy_call, "torch": torch_call, "jax": jax_call, "onnx": onnx_call,
+    "onnxruntime": onnxruntime_call, "tensorflow": tensorflow_call,
+}  # fmt: skip
+# Sums whose bits depend on the order of additions.
+DATA, UPDATES = RNG.random((6, 5), "f4"), RNG.random((40, 5), "f4")
+CALLS = {
+    "gather_nd": ((DATA, RNG.integers(0, 5, (3, 4, 2)), None), {}),
+    "gather": ((DATA, RNG.integers(0, 5, 7), None), {"axis": 1}),
+    "gather_elements": ((DATA, RNG.integers(0, 5, (6, 3)), None), {"axis": 1}),
+    "scatter_nd": ((DATA, RNG.integers(0, 6, (40, 1)), UPDATES), {"reduction": "add"}),
+    "scatter_elements": (
+        (DATA, RNG.integers(0, 6, (40, 5)), UPDATES), {"axis": 0, "reduction": "add"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow("each installed engine is mapped to the call that its users make")
+@pytest.mark.parametrize("operator", CALLS)
+def test_reports_agree_with_direct_calls(operator: str) -> None:
+    (data, indices, updates), attributes = CALLS[operator]
+    save(data=data, idx=indices)
+    if updates is not None:
+        save(upd=updates)
+    arrays = (data, indices) if updates is None else (data, indices, updates)
+    expected = call(reference, Case(operator, arrays, attributes))
+    names = tuple(name for name in DIRECT_CALLS if name in INSTALLED)
+    reports = reports_of(operator, names, EngineSettings(runs=1, threads=1), **attributes)
+    assert [report.engine for report in reports] == list(names)
+    for report in reports:
+        if report.result == "refused":
+            assert (report.engine, operator) == ("tensorflow", "scatter_elements")
+            assert report.message == "not offered: tensorflow has no ScatterElements"
+            continue
+        result = DIRECT_CALLS[report.engine](operator, data, indices, updates, **attributes)
+        assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+        different_count = int((result.view("i4") != expected.view("i4")).sum())
+        assert report.different == different_count, report
+        assert report.result == ("different" if different_count else "same")
+        assert (bool(report.version), report.threads) == (True, 1)
+
+
+ANY_CASE = st.one_of(
+    gather_nd_cases(),
+    gather_cases(),
+    gather_elements_cases(),
+    scatter_nd_cases(),
+    scatter_elements_cases(),
+)
+
+
+def values_from(case: Case, shape: tuple[int, ...]) -> Array:
+    """Return distinct integers of a shape."""
+    return np.arange(np.prod(shape, dtype=int)).reshape(shape) * 7 - len(case.arrays)
+
+
+@many
+@given(case=ANY_CASE)
+def test_calls_of_numpy_equal_the_reference(case: Case) -> None:
+    assume(case.arguments.get("reduction") != "div")  # floats would be rounded
+    data, indices, *updates = (
+        np.array(a, a.dtype.newbyteorder("="), order="C") for a in case.arrays
+    )
+    if data.dtype.kind not in "iu":  # or elements would be rounded, or be NaN
+        data, *updates = (values_from(case, array.shape) for array in (data, *updates))
+    engine_call = child.Call(
+        case.operator, "", 0, case.arguments, data, indices, updates[0] if updates else None, 1
+    )  # fmt: skip
+    expected = call(reference, case._replace(arrays=(data, indices, *updates)))
+    try:
+        result = child.ENGINES["numpy"](np, engine_call)()
+    except child.NotOfferedError:
+        reduction, include_self = (
+            case.arguments.get(n, True) for n in ("reduction", "include_self")
+        )
+        has_empty_tuples = case.operator == "scatter_nd" and not indices.shape[-1]
+        keeps_first = case.arguments.get("duplicates") == "first"
+        assert has_empty_tuples or keeps_first or reduction == "mean" or not include_self
+        return
+    assert bits_equal(np.asarray(result), expected)
+
+
+@pytest.mark.skipif("onnx" not in INSTALLED, reason="onnx is one of the two engines")
+def test_inputs_of_any_kind_reach_an_engine(workdir: Path) -> None:
+    data = RNG.random((7, 5))
+    np.save("data.npy", np.asfortranarray(data.astype(">f4")))
+    np.savez("idx.npz", idx=RNG.integers(-7, 7, (1, 9, 1)))
+    np.savez_compressed("upd.npz", upd=RNG.random((1, 9, 5)).astype(">f4"))
+    before = snapshot(workdir)
+    names = ("scatter_nd", "data.npy", "idx.npz", "upd.npz", None, Attributes(reduction="mul"))
+    reports = engines.verify(
+        Request(*names), ("numpy", "onnx"), EngineSettings(), ignore_progress
+    ).reports
+    assert [(report.engine, report.threads, report.result) for report in reports] == [
+        ("numpy", 1, "same"), ("onnx", 1, "same"),
+    ]  # fmt: skip
+    large = RNG.random((1 << 17, 3))  # mapped without a copy
+    save(data=np.asfortranarray(large))
+    literal = Request("gather_nd", "data.npy", "[[3, -1], [-9, 0]]")
+    (report,) = engines.verify(literal, ("numpy",), EngineSettings(), ignore_progress).reports
+    assert report.result == "same"
+    assert snapshot(workdir).keys() == before.keys()
+
+
+def test_a_scalar_update_is_accepted() -> None:
+    save(data=np.arange(3.0), idx=np.array([-1]), upd=np.array(0.5))
+    names = tuple(name for name in ("numpy", "torch", "onnx") if name in INSTALLED)
+    reports = reports_of("scatter_nd", names, EngineSettings(runs=1, threads=1), reduction="add")
+    assert {report.result for report in reports} == {"same"}, reports
+
+
+@pytest.mark.parametrize("code", ["M8[s]", "U3", "V5", "?", "i1,f4", "f4,f4"])
+def test_types_without_arithmetic_are_gathered(code: str) -> None:
+    data = np.zeros(6, code)
+    data.view("u1").reshape(6, -1)[:, 0] = [1, 0, 1, 1, 0, 0]
+    save(data=data, idx=np.array([[2], [0], [-6]]))
+    reports = reports_of(
+        "gather_nd", tuple(name for name in ("numpy", "onnx") if name in INSTALLED)
+    )
+    assert reports[0].result == "same"
+    if code != "?":
+        if "onnx" not in INSTALLED:
+            pytest.skip("numpy has all types, and onnx is not installed")
+        assert (reports[1].result, reports[1].different) == ("refused", None)
+        assert reports[1].message.startswith("not offered: onnx has no ")
+
+
+def test_bfloat16_is_passed_to_engines_that_support_it() -> None:
+    data = RNG.random(6).astype(ml_dtypes.bfloat16)
+    save(data=data.view("V2"), idx=np.array([[2], [0], [2]]), upd=data[:3].view("V2"))
+    names = tuple(name for name in ("torch", "jax", "numpy", "onnx") if name in INSTALLED)
+    request = Request(
+        "scatter_nd", "data.npy", "idx.npy", "upd.npy", None, Attributes(reduction="add"), dtype="bfloat16"
+    )  # fmt: skip
+    reports = engines.verify(
+        request, names, EngineSettings(runs=1, threads=1), ignore_progress
+    ).reports
+    assert {report.engine: report.result for report in reports} == dict.fromkeys(names, "same")
+
+
+# Faulty engines: modules that replace torch.
+
+FAKE_TORCH = """
+import os, signal, subprocess, sys, time
+__version__ = "9.9"
+bfloat16 = None
+calls = 0
+def set_num_threads(n):
+    global threads
+    threads = n
+def from_numpy(array):
+    return array
+class Tensor:
+    dtype = "float32"
+    def __init__(self, array): self.array = array
+    def numpy(self): return self.array
+def gather(data, axis, indices):
+    global calls
+    calls += 1
+    print("output", flush=True)
+    answer = data[indices]
+    {body}
+    return Tensor(answer)
+"""
+
+
+@pytest.fixture
+def run_fake_engine(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], list[EngineReport]]:
+    """Return a function that reports on a fake torch; `body` changes its output."""
+    save(data=np.arange(5, dtype="f4"), idx=np.array([4, 3, 0]))
+    (workdir / "fakes").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(workdir / "fakes"))
+    monkeypatch.setattr(engines, "is_missing", lambda name: False)
+
+    def run(body: str, source: str = FAKE_TORCH, **settings: Any) -> list[EngineReport]:
+        (workdir / "fakes" / "torch.py").write_text(source.replace("{body}", body))
+        return reports_of(
+            "gather_elements", ("torch",), EngineSettings(**{"runs": 3, "threads": 2, **settings})
+        )
+
+    return run
+
+
+def test_a_correct_engine_has_the_same_bits(run_fake_engine: Any) -> None:
+    assert run_fake_engine("") == [
+        EngineReport("torch", "9.9", n, "same", 0, None, report.comparison)
+        for n, report in enumerate(run_fake_engine(""), 1)
+    ]
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL"])
+def test_a_crash_of_an_engine_is_reported(run_fake_engine: Any, name: str) -> None:
+    reports = run_fake_engine(f"if threads > 1 and calls == 2: os.kill(os.getpid(), signal.{name})")
+    assert [(report.result, report.different) for report in reports] == [
+        ("same", 0),
+        ("crashed", None),
+    ]
+    assert reports[1].message == f"{name}: output"
+
+
+def test_an_exit_of_an_engine_is_reported(run_fake_engine: Any) -> None:
+    assert {report.message for report in run_fake_engine("os._exit(3)")} == {
+        "exit status 3: output"
+    }
+
+
+def test_an_engine_that_hangs_is_killed(run_fake_engine: Any, workdir: Path) -> None:
+    statements = (
+        "child = subprocess.Popen(['sleep', '1000'])\n    open('pid', 'w').write(str(child.pid))"
+    )
+    reports = run_fake_engine(f"{statements}\n    time.sleep(1000)", timeout=1, threads=1)
+    assert [(report.result, report.message) for report in reports] == [
+        ("crashed", "no result in 1 s")
+    ]
+    assert has_ended(int((workdir / "pid").read_text()))
+
+
+def test_an_error_of_an_engine_is_reported(run_fake_engine: Any) -> None:
+    reports = run_fake_engine("raise ValueError('not\\n  that\\x1b[1m ' + 900 * 'x')")
+    assert {report.result for report in reports} == {"refused"}
+    assert reports[0].message.startswith("not that\\x1b[1m xxx")
+    assert len(reports[0].message) == 500
+
+
+def test_an_engine_that_cannot_be_imported_is_missing(run_fake_engine: Any) -> None:
+    (report, _) = run_fake_engine("", source="import nowhere.to.be.found")
+    assert (report.result, report.threads) == ("missing", None)
+    assert report.message == "pip install torch (No module named 'nowhere')"
+
+
+def test_another_type_or_shape_of_an_engine_is_a_difference(run_fake_engine: Any) -> None:
+    assert {report.message for report in run_fake_engine("answer = answer.astype('f8')")} == {
+        "returns float64[3], not float32[3]"
+    }
+    (report, _) = run_fake_engine("answer = answer[:, None]")
+    assert (report.result, report.different) == ("different", None)
+    assert report.message == "returns float32[3,1], not float32[3]"
+
+
+def test_differences_of_an_engine_are_counted(run_fake_engine: Any) -> None:
+    (report, _) = run_fake_engine("answer = answer.copy(); answer[1] += 1e-6")
+    assert (report.result, report.different) == ("different", 1)
+    assert report.message == "1 of 3 elements differ, by up to 4 ulp"
+    assert report.comparison.largest.position == (1,)
+    (report, _) = run_fake_engine("answer = answer.copy(); answer[1] += 1e-6", within=4)
+    assert (report.result, report.different) == ("same", 1)
+    assert report.message == "1 of 3 elements differ, by up to 4 ulp, within 4 ulp"
+
+
+def test_results_that_vary_between_runs_are_unstable(run_fake_engine: Any) -> None:
+    body = "answer = answer.copy(); answer[:calls - 1] = 7"
+    reports = run_fake_engine(body)
+    assert [(report.result, report.different) for report in reports] == [
+        ("unstable", 1),
+        ("unstable", 2),
+    ]
+    assert reports[1].message == (
+        "bits vary between runs; at worst 2 of 3 elements differ, by up to 10485760 ulp"
+    )
+    # the comparison of an output is independent of later ones
+    assert reports[1].comparison.first.output == 7
+    assert [report.result for report in run_fake_engine(body, runs=1)] == ["same", "same"]
+
+
+def has_ended(pid: int) -> bool:
+    """Wait until a process has ended."""
+    for _ in range(1000):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux terminates a process with its parent"
+)
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_engine_ends_with_its_parent(run_fake_engine: Any, workdir: Path, signum: int) -> None:
+    run_fake_engine("open('pid', 'w').write(str(os.getpid()))")
+    (workdir / "pid").unlink()
+    source = FAKE_TORCH.replace(
+        "{body}", "open('pid', 'w').write(str(os.getpid())); time.sleep(1000)"
+    )
+    (workdir / "fakes" / "torch.py").write_text(source)
+    command = (*NDTOOL, "verify", "gather-elements", "data.npy", "idx.npy", "--against", "torch")
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+        while not (workdir / "pid").exists() or not (workdir / "pid").read_text():
+            time.sleep(0.01)
+        process.send_signal(signum)
+    assert has_ended(int((workdir / "pid").read_text()))
+    assert sorted(path.name for path in workdir.iterdir()) == [
+        "data.npy",
+        "fakes",
+        "idx.npy",
+        "pid",
+    ]
+
+
+def test_lost_updates_of_an_engine_are_counted() -> None:
+    save(data=np.zeros(50, "i8"), idx=RNG.integers(0, 50, (200, 1)), upd=RNG.integers(1, 99, 200))
+    request = Request(
+        "scatter_nd", "data.npy", "idx.npy", "upd.npy", None, Attributes(reduction="add")
+    )
+    arrays = {role: np.load(getattr(request, role)) for role in ("data", "indices", "updates")}
+    expected = call(reference, Case("scatter_nd", tuple(arrays.values()), {"reduction": "add"}))
+    output = expected.copy()
+    for row in (3, 8, 9):
+        output[arrays["indices"][row, 0]] -= arrays["updates"][row]
+    different = int((output != expected).sum())
+    comparison = engines.compare(request, arrays, output, expected)
+    report = engines.add_verdict(
+        EngineReport("x", "1", 2, "same"),
+        [engines.compare(request, arrays, expected, expected), comparison],
+    )
+    assert report.result == "unstable"
+    assert report.different == different
+    assert f"at worst {different} of 50 elements differ; " in report.message
+    assert (
+        f"off by exactly one update: {comparison.lost} lost one, 0 applied one twice"
+        in report.message
+    )
+    assert comparison.lost >= 1
+
+
+def test_indices_out_of_bounds_are_refused_by_all_engines(run_fake_engine: Any) -> None:
+    save(idx=np.array([0, 5, 1]))
+    assert [report.message for report in run_fake_engine("answer = indices.astype('f4')")] == 2 * [
+        "index 5 is out of bounds for axis 0 with size 5"
+    ]
+    verdict = engines.verify(
+        Request("gather_elements", "data.npy", "idx.npy"),
+        ("numpy",),
+        EngineSettings(),
+        ignore_progress,
+    )
+    assert isinstance(verdict.error, BoundsError)
+    assert verdict.reports[0].result == "refused"
+
+
+# The command.
+
+
+def test_the_command_prints_a_table_of_engines(run_fake_engine: Any, workdir: Path) -> None:
+    run_fake_engine("answer = answer.copy(); answer[1] = 7")
+    command = ("verify", "gather-elements", "data.npy", "idx.npy")
+    completed = ndtool(*command, "--against", "numpy")
+    assert (completed.status, completed.err) == (0, "")
+    version = np.__version__
+    assert (
+        completed.out.decode()
+        == f"engine{' ' * len(version)}  threads  answer\nnumpy {version}  1        the same bits\n"
+    )
+    completed = ndtool(*command, "--against", "torch,numpy", "--threads", "3", "--runs", "2")
+    assert completed.status == 8
+    assert completed.out.decode().splitlines()[1:] == [
+        "torch 9.9    1, 3     1 of 3 elements differ, by up to 10485760 ulp",
+        f"numpy {version}  1        the same bits",
+    ]
+    assert completed.err == (
+        "error: torch differs from gather_elements\n"
+        "  --> torch[1] = 7.0 (bytes 0000e040), not 3.0 (bytes 00004040)\n"
+    )
+    record = ndtool(*command, "--against", "torch,numpy", "--threads", "2", "--json").json
+    assert (record["error"], record["status"]) == ("DifferenceError", 8)
+    keys = ("engine", "version", "threads", "result", "different")
+    assert [[engine[key] for key in keys] for engine in record["engines"]] == [
+        ["torch", "9.9", 1, "different", 1],
+        ["torch", "9.9", 2, "different", 1],
+        ["numpy", version, 1, "same", 0],
+    ]
+    assert record["engines"][0]["first"]["output"] == 7
+    assert record["engines"][2]["message"] is None
+    np.save("out.npy", np.array([4, 3, 0], "f4"))
+    completed = ndtool(*command, "out.npy", "--against", "numpy", "--json")
+    assert (completed.status, completed.json["verified"], completed.json["equal"]) == (0, True, 3)
+    np.save("out.npy", np.array([4, 3, 1], "f4"))
+    completed = ndtool(*command, "out.npy", "--against", "numpy", "--json")
+    assert (
+        completed.status,
+        completed.json["different"],
+        completed.json["engines"][0]["result"],
+    ) == (8, 1, "same")
+
+
+def test_wrong_usage_is_reported(workdir: Path) -> None:
+    save(data=np.arange(5), idx=np.array([[1]]))
+    command = ("verify", "gather-nd", "data.npy", "idx.npy")
+    completed = ndtool(*command)
+    assert (completed.status, completed.out) == (2, b"")
+    assert "missing argument 'OUTPUT': expected one, or --against with engines" in completed.err
+    completed = ndtool(*command, "--against", "numpy,polars")
+    assert completed.status == 2
+    assert "'polars' is not an engine: valid onnxruntime, openvino, torch" in completed.err
+
+
+def test_missing_engines_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "is_missing", lambda name: name != "numpy")
+    save(data=np.arange(5), idx=np.array([[1]]))
+    with pytest.raises(UsageError, match="no engine to compare with is installed") as excinfo:
+        reports_of("gather_nd", ("torch", "jax"))
+    assert excinfo.value.hint == "pip install torch jax"
+    reports = reports_of("gather_nd", ("torch", "numpy"))
+    assert [(report.result, report.message) for report in reports] == [
+        ("missing", "pip install torch"),
+        ("same", None),
+    ]
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_the_table_fits_the_terminal(run_fake_engine: Any, columns: int) -> None:
+    save(idx=np.array([4, 3, 3]))
+    run_fake_engine("raise ValueError('a word ' * 20)")
+    completed = run_in_terminal(
+        *NDTOOL, "verify", "gather-elements", "data.npy", "idx.npy", "--against", "torch,numpy",
+        columns=columns, stderr=False,
+    )  # fmt: skip
+    assert completed.status == 0
+    screen = re.sub("\x1b\\[[0-9;]*m", "", completed.screen)
+    assert max(map(len, screen.splitlines())) <= columns
+    assert "the same bits" in screen
+    assert screen.split().count("word") == 20
+
+
+def test_help_lists_the_engines() -> None:
+    text = " ".join(ndtool("verify", "gather", "--help").out.decode().split())
+    assert f"{', '.join(ENGINES)}; all; auto" in text
+
+
+def test_no_engine_is_loaded_to_verify(workdir: Path) -> None:
+    save(data=np.arange(5), idx=np.array([[1]]))
+    program = (
+        "import sys; from ndtool.__main__ import main\n"
+        "sys.argv[1:] = ['verify', 'gather-nd', 'data.npy', 'idx.npy', '--against', 'numpy,onnx']\n"
+        "main(); assert not {'torch', 'jax', 'onnx', 'tensorflow'} & set(sys.modules)"
+    )
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, b"")

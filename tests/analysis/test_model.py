@@ -1,0 +1,830 @@
+"""`ndtool model`: the gather and scatter nodes of an ONNX model, and their results on inputs."""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, ndtool, run_in_terminal, snapshot
+from nodetests import CASES, OPERATORS
+from test_html_report import MARKUP, Page
+
+from ndtool.analysis import engines, verify
+from ndtool.analysis import model as models
+from ndtool.analysis.engines import EngineSettings
+from ndtool.arrays.source import DeclaredType
+from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, UsageError
+
+onnx = pytest.importorskip("onnx")
+helper = pytest.importorskip("onnx.helper")
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+FLOAT, INT64, BOOL = 1, 7, 9
+
+
+def value_info(name: str, kind: int = FLOAT, shape: Any = None) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def save_model(graph: Any, version: int = 18, functions: Any = (), file: str = "m.onnx") -> None:
+    opsets = [helper.make_opsetid("", version), helper.make_opsetid("mine", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions))
+    onnx.save(model, file)
+
+
+def save_embedding_model(version: int = 13) -> None:
+    """Save a model that gathers rows of a table, doubles them, and scatters some into a copy."""
+    gather = helper.make_node("GatherND", ["table", "rows"], ["taken"], name="take")
+    add = helper.make_node("Add", ["taken", "taken"], ["doubled"])
+    scatter = helper.make_node("ScatterND", ["table", "rows", "doubled"], ["out"])
+    table = onnx.numpy_helper.from_array(np.arange(12, dtype="f4").reshape(4, 3), "table")
+    graph = helper.make_graph(
+        [gather, add, scatter], "g", [value_info("rows", INT64, ["N", 1])], [value_info("out", FLOAT, None)],
+        initializer=[table], value_info=[value_info("taken", FLOAT, ["N", 3])],
+    )  # fmt: skip
+    save_model(graph, version)
+
+
+def check_progress(share: float, engine_name: str) -> None:
+    assert 0 <= share <= 1
+
+
+def test_metadata_of_a_model() -> None:
+    save_embedding_model()
+    gather, scatter = models.nodes("m.onnx")
+    assert (gather.node.node, gather.node.operator, gather.version) == ("take", "gather_nd", 13)
+    assert gather.inputs == {
+        "data": ("table", DeclaredType("float32", (4, 3))),
+        "indices": ("rows", DeclaredType("int64", ("N", 1))),
+    }
+    assert gather.output == DeclaredType("float32", ("N", 3))
+    assert (scatter.node.node, scatter.version) == ("out", 13)
+    assert scatter.inputs["updates"] == ("doubled", DeclaredType(None, None))
+    assert scatter.output == DeclaredType(None, None)._replace(dtype="float32")
+
+
+@pytest.mark.parametrize(("opset", "version"), [(11, 11), (12, 12), (17, 13), (10, None)])
+def test_the_version_is_that_of_the_operator(opset: int, version: int | None) -> None:
+    save_embedding_model(opset)
+    assert models.nodes("m.onnx")[0].version == version
+
+
+def test_an_output_type_is_inferred_from_the_inputs() -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"], batch_dims=1)
+    identity = helper.make_node("Identity", ["o"], ["p"])
+    inputs = [value_info("d", FLOAT, [2, 5, 3]), value_info("i", INT64, [2, 4, 1])]
+    save_model(helper.make_graph([node, identity], "g", inputs, [value_info("p")]))
+    assert models.nodes("m.onnx")[0].output == DeclaredType("float32", (2, 4, 3))
+
+
+def test_inferred_types_are_those_of_later_inputs() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("GatherND", ["o", "j"], ["p"])], "branch", [], [value_info("p")]
+    )
+    nodes = [
+        helper.make_node("ScatterND", ["d", "i", "u"], ["o"]),
+        helper.make_node("If", ["c"], ["q"], name="choose", then_branch=branch, else_branch=branch),
+        helper.make_node("Pick", ["d", "j"], ["r"], domain="mine"),
+    ]
+    inputs = [
+        value_info("c", BOOL, []),
+        value_info("d", FLOAT, ["N", 3]),
+        value_info("i", INT64, [4, 1]),
+    ]
+    inputs += [value_info("u", FLOAT, [4, 3]), value_info("j", INT64, ["M", 2])]
+    function_nodes = [
+        helper.make_node("GatherND", ["a", "b"], ["o"]),
+        helper.make_node("GatherND", ["p", "b"], ["s"]),  # p is not an input of the function
+    ]
+    opsets = [helper.make_opsetid("", 18)]
+    function = helper.make_function("mine", "Pick", ["a", "b", "p"], ["s"], function_nodes, opsets)
+    save_model(
+        helper.make_graph(nodes, "g", inputs, [value_info("q"), value_info("r")]),
+        functions=[function],
+    )
+    nodes_by_name = {node.node.node: node for node in models.nodes("m.onnx")}
+    branch_node = nodes_by_name["choose/then_branch/p"]
+    assert branch_node.inputs["data"] == ("o", DeclaredType("float32", ("N", 3)))
+    assert branch_node.output == DeclaredType("float32", ("M",))
+    assert nodes_by_name["mine.Pick/s"].inputs["data"] == ("p", DeclaredType(None, None))
+
+
+def test_an_input_replaces_an_initializer(workdir: Path) -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [value_info("d", FLOAT, [4]), value_info("i", INT64, [None, 1])]
+    initializer = onnx.numpy_helper.from_array(np.array([[2]]), "i")
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o")], [initializer]))
+    data, replacement = np.arange(4, dtype="f4"), np.array([[1], [0]])
+    for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": replacement}, (2,))):
+        np.savez("in.npz", **arrays)
+        (node_info,) = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).nodes
+        assert (node_info.runs, node_info.actual_output) == (1, DeclaredType("float32", shape))
+        folder = workdir / str(len(arrays))
+        folder.mkdir()
+        for number, array in enumerate(arrays.values()):
+            tensor = onnx.numpy_helper.from_array(array)
+            (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+        (node_info,) = models.run("m.onnx", str(folder), (), EngineSettings(), check_progress).nodes
+        assert node_info.actual_output == DeclaredType("float32", shape)
+
+
+def test_a_model_without_gather_or_scatter_nodes() -> None:
+    node = helper.make_node("Identity", ["d"], ["o"])
+    save_model(helper.make_graph([node], "g", [value_info("d", FLOAT, [4])], [value_info("o")]))
+    completed = ndtool("model", "m.onnx")
+    assert (completed.status, completed.out) == (0, b"The model has no gather or scatter nodes.\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "indices", "output", "assumed"),
+    [
+        (["N", 5, "D"], ["N", "M", 1], ("N", "M", "D"), ()),
+        (["N", 5, 3], ["B", None, 1], ("B", None, 3), ("data's axis 0 (N) and indices' axis 0 (B) are equal",)),
+        ([None, 5, None], [2, 4, 1], (2, 4, None), ("data's axis 0 (data.shape[0]) and indices' axis 0 (2) are equal",)),
+        ([-1, 5], [-1, 1], (None,), ("data's axis 0 (data.shape[0]) and indices' axis 0 (indices.shape[0]) are equal",)),
+        (["N", 5, 3], ["N", 4, "K"], None, ()),
+        ([2, 5, 3], [3, 4, 1], None, ()),
+    ],
+)  # fmt: skip
+def test_an_output_whose_sizes_have_names(
+    data: Any, indices: Any, output: Any, assumed: tuple[str, ...]
+) -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"], "taken", batch_dims=1)
+    identity = helper.make_node("Identity", ["o"], ["p"])
+    inputs = [value_info("d", FLOAT, data), value_info("i", INT64, indices)]
+    save_model(helper.make_graph([node, identity], "g", inputs, [value_info("p")]))
+    (node_info,) = models.nodes("m.onnx")
+    assert (node_info.output.shape, node_info.assumed) == (output, assumed)
+    completed = ndtool("model", "m.onnx")
+    assumptions = completed.out.decode().splitlines()[2:]
+    assert assumptions == [f"assumed: taken: {sentence}" for sentence in assumed]
+    (record,) = ndtool("model", "m.onnx", "--json").json["nodes"]
+    assert record["assumed"] == list(assumed)
+    assert record["output"]["shape"] == (output and list(output))
+
+
+@pytest.mark.parametrize(("opset", "version"), [(9, 9), (10, 9), (11, None)])
+def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: int | None) -> None:
+    node = helper.make_node("Scatter", ["d", "i", "u"], ["o"], axis=1)
+    inputs = [
+        value_info("d", FLOAT, [1, 3]),
+        value_info("i", INT64, [1, "N"]),
+        value_info("u", FLOAT, [1, "N"]),
+    ]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o")]), opset)
+    (node_info,) = models.nodes("m.onnx")
+    assert (node_info.node.operator, node_info.node.title, node_info.version) == (
+        "scatter_elements", "Scatter", version
+    )  # fmt: skip
+    assert node_info.output == DeclaredType("float32", (1, 3)) or node_info.output.shape is None
+    np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
+    (node_result,) = outcome.nodes
+    if version is None:
+        assert outcome.error is not None
+        assert outcome.error.status == 4
+    else:
+        assert (outcome.error, node_result.runs, node_result.actual_output) == (
+            None,
+            1,
+            DeclaredType("float32", (1, 3)),
+        )
+        assert [report.result for report in node_result.reports] == ["same"]
+
+
+def test_subbyte_types_have_names() -> None:
+    kinds = {"INT4": "int4", "UINT4": "uint4", "INT2": "int2", "UINT2": "uint2", "FLOAT4E2M1": "float4_e2m1fn"}  # fmt: skip
+    kinds = {title: name for title, name in kinds.items() if hasattr(onnx.TensorProto, title)}
+    nodes, inputs, initializers = [], [value_info("i", INT64, [1, 1])], []
+    for title in kinds:
+        kind = getattr(onnx.TensorProto, title)
+        nodes += [
+            helper.make_node("GatherND", [name, "i"], [f"{name}o"]) for name in (title, f"{title}h")
+        ]
+        inputs.append(value_info(title, kind, [4]))
+        initializers.append(helper.make_tensor(f"{title}h", kind, [4], [0, 0, 0, 0]))
+    save_model(helper.make_graph(nodes, "g", inputs, [], initializer=initializers), 25)
+    types = [
+        (node_info.inputs["data"][1], node_info.output.dtype)
+        for node_info in models.nodes("m.onnx")
+    ]
+    assert types == [(DeclaredType(name, (4,)), name) for name in kinds.values() for _ in range(2)]
+
+
+def save_nested_model() -> None:
+    """Save a model with a node in each branch of an If, and one in a function."""
+    gather = helper.make_node("Gather", ["x", "i"], ["o"], axis=1, name="a/b")
+    gather_elements = helper.make_node("GatherElements", ["x", "i"], ["e"])
+    identity = helper.make_node("Identity", ["e"], ["o"])
+    then_branch = helper.make_graph([gather], "t", [], [value_info("o")])
+    else_branch = helper.make_graph([gather_elements, identity], "e", [], [value_info("o")])
+    if_node = helper.make_node(
+        "If", ["c"], ["chosen"], "choice", then_branch=then_branch, else_branch=else_branch
+    )
+    scatter = helper.make_node("ScatterElements", ["a", "b", "c"], ["r"])
+    scatter.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="along", type=2))
+    function = helper.make_function(
+        "mine", "Put", ["a", "b", "c"], ["r"], [scatter], [helper.make_opsetid("", 16)], ["along"]
+    )
+    call = helper.make_node("Put", ["x", "i", "x"], ["put"], domain="mine", along=1)
+    graph = helper.make_graph(
+        [if_node, call], "g",
+        [value_info("c", BOOL, []), value_info("x", FLOAT, [2, None]), value_info("i", INT64, ["A", "B"])],
+        [value_info("chosen"), value_info("put")],
+    )  # fmt: skip
+    save_model(graph, 18, [function])
+
+
+def test_subgraphs_and_functions() -> None:
+    save_nested_model()
+    nodes_by_name = {node_info.node.node: node_info for node_info in models.nodes("m.onnx")}
+    assert set(nodes_by_name) == {"choice/then_branch/a/b", "choice/else_branch/e", "mine.Put/r"}
+    branch_node = nodes_by_name["choice/then_branch/a/b"]
+    assert branch_node.inputs["data"] == ("x", DeclaredType("float32", (2, None)))
+    assert branch_node.inputs["indices"] == ("i", DeclaredType("int64", ("A", "B")))
+    assert nodes_by_name["mine.Put/r"].version == 16
+    assert nodes_by_name["mine.Put/r"].inputs["updates"] == (
+        "c",
+        DeclaredType(None, None),
+    )  # not the graph's c
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_subgraphs_and_functions_are_run(condition: bool) -> None:
+    save_nested_model()
+    x, i = np.arange(4, dtype="f4").reshape(2, 2), np.array([[1, 0], [1, 0]])
+    np.savez("in.npz", c=condition, x=x, i=i)
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
+    assert outcome.error is None
+    runs = {node_info.node.node: node_info.runs for node_info in outcome.nodes}
+    assert runs == {
+        "choice/then_branch/a/b": int(condition),
+        "choice/else_branch/e": int(not condition),
+        "mine.Put/r": 1,
+    }
+    for node_info in outcome.nodes:
+        assert len(node_info.reports) == node_info.runs
+        assert all(report.result == "same" for report in node_info.reports)
+    shapes = {
+        node_info.node.node: node_info.actual_output and node_info.actual_output.shape
+        for node_info in outcome.nodes
+    }
+    assert shapes["choice/then_branch/a/b"] == ((2, 2, 2) if condition else None)
+    assert shapes["mine.Put/r"] == (2, 2)
+
+
+def test_a_loop_runs_its_node_several_times() -> None:
+    node = helper.make_node("GatherND", ["rows", "one"], ["row"])
+    body = helper.make_graph(
+        [helper.make_node("Unsqueeze", ["n", "zero"], ["one"]), node, helper.make_node("Identity", ["k"], ["k2"])],
+        "body", [value_info("n", INT64, []), value_info("k", BOOL, [])], [value_info("k2", BOOL), value_info("row")],
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["count", "go"], ["all"], body=body)
+    zero = onnx.numpy_helper.from_array(np.array([0]), "zero")
+    go = onnx.numpy_helper.from_array(np.array(True), "go")
+    inputs = [value_info("count", INT64, []), value_info("rows", FLOAT, ["N"])]
+    save_model(helper.make_graph([loop], "g", inputs, [value_info("all")], initializer=[zero, go]))
+    np.savez("in.npz", count=3, rows=np.ones(3, "f4"))
+    (node_info,) = models.run(
+        "m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress
+    ).nodes
+    assert (node_info.runs, len(node_info.reports), node_info.inputs["data"][0]) == (3, 1, "rows")
+    np.savez("in.npz", count=5, rows=np.ones(3, "f4"))
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert isinstance(outcome.error, BoundsError)
+    assert outcome.error.message == "all/body/row: indices out of bounds: 1 of 1 index tuples"
+    assert outcome.nodes[0].runs == 3
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
+    folder = workdir / "test_data_set_0"
+    folder.mkdir()
+    onnx.save(case.model, "m.onnx")
+    for inputs, (expected,) in case.data_sets:
+        for number, array in enumerate(inputs):
+            (folder / f"input_{number}.pb").write_bytes(
+                onnx.numpy_helper.from_array(array).SerializeToString()
+            )
+        for location in (workdir, folder):
+            outcome = models.run("m.onnx", str(location), (), EngineSettings(), check_progress)
+            (node_info,) = outcome.nodes
+            assert (outcome.error, node_info.runs) == (None, 1)
+            assert node_info.node.operator == OPERATORS[case.model.graph.node[0].op_type]
+            assert node_info.actual_output == DeclaredType(str(expected.dtype), expected.shape)
+
+
+def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_embedding_model()
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    outcome = models.run("m.onnx", "in.npz", ("numpy", "onnx"), EngineSettings(), check_progress)
+    assert outcome.error is None
+    reported = [
+        (node_info.node.node, r.engine, r.result)
+        for node_info in outcome.nodes
+        for r in node_info.reports
+    ]
+    assert reported == [
+        (node, engine, "same") for node in ("take", "out") for engine in ("numpy", "onnx")
+    ]
+    different = engines.EngineReport("numpy", "1", 1, "different", 3, "wrong")
+    monkeypatch.setattr(engines.EngineCall, "reports", lambda *_: [different])
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
+    assert outcome.error is not None
+    assert outcome.error.status == 8
+    assert outcome.error.message == (
+        "take: numpy differs from gather_nd; out: numpy differs from scatter_nd"
+    )
+
+
+def test_a_different_result_names_its_node_unless_within_some_ulps() -> None:
+    """Sums of floats in another order may differ by some ulps."""
+    nodes = [
+        helper.make_node("ScatterND", ["d", "i", "u"], ["s"], name="sum", reduction="add"),
+        helper.make_node("GatherND", ["s", "i"], ["o"], name="take"),
+    ]
+    inputs = [
+        value_info("d", FLOAT, [4]),
+        value_info("i", INT64, [3, 1]),
+        value_info("u", FLOAT, [3]),
+    ]
+    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")]))
+    np.savez(
+        "in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [1], [1]]), u=np.float32([0.1, 0.2, 0.3])
+    )
+    expected = np.float32(0.1) + np.float32(0.2) + np.float32(0.3)
+    engine_output = np.array([0, np.nextafter(expected, np.float32(1)), 0, 0], "f4")
+
+    def reports(engine_call: engines.EngineCall, *_: Any) -> Any:
+        reference_output = engine_call._expected
+        assert reference_output is not None
+        output = engine_output if len(reference_output) == 4 else reference_output.copy()
+        comparison = verify.compare(
+            engine_call._request,
+            engine_call._arrays,
+            output,
+            reference_output,
+            within=engine_call._settings.within,
+        )
+        return [engines.add_verdict(engines.EngineReport("torch", "2", 1, "same"), [comparison])]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines.EngineCall, "reports", reports)
+        error = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress).error
+        assert error is not None
+        assert (error.status, error.message) == (8, "sum: torch differs from scatter_nd")
+        assert error.places[0].startswith("sum: torch[1] = 0.6")
+        assert (
+            models.run(
+                "m.onnx", "in.npz", ("numpy",), EngineSettings(within=1), check_progress
+            ).error
+            is None
+        )
+
+
+def test_within_is_an_option_of_model() -> None:
+    save_embedding_model()
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    arguments = ("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--json")
+    for options, within in (((), 0), (("--within", "3"), 3)):
+        (report, *_) = ndtool(*arguments, *options).json["nodes"][0]["engines"]
+        assert (report["result"], report["within"]) == ("same", within)
+    assert ndtool(*arguments, "--within", "-1").status == 2
+
+
+def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_nested_model()
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.savez("in.npz", c=np.array(True), x=x, i=np.array([[2, 0, 1], [1, 2, 0]]))
+    recorded = []
+    reports = engines.EngineCall.reports
+
+    def record_attributes(engine_call: engines.EngineCall, *arguments: Any) -> Any:
+        recorded.append(engine_call._request.attributes)
+        return reports(engine_call, *arguments)
+
+    monkeypatch.setattr(engines.EngineCall, "reports", record_attributes)
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
+    assert outcome.error is None
+    assert [attributes.axis for attributes in recorded] == [1, 1]
+
+
+@pytest.mark.parametrize("value", ["x", float("nan"), 1.0])
+def test_attributes_of_another_type_infer_nothing(value: Any) -> None:
+    node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=value)
+    inputs = [value_info("x", FLOAT, [2, 3]), value_info("i", INT64, [2, 3])]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("y")]))
+    (node_info,) = models.nodes("m.onnx")
+    assert node_info.output.shape is None
+    assert ndtool("model", "m.onnx").status == 0
+
+
+def test_the_output_of_the_command_line(workdir: Path) -> None:
+    save_embedding_model()
+    completed = ndtool("model", "m.onnx")
+    assert (completed.status, completed.err) == (0, "")
+    rows = [re.split("  +", line) for line in completed.out.decode().splitlines()]
+    assert rows == [
+        ["node", "operator", "attributes", "inputs", "output"],
+        ["take", "GatherND-13", "-", "table float32[4,3], rows int64[N,1]", "taken float32[N,3]"],
+        ["out", "ScatterND-13", "-", "table float32[4,3], rows int64[N,1], doubled ?[...]", "out float32[...]"],
+    ]  # fmt: skip
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    before = snapshot(workdir)
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy")
+    assert (completed.status, completed.err) == (0, "")
+    lines = completed.out.decode().splitlines()
+    assert lines[1].endswith("taken float32[2,3]  ok")
+    assert lines[5].split() == ["take", "numpy", np.__version__, "1", "the", "same", "bits"]
+    record = ndtool("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--json").json
+    gather, scatter = record["nodes"]
+    assert gather | {"engines": None} == {
+        "node": "take", "operator": "gather_nd", "title": "GatherND", "version": 13, "opset": 13,
+        "attributes": {}, "runs": 1, "engines": None,
+        "inputs": {
+            "data": {"name": "table", "dtype": "float32", "shape": [4, 3]},
+            "indices": {"name": "rows", "dtype": "int64", "shape": [2, 1]},
+        },
+        "output": {"name": "taken", "dtype": "float32", "shape": [2, 3]},
+        "assumed": [],
+    }  # fmt: skip
+    assert scatter["engines"][0]["result"] == "same"
+    assert scatter["engines"][0]["equal"] == 12
+    assert snapshot(workdir) == before
+
+
+def test_an_index_out_of_bounds_names_node_and_input() -> None:
+    save_embedding_model()
+    np.savez("in.npz", rows=np.array([[1], [4]]))
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert completed.status == 5
+    assert completed.err == (
+        "error: take: indices out of bounds: 1 of 2 index tuples\n"
+        "  --> rows[1, 0] = 4\n"
+        "      data axis 0 of table has size 4: valid -4..3\n"
+        "  hint: 4 equals the size of the axis: are the indices 1-based?\n"
+    )
+    assert [line.split()[-1] for line in completed.out.decode().splitlines()[1:]] == ["no", "no"]
+    record = ndtool("model", "m.onnx", "--inputs", "in.npz", "--json").json
+    assert (record["error"], record["value"]) == ("BoundsError", 4)
+    assert [node["runs"] for node in record["nodes"]] == [0, 0]
+
+
+def test_inputs_that_do_not_match_the_model(workdir: Path) -> None:
+    save_embedding_model()
+    np.savez("in.npz", others=np.array([[1]]))
+    message = r"in\.npz lacks the model's input rows: expected arrays named rows"
+    with pytest.raises(UsageError, match=message):
+        models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    (workdir / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty has no inputs: expected input_0\.pb"):
+        models.run("m.onnx", "empty", (), EngineSettings(), check_progress)
+    for number in range(2):
+        tensor = onnx.numpy_helper.from_array(np.array([[1]]))
+        (workdir / "empty" / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+    with pytest.raises(UsageError, match="empty has 2 inputs: expected 1: rows"):
+        models.run("m.onnx", "empty", (), EngineSettings(), check_progress)
+    np.savez("in.npz", rows=np.array([1.5]))
+    error = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).error
+    assert isinstance(error, DtypeError)
+    message = "in.npz:rows is float64[1]: the model's input rows is int64[N,1]"
+    assert error.message == message
+
+
+@pytest.mark.parametrize(
+    ("array", "type_text"),
+    [
+        (np.zeros((4, 3)), "float64[4,3]"),
+        (np.zeros((4, 2), "f4"), "float32[4,2]"),
+        (np.zeros((5, 3), "f4"), "float32[5,3]"),
+        (np.zeros((4, 3, 1), "f4"), "float32[4,3,1]"),
+        (np.zeros((), "f4"), "float32[]"),
+    ],
+    ids=str,
+)
+def test_an_input_must_match_the_models_declaration(
+    workdir: Path, array: Any, type_text: str
+) -> None:
+    """The type, the rank and numeric sizes are compared, as in onnxruntime."""
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [value_info("d", FLOAT, [4, 3]), value_info("i", INT64, ["N", 1])]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o")]))
+    np.savez("in.npz", d=array, i=np.array([[1]]))
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert completed.status == 4
+    assert completed.err == f"error: in.npz:d is {type_text}: the model's input d is float32[4,3]\n"
+    assert completed.out.decode().split()[-1] == "no"
+    folder = workdir / "folder"
+    folder.mkdir()
+    for number, value in enumerate((array, np.array([[1]]))):
+        tensor = onnx.numpy_helper.from_array(value)
+        (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+    error = models.run("m.onnx", "folder", (), EngineSettings(), check_progress).error
+    assert error is not None
+    assert error.message.startswith(f"folder/input_0.pb is {type_text}: the model's input d is ")
+
+
+def test_members_that_are_no_inputs_are_refused() -> None:
+    save_embedding_model()
+    np.savez("in.npz", rows=np.array([[1]]), row=np.array([[2]]), table=np.zeros((4, 3), "f4"))
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert completed.status == 4
+    assert completed.err == (
+        "error: in.npz has row, table, which are not inputs of the model: expected rows\n"
+    )
+
+
+def invalid_models() -> dict[str, tuple[Any, str]]:
+    """Return models that no runtime accepts, each with the expected error."""
+    gather = helper.make_node("GatherND", ["d", "i"], ["o"], name="take")
+    second_gather = helper.make_node("GatherND", ["d", "i"], ["o"], name="again")
+    two_outputs = helper.make_node("GatherND", ["d", "i"], ["o", "p"], name="two")
+    missing_input = helper.make_node("GatherND", ["q", "i"], ["o"], name="late")
+    unknown_attribute = helper.make_node("GatherND", ["d", "i"], ["o"], name="odd", depth=1)
+    d, i, o = value_info("d", FLOAT, [4, 3]), value_info("i", INT64, [2, 1]), value_info("o")
+    float_indices = value_info("i", FLOAT, [2, 1])
+
+    def make_graph(nodes: Any, inputs: Any = (d, i), output: Any = o) -> Any:
+        return helper.make_graph(nodes, "g", list(inputs), [output])
+
+    return {
+        "two nodes that write one name": (
+            make_graph([gather, second_gather]),
+            "'o' has been used as output names",
+        ),
+        "a node that writes an input": (
+            make_graph([gather], (d, i, value_info("o"))),
+            "'o' has been used",
+        ),
+        "two outputs": (
+            make_graph([two_outputs]),
+            "Node(two) with schema(::GatherND:13) has output size 2",
+        ),
+        "indices of another type": (
+            make_graph([gather], (d, float_indices)),
+            "node name: take): indices typestr",
+        ),
+        "an output of another type": (
+            make_graph([gather], output=value_info("o", INT64)),
+            "node name: take",
+        ),
+        "an output without a type": (
+            make_graph([gather], output=value_info("o", 0)),
+            "o has no element type",
+        ),
+        "a name that nothing writes": (make_graph([missing_input]), "input 'q' of node"),
+        "an output that nothing writes": (
+            make_graph([gather], output=value_info("r")),
+            "output 'r'",
+        ),
+        "an unknown attribute": (make_graph([unknown_attribute]), "Unrecognized attribute: depth"),
+    }
+
+
+@pytest.mark.parametrize("case", invalid_models())
+def test_a_model_that_is_not_valid_is_not_run(case: str) -> None:
+    graph, message = invalid_models()[case]
+    save_model(graph)
+    np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert outcome.error is not None
+    assert outcome.error.status == 4
+    assert outcome.error.message.startswith("m.onnx: the onnx package refuses it: ")
+    assert message in outcome.error.message
+    assert {node.runs for node in outcome.nodes} == {0}
+
+
+def test_an_unknown_operator_set() -> None:
+    save_embedding_model(9999)
+    np.savez("in.npz", rows=np.array([[1]]))
+    error = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).error
+    max_version = onnx.defs.onnx_opset_version()
+    assert error is not None
+    assert error.status == 4
+    assert error.message == (
+        f"m.onnx uses ONNX operator set 9999: the installed onnx package supports 1..{max_version}"
+    )
+
+
+def test_declared_sizes_of_outputs_are_ignored() -> None:
+    """Exporters write wrong shapes; onnxruntime warns of them."""
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [value_info("d", FLOAT, [4, 3]), value_info("i", INT64, [2, 1])]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o", FLOAT, [7, 7])]))
+    np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert outcome.error is None
+    assert outcome.nodes[0].actual_output == DeclaredType("float32", (2, 3))
+
+
+def test_declared_sizes_of_outputs_of_a_branch_are_ignored() -> None:
+    gather = helper.make_node("GatherND", ["d", "i"], ["x"], name="take")
+    negate = helper.make_node("Neg", ["d"], ["y"])
+    branches = {
+        "then_branch": helper.make_graph([gather], "a", [], [value_info("x", FLOAT, ["M"])]),
+        "else_branch": helper.make_graph([negate], "b", [], [value_info("y", FLOAT, [5])]),
+    }
+    if_node = helper.make_node("If", ["c"], ["o"], "choice", **branches)
+    inputs = [
+        value_info("c", BOOL, []),
+        value_info("d", FLOAT, [3]),
+        value_info("i", INT64, [2, 1]),
+    ]
+    save_model(helper.make_graph([if_node], "g", inputs, [value_info("o", FLOAT, ["N"])]))
+    np.savez("in.npz", c=np.array(True), d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
+
+
+def test_outputs_of_a_model_may_be_sequences() -> None:
+    gather = helper.make_node("GatherND", ["d", "i"], ["o"])
+    construct = helper.make_node("SequenceConstruct", ["o", "d"], ["s"])
+    identity = helper.make_node("Identity", ["s"], ["t"])
+    sequence_value, sequence_output = (
+        helper.make_tensor_sequence_value_info(name, FLOAT, ["N"]) for name in "st"
+    )
+    inputs = [value_info("d", FLOAT, [3]), value_info("i", INT64, [2, 1])]
+    outputs = [value_info("o", FLOAT, [2]), sequence_output]
+    graph = helper.make_graph(
+        [gather, construct, identity], "g", inputs, outputs, value_info=[sequence_value]
+    )
+    save_model(graph)
+    np.savez("in.npz", d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
+
+
+def test_an_input_of_strings() -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [value_info("d", onnx.TensorProto.STRING, [3]), value_info("i", INT64, [2, 1])]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o", onnx.TensorProto.STRING)]))
+    np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert (outcome.error, outcome.nodes[0].actual_output) == (None, DeclaredType("string", (2,)))
+    np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
+    error = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).error
+    assert error is not None
+    assert error.message == "in.npz:d is string[2]: the model's input d is string[3]"
+
+
+def test_external_data_are_relative_to_the_model(workdir: Path) -> None:
+    save_embedding_model()
+    (workdir / "deep").mkdir()
+    onnx.save(
+        onnx.load("m.onnx"), "deep/m.onnx", save_as_external_data=True, size_threshold=0,
+        location="weights.bin",
+    )  # fmt: skip
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    outcome = models.run("deep/m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
+
+
+def test_types_may_follow_from_external_data() -> None:
+    """The sizes for Reshape are in another file, where exporters put all data."""
+    nodes = [
+        helper.make_node("Reshape", ["d", "sizes"], ["r"]),
+        helper.make_node("GatherND", ["r", "i"], ["o"]),
+    ]
+    sizes = onnx.numpy_helper.from_array(np.array([2, 2]), "sizes")
+    inputs = [value_info("d", FLOAT, [4]), value_info("i", INT64, [2, 1])]
+    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")], initializer=[sizes]))
+    onnx.save(
+        onnx.load("m.onnx"), "far.onnx", save_as_external_data=True, size_threshold=0,
+        location="weights.bin",
+    )  # fmt: skip
+    np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("far.onnx", "in.npz", (), EngineSettings(), check_progress)
+    assert (outcome.error, outcome.nodes[0].actual_output) == (
+        None,
+        DeclaredType("float32", (2, 2)),
+    )
+    os.remove("weights.bin")
+    with pytest.raises(InputError, match=r"weights\.bin"):
+        models.run("far.onnx", "in.npz", (), EngineSettings(), check_progress)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("std::bad_alloc"),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    ],
+    ids=repr,
+)
+def test_too_little_memory_for_the_evaluator(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_embedding_model()
+    np.savez("in.npz", rows=np.array([[1]]))
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    for name in ("onnx.reference.ReferenceEvaluator.run", "onnx.checker.check_model"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, lambda *_, **__: fail())
+            with pytest.raises(ResourceError, match=r"^m\.onnx: not enough memory: "):
+                models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+
+
+def test_an_array_larger_than_memory_is_a_resource_error() -> None:
+    size = onnx.numpy_helper.from_array(np.array([1 << 45]), "size")
+    nodes = [
+        helper.make_node("ConstantOfShape", ["size"], ["large"]),
+        helper.make_node("GatherND", ["large", "rows"], ["o"], name="take"),
+    ]
+    inputs = [value_info("rows", INT64, ["N", 1])]
+    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")], initializer=[size]))
+    np.savez("in.npz", rows=np.array([[1]]))
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert completed.status == 6
+    assert completed.err.startswith("error: m.onnx: not enough memory: Unable to allocate 128. TiB")
+
+
+def test_files_that_are_no_models(workdir: Path) -> None:
+    np.save("a.npy", np.ones(3))
+    completed = ndtool("model", "a.npy")
+    assert completed.status == 3
+    assert completed.err == "error: a.npy is not an ONNX model: expected an .onnx file\n"
+    assert ndtool("model", "nowhere.onnx").status == 3
+    save_embedding_model()
+    assert ndtool("model", "m.onnx", "--against", "numpy").status == 2
+
+
+def test_nodes_that_the_evaluator_lacks() -> None:
+    unknown = helper.make_node("Odd", ["x"], ["o"], domain="mine")
+    save_model(helper.make_graph([unknown], "g", [value_info("x")], [value_info("o")]))
+    np.savez("in.npz", x=np.ones(2, "f4"))
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert completed.status == 4
+    assert completed.err.startswith(
+        "error: m.onnx: the onnx package cannot run it: Node type 'Odd'"
+    )
+
+
+def test_the_report_of_a_model(workdir: Path) -> None:
+    save_embedding_model()
+    completed = ndtool("model", "m.onnx", "--html", "p.html")
+    assert (completed.status, completed.err) == (0, "")
+    page_text = " ".join(Page("p.html").visible_text.split())
+    assert "$ ndtool model m.onnx --html p.html" in page_text
+    for cell in ("take GatherND-13", "table float32[4,3], rows int64[N,1]", "taken float32[N,3]"):
+        assert cell in page_text
+    assert "Other engines" not in page_text
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    command = "model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--html", "p.html"
+    assert ndtool(*command).status == 0
+    page_text = " ".join(Page("p.html").visible_text.split())
+    assert "taken float32[2,3] ok" in page_text
+    assert page_text.count(f"numpy {np.__version__} 1 same") == 2
+    np.savez("in.npz", rows=np.array([[1], [4]]))
+    assert ndtool(*command, "--json").json["error"] == "BoundsError"
+    page_text = " ".join(Page("p.html").visible_text.split())
+    assert "error: take: indices out of bounds: 1 of 2 index tuples rows[1, 0] = 4" in page_text
+
+
+def test_the_report_of_a_model_replaces_no_input(workdir: Path) -> None:
+    save_embedding_model()
+    os.rename("m.onnx", "m.html")
+    before = snapshot(workdir)
+    for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
+        assert ndtool("model", "m.html", "--html", page).status == status
+    os.mkdir("inputs")
+    assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
+    assert snapshot(workdir) == before
+
+
+def test_names_in_the_report_of_a_model_are_escaped() -> None:
+    node = helper.make_node("GatherND", ["d", "i"], [MARKUP], name=MARKUP)
+    inputs = [value_info("d", FLOAT, ["<b>", 3]), value_info("i", INT64, [2, 1])]
+    save_model(helper.make_graph([node], "g", inputs, [value_info(MARKUP)]))
+    assert ndtool("model", "m.onnx", "--html", "p.html").status == 0
+    page = Page("p.html")
+    assert MARKUP in page.visible_text
+    assert "<b>" in page.visible_text
+    assert [tag for tag, _ in page.tags].count("script") == 1
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_tables_fit_the_terminal(columns: int) -> None:
+    save_embedding_model()
+    completed = run_in_terminal(*NDTOOL, "model", "m.onnx", columns=columns, env={"NO_COLOR": "1"})
+    assert completed.status == 0
+    assert "rows int64[N,1]" in " ".join(completed.screen.split())
+
+
+def test_showing_a_model_does_not_import_onnx() -> None:
+    save_embedding_model()
+    program = (
+        "import sys; from ndtool.__main__ import main\n"
+        "sys.argv[1:] = ['model', 'm.onnx']\nmain(); assert 'onnx' not in sys.modules"
+    )
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, b"")

@@ -1,0 +1,232 @@
+"""Previews: the elements shown have the bits of a complete run; only they are computed."""
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+from npyfile import write_sparse
+from strategies import (
+    Array,
+    Case,
+    bits_equal,
+    call,
+    cases,
+    many,
+    note_attributes,
+    ufunc_of,
+    void_view,
+)
+
+from ndtool.analysis import preview
+from ndtool.analysis.oracle import reference
+from ndtool.errors import BoundsError
+from ndtool.rules import dtypes, inference
+from ndtool.rules.inference import Inference, Input
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import operands
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+
+LIMITS = {"_MAX_SHOWN": (3, 20, 1000), "_MAX_COMPLETE": (2, 100), "_BLOCK_TUPLES": (1, 3, 1 << 18)}
+MANY = 1 << 16  # updates of one element, in several blocks
+
+
+@pytest.fixture
+def limits() -> Iterator[pytest.MonkeyPatch]:
+    """Yield a function that sets the limits of previews."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def infer_call(operator: str, arrays: dict[str, Array], attributes: Attributes) -> Inference:
+    inputs = {
+        role: Input(role, dtypes.from_numpy(array.dtype), array.shape)
+        for role, array in arrays.items()
+    }
+    return inference.infer(operator, inputs, attributes)
+
+
+def output_window(whole: Array, seen: preview.Window) -> Array:
+    """Return a window of the output of a complete run."""
+    selection = np.ix_(*(np.array(axis_positions, int) for axis_positions in seen.positions))
+    bytes_of_each = void_view(whole)  # a copy of records drops the padding between fields
+    return (bytes_of_each[selection] if whole.ndim else bytes_of_each).view(whole.dtype)
+
+
+@pytest.mark.slow("random cases of previews")
+@many
+@given(case=cases, **{name: st.sampled_from(values) for name, values in LIMITS.items()})
+def test_previews_equal_the_reference(
+    limits: pytest.MonkeyPatch, case: Case, **values: int
+) -> None:
+    note_attributes(case)
+    for name, value in values.items():
+        limits.setattr(preview, name, value)
+    expected = call(reference, case)
+    arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
+    output_inference = infer_call(case.operator, arrays, Attributes(**case.arguments))
+    window = preview.choose_window(expected.shape)
+    elements = preview.compute_elements(
+        output_inference, {**arrays, "indices": arrays["indices"].copy("C")}, window
+    )
+    assert elements.shape == window.shape
+    assert bits_equal(elements, output_window(expected, window))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
+def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...]) -> None:
+    window = preview.choose_window(shape)
+    assert np.prod(window.shape) <= 1000
+    for size, axis_positions in zip(shape, window.positions, strict=True):
+        assert list(axis_positions) == sorted(set(axis_positions))
+        assert set(axis_positions) <= set(range(size))
+    if np.prod(shape, dtype=object) <= 100:
+        assert (window.shape, window.leading_axes, window.is_summarized) == (shape, 0, False)
+    else:
+        assert window.leading_axes or window.is_summarized
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "max", "min", "mean"])
+@pytest.mark.parametrize("operator", ["scatter_nd", "scatter_elements"])
+def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: str) -> None:
+    rng = np.random.default_rng(0)
+    count = 5 * MANY if operator == "scatter_nd" else 2000
+    location = 999_998 if operator == "scatter_nd" else 1998
+    data = rng.random(location + 2, np.float32)
+    index, updates = np.full(count, location), rng.random(count, np.float32) + np.float32(0.5)
+    arrays = {"data": data, "indices": index, "updates": updates}
+    if operator == "scatter_nd":
+        arrays["indices"] = index[:, None]
+    output_inference = infer_call(operator, arrays, Attributes(reduction=reduction))
+    window = preview.choose_window(data.shape)
+    elements = preview.compute_elements(output_inference, arrays, window)
+    expected = data.copy()
+    if reduction == "none":
+        expected[location] = updates[-1]
+    else:
+        with np.errstate(all="ignore"):
+            ufunc_of(data.dtype, reduction).at(expected, index, updates)
+        if reduction == "mean":
+            expected[location] /= np.float32(count + 1)
+    assert bits_equal(elements, output_window(expected, window))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
+    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
+    index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
+    index = {"gather": np.array([1]), "scatter": np.array([1, 0])}.get(operator, index)
+    all_arrays = {"data": data, "indices": index, "updates": data + 1}
+    arrays = {role: all_arrays[role] for role in OPERATORS[operator].inputs}
+    expected = getattr(reference, operator)(*arrays.values())
+    window = preview.choose_window(expected.shape)
+    assert bits_equal(
+        preview.compute_elements(infer_call(operator, arrays, Attributes()), arrays, window),
+        expected,
+    )
+    save(**arrays)
+    names = [f"{role}.npy" for role in arrays]
+    result = run_in_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
+    assert (result.status, result.err) == (0, "")
+    assert result.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
+    data, updates = (np.array([bits], np.uint8).view(bool) for bits in (0x40, 0x80))
+    index = np.zeros((1, 1) if operator.endswith("nd") else (1,), int)
+    arrays = {"data": data, "indices": index, "updates": updates}
+    arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
+    output_inference = infer_call(operator, arrays, Attributes())
+    elements = preview.compute_elements(output_inference, arrays, preview.choose_window((1,)))
+    assert elements.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
+
+
+def test_index_tuples_of_64_components() -> None:
+    data, index = np.arange(4.0).reshape((2, 2) + (1,) * 62), np.zeros((2, 64), int)
+    index[1, :2] = 1, -1
+    arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
+    output_inference = infer_call("scatter_nd", arrays, Attributes(reduction="add"))
+    elements = preview.compute_elements(output_inference, arrays, preview.choose_window(data.shape))
+    assert elements.reshape(-1).tolist() == [7, 1, 2, 11]
+
+
+def traced_preview(request: Request) -> tuple[str, int]:
+    """Return the preview of a run, and Python's peak memory."""
+    tracemalloc.start()
+    try:
+        with OpenCall(request) as call:
+            return preview.text(operands.validate(call)), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    write_sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
+    save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
+    save(upd=np.ones((2, 1 << 11), "f4"))
+    for data in ("data.npy", "fortran.npy"):
+        text, peak_memory = traced_preview(Request("gather_nd", data, "idx.npy"))
+        assert text.startswith("float32[1048576,2048]\n")
+        assert peak_memory < 1 << 23
+    text, peak_memory = traced_preview(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
+    assert text.splitlines()[1].startswith("[[1. 1. 1.")
+    assert peak_memory < 1 << 23
+
+
+def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    save(idx=np.arange(1 << 20)[::-1, None])
+    before = file_names(workdir)
+    result = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (result.status, result.err) == (0, "")
+    title, *lines = result.screen.splitlines()
+    assert title == "float32[1048576,2048]"
+    assert 3 < len(lines) < 20
+    assert "..." in result.screen
+    assert file_names(workdir) == before
+
+
+def file_names(folder: Any) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("number", [0, 500_000, (1 << 20) - 1])
+def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any) -> None:
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    index = np.zeros((1 << 20, 1), int)
+    index[number] = 1 << 20
+    save(idx=index)
+    with pytest.raises(BoundsError) as excinfo:
+        traced_preview(Request("gather_nd", "data.npy", "idx.npy"))
+    assert excinfo.value.position == (number,)
+    result = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (result.status, result.screen) == (5, "")
+    assert result.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
+
+
+def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
+    save(data=np.arange(12.0).reshape(4, 3), idx=np.array([[2], [0]]))
+    before = snapshot(workdir)
+    program = (
+        "import sys\nfrom ndtool.__main__ import main\nstatus = main()\n"
+        "assert 'ndtool.analysis.preview' not in sys.modules\n"
+        "assert 'numpy' not in sys.modules\nsys.exit(status)"
+    )
+    run = ("gather-nd", "data.npy", "idx.npy", "--json")
+    result = run_in_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
+    assert (result.status, result.err) == (0, "")
+    message = json.loads(result.screen)
+    written = ndtool(*run, "-o", "out.npy").json
+    (workdir / "out.npy").unlink()
+    for name in ("operator", "spec", "inputs", "trace", "threads", "version"):
+        assert message[name] == written[name], name
+    assert (message["output"]["dtype"], message["output"]["shape"]) == ("float64", [2, 3])
+    assert snapshot(workdir) == before

@@ -1,0 +1,320 @@
+"""The operators compared with the reference: any shape, type, layout, index and thread count."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import thresholds
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from strategies import (
+    ALL_DTYPES,
+    ARITHMETIC,
+    REDUCTIONS,
+    Case,
+    bits_equal,
+    call,
+    cases,
+    gather_cases,
+    gather_elements_cases,
+    gather_nd_cases,
+    many,
+    note_attributes,
+    random_values,
+    raw_bytes,
+    reductions_of,
+    scatter_elements_cases,
+    scatter_nd_cases,
+    threads_used,
+    to_layout,
+)
+from thresholds import patched_thresholds
+
+import ndtool
+from ndtool.analysis.oracle import reference
+from ndtool.errors import BoundsError, NdtoolError
+
+
+@pytest.fixture(params=[(), (thresholds.KERNELS,)], ids=["default thresholds", "small thresholds"])
+def small_thresholds(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
+    """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
+    with patched_thresholds(*request.param):
+        yield
+
+
+def check(case: Case, threads: int) -> None:
+    """Compare a call with the reference: bits, type, shape, and unchanged inputs."""
+    note_attributes(case)
+    before = [raw_bytes(array) for array in case.arrays]
+    actual = call(ndtool, case, threads=threads)
+    assert [raw_bytes(array) for array in case.arrays] == before
+    expected = call(reference, case)
+    assert bits_equal(actual, expected)
+    assert actual.flags.writeable
+    assert not any(np.shares_memory(actual, array) for array in case.arrays)
+
+
+@many
+@given(case=gather_nd_cases(), threads=threads_used)
+def test_gather_nd(small_thresholds: None, case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(case=scatter_nd_cases(), threads=threads_used)
+def test_scatter_nd(small_thresholds: None, case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(case=gather_elements_cases(), threads=threads_used)
+def test_gather_elements(small_thresholds: None, case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(case=gather_cases(), threads=threads_used)
+def test_gather(small_thresholds: None, case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(case=scatter_elements_cases(), threads=threads_used)
+def test_scatter_elements(small_thresholds: None, case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(cases, threads_used, st.sampled_from(["C", "Fortran", "reversed", "strided", "unaligned"]))
+def test_out_of_any_layout(small_thresholds: None, case: Case, threads: int, layout: str) -> None:
+    note_attributes(case)
+    expected = call(reference, case)
+    out = to_layout(np.zeros(expected.shape, expected.dtype), layout)
+    assert call(ndtool, case, out=out, threads=threads) is out
+    assert bits_equal(out, expected)
+
+
+@many
+@given(st.one_of(scatter_nd_cases(), scatter_elements_cases()), threads_used)
+def test_scatter_in_place(small_thresholds: None, case: Case, threads: int) -> None:
+    note_attributes(case)
+    data, *others = case.arrays
+    if not data.flags.writeable:
+        data = data.copy(order="K")
+    case = case._replace(arrays=(data, *others))
+    before = [raw_bytes(array) for array in others]
+    expected = call(reference, case)
+    assert call(ndtool, case, out=data, threads=threads) is data
+    assert bits_equal(data, expected)
+    assert [raw_bytes(array) for array in others] == before
+
+
+# Invalid inputs: one violation at a time, for which both sides must raise the same kind.
+
+
+def _index_out_of_bounds(case: Case, draw: st.DataObject) -> Case | None:
+    data, indices, *updates = case.arrays
+    bad = np.array(indices)
+    if not bad.size:
+        return None
+    info = np.iinfo(indices.dtype)
+    expected = [-1 - size for size in data.shape] + list(data.shape)
+    expected += [int(info.min), int(info.max), 2**32, 2**62 + 2**61]
+    for position in draw.draw(st.lists(st.integers(0, bad.size - 1), min_size=1, max_size=4)):
+        value = draw.draw(st.sampled_from([v for v in expected if info.min <= v <= info.max]))
+        bad[np.unravel_index(position, bad.shape)] = value
+    return case._replace(arrays=(data, bad, *updates))
+
+
+def _indices_of_another_type(case: Case, draw: st.DataObject) -> Case:
+    data, indices, *updates = case.arrays
+    code = draw.draw(st.sampled_from(["f8", "f2", "?", "c8", "S3", "U2", "m8[s]", "V8"]))
+    return case._replace(arrays=(data, np.zeros(indices.shape, code), *updates))
+
+
+def _updates_of_another_type(case: Case, draw: st.DataObject) -> Case | None:
+    if len(case.arrays) < 3:
+        return None
+    data, indices, updates = case.arrays
+    other_dtype = draw.draw(
+        st.sampled_from([d for d in ALL_DTYPES if d != data.dtype.newbyteorder("=")])
+    )
+    return case._replace(arrays=(data, indices, np.zeros(updates.shape, other_dtype)))
+
+
+def _updates_of_another_shape(case: Case, draw: st.DataObject) -> Case | None:
+    if len(case.arrays) < 3:
+        return None
+    data, indices, updates = case.arrays
+    shape = list(updates.shape)
+    if draw.draw(st.booleans()) or not shape:
+        shape.insert(draw.draw(st.integers(0, len(shape))), draw.draw(st.integers(0, 2)))
+    else:
+        shape[draw.draw(st.integers(0, len(shape) - 1))] += draw.draw(st.sampled_from((1, 2)))
+    return case._replace(arrays=(data, indices, np.zeros(shape, updates.dtype)))
+
+
+def _rank_0(case: Case, draw: st.DataObject) -> Case:
+    arrays = list(case.arrays)
+    broken = draw.draw(st.integers(0, 1))
+    arrays[broken] = np.zeros((), arrays[broken].dtype)
+    return case._replace(arrays=tuple(arrays))
+
+
+def _argument_out_of_range(case: Case, draw: st.DataObject) -> Case:
+    arguments = dict(case.arguments)
+    r, q = case.arrays[0].ndim, case.arrays[1].ndim
+    wrong: dict[str, list[Any]] = {
+        "axis": [r, -r - 1, 2**40],
+        "batch_dims": [-1, min(q, r), 10, 2**40],
+        "reduction": ["avg", "", "ADD", "means"],
+    }
+    name = draw.draw(st.sampled_from(sorted(wrong.keys() & arguments.keys())))
+    arguments[name] = draw.draw(st.sampled_from(wrong[name]))
+    return case._replace(arguments=arguments)
+
+
+def _reduction_without_meaning(case: Case, draw: st.DataObject) -> Case | None:
+    data = case.arrays[0]
+    if "reduction" not in case.arguments or data.dtype.newbyteorder("=") in ARITHMETIC[:-2]:
+        return None
+    has = reductions_of(data.dtype.newbyteorder("="))
+    choices = [name for name in REDUCTIONS if name not in has]
+    arguments = {**case.arguments, "reduction": draw.draw(st.sampled_from(choices))}
+    return case._replace(arguments=arguments)
+
+
+def _longer_axis(case: Case, draw: st.DataObject) -> Case | None:
+    """Repeat indices along one axis: too long off the axis, unequal batches, too few updates."""
+    data, indices, *updates = case.arrays
+    if not indices.ndim:
+        return None
+    axis = draw.draw(st.integers(0, indices.ndim - 1))
+    longer = np.concatenate([indices] * 2 + [np.zeros_like(indices)], axis=axis)
+    return case._replace(arrays=(data, longer, *updates))
+
+
+BREAKAGES = (
+    _index_out_of_bounds, _index_out_of_bounds, _indices_of_another_type,
+    _updates_of_another_type, _updates_of_another_shape, _rank_0, _argument_out_of_range,
+    _reduction_without_meaning, _longer_axis,
+)  # fmt: skip
+
+
+def refusal(module: Any, case: Case, **options: Any) -> NdtoolError | np.ndarray:
+    """Return the error that a call raises, or its result."""
+    try:
+        return call(module, case, **options)
+    except NdtoolError as error:
+        return error
+
+
+@many
+@given(cases, st.sampled_from(BREAKAGES), threads_used, st.data())
+def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObject) -> None:
+    broken = breakage(case, draw)
+    assume(broken is not None)
+    note_attributes(broken)
+    before = [raw_bytes(array) for array in broken.arrays]
+    expected = refusal(reference, broken)
+    actual = refusal(ndtool, broken, threads=threads)
+    assert [raw_bytes(array) for array in broken.arrays] == before
+    if isinstance(expected, np.ndarray):  # not every change is a violation
+        assert isinstance(actual, np.ndarray)
+        assert bits_equal(actual, expected)
+    else:
+        assert type(actual) is type(expected)
+        assert not isinstance(expected, BoundsError) or actual.fields() == expected.fields()
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_an_index_out_of_bounds_is_located_everywhere(small_thresholds: None, order: str) -> None:
+    for location, component, value in product(np.ndindex(3, 8), range(3), (-77, 300)):
+        indices = np.ones((3, 9, 3), f"{order}i4")
+        indices[location][component:] = indices[2, 8] = value
+        with pytest.raises(BoundsError) as excinfo:
+            ndtool.gather_nd(np.zeros((2, 3, 4)), indices)
+        error = excinfo.value
+        assert (error.position, error.component, error.axis) == (location, component, component)
+        assert (error.value, error.size, error.count) == (value, component + 2, 2)
+
+
+@many
+@given(cases, threads_used, st.data())
+def test_a_bad_index_leaves_out_untouched(
+    small_thresholds: None, case: Case, threads: int, draw: st.DataObject
+) -> None:
+    broken = _index_out_of_bounds(case, draw)
+    assume(broken is not None)
+    assume(isinstance(refusal(reference, broken), BoundsError))
+    shape = call(reference, case).shape
+    out = random_values(np.random.default_rng(1), case.arrays[0].dtype, shape)
+    before = raw_bytes(out)
+    with pytest.raises(BoundsError):
+        call(ndtool, broken, out=out, threads=threads)
+    assert raw_bytes(out) == before
+
+
+@many
+@given(cases, st.data())
+def test_a_wrong_out_is_refused(case: Case, draw: st.DataObject) -> None:
+    expected = call(reference, case)
+    kind = draw.draw(st.sampled_from(("shape", "rank", "dtype", "read-only", "list")))
+    right = np.zeros(expected.shape, expected.dtype)
+    wrong: Any = {
+        "shape": np.zeros(tuple(d + 1 for d in expected.shape) or (1,), expected.dtype),
+        "rank": right[None],
+        "dtype": np.zeros(expected.shape, "f4" if expected.dtype != "f4" else "f8"),
+        "read-only": to_layout(right, "read-only"),
+        "list": right.tolist(),
+    }[kind]
+    with pytest.raises((TypeError, ValueError)):
+        call(ndtool, case, out=wrong)
+    if isinstance(wrong, np.ndarray):
+        assert not any(raw_bytes(wrong))
+
+
+def test_out_that_overlaps_an_input_is_refused() -> None:
+    base = np.arange(64, dtype=np.int64)
+    data, shifted = base[:32].reshape(8, 4), base[4:36].reshape(8, 4)
+    indices = np.arange(8).reshape(8, 1)
+    separate = np.ones((8, 4), np.int64)
+    before = base.tobytes(), separate.tobytes()
+    square = np.zeros((8, 4), np.int64)
+    for out in (data, shifted, data[::-1], base[3:35].reshape(8, 4)):
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.gather_nd(data, indices, out=out)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.gather_elements(data, square, out=out)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.gather_elements(separate, square, out=square)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.scatter_nd(separate, indices, data, out=out)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.scatter_elements(separate, square, data, out=out)
+    for out in (shifted, data[::-1]):
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.scatter_nd(data, indices, separate, out=out)
+    with pytest.raises(ValueError, match="overlap"):  # in place, but updates overlap too
+        ndtool.scatter_nd(data, indices, shifted, out=data)
+    assert (base.tobytes(), separate.tobytes()) == before
+    interleaved = np.arange(64).reshape(8, 8)
+    assert bits_equal(
+        ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),
+        np.arange(64).reshape(8, 8)[:, ::2],
+    )
+
+
+def test_out_that_may_overlap_is_refused() -> None:
+    """An exact test of overlap would take too long."""
+    memory = np.zeros(1 << 23, np.uint8)
+    steps = np.random.default_rng(0).integers(1 << 17, 1 << 19, 10)
+    apart = [2000 * 2**i + 7 * i for i in range(10)]  # no element of out overlaps another
+    data, out = (as_strided(memory[i:], (2,) * 10, s) for i, s in enumerate((steps, apart)))
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(data, out, max_work=1 << 16)
+    with pytest.raises(ValueError, match="out overlaps data"):
+        ndtool.gather_elements(data, np.zeros(data.shape, np.int8), out=out)

@@ -1,0 +1,219 @@
+"""The fast path of small calls on plain arrays: the general path's bits, errors and refusals."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from strategies import Array, Case, bits_equal, many, raw_bytes, void_view
+from test_out_of_bounds import out_of_bounds_calls
+
+import ndtool
+from ndtool._kernels import BoundCalls
+from ndtool.engine import tuning
+from ndtool.errors import NdtoolError
+from ndtool.inmemory import calls, ops
+
+pytestmark = pytest.mark.usefixtures("fast_small_calls")
+
+DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
+ROWS = np.array([[2], [0]])
+UPDATES = np.full((2, 4), 7, np.float32)
+AXIS_INDICES = np.array([[0, -1, 2, 1]])
+CALLS: dict[str, Callable[..., Array]] = {
+    "gather_nd": lambda **options: ndtool.gather_nd(DATA, ROWS, **options),
+    "gather": lambda **options: ndtool.gather(DATA, ROWS[:, 0], **options),
+    "gather_elements": lambda **options: ndtool.gather_elements(DATA, AXIS_INDICES, 0, **options),
+    "gather_elements axis 1": lambda **options: ndtool.gather_elements(
+        DATA[:1].copy(), AXIS_INDICES, 1, **options
+    ),
+    "scatter_nd": lambda **options: ndtool.scatter_nd(DATA, ROWS, UPDATES, "add", **options),
+    "scatter_elements": lambda **options: ndtool.scatter_elements(
+        DATA, AXIS_INDICES, UPDATES[:1], 0, "max", **options
+    ),
+}
+
+
+class BothPaths:
+    """Calls by the fast path, compared with the general path alone."""
+
+    def __init__(self) -> None:
+        self.general = 0  # calls that reached the general path
+
+    def otherwise(self, *call: Any) -> Array:
+        self.general += 1
+        return calls.execute(*call)
+
+    def are_short(self, call: Callable[[], object]) -> bool:
+        """Whether a call is executed without the general path."""
+        before = self.general
+        call()
+        return self.general == before
+
+
+@pytest.fixture
+def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
+    paths = BothPaths()
+    bound = BoundCalls(np.ndarray, np.empty, calls.bind_small, paths.otherwise, tuning)
+    monkeypatch.setattr(ops, "_CALLS", bound)
+    return paths
+
+
+def outcome(call: Callable[[], Array], *inputs: Array | None) -> tuple[Any, ...]:
+    """Return the result or error of a call, and the bytes of arrays after it."""
+    try:
+        result = call()
+        report = result.dtype, result.shape, raw_bytes(result)
+    except NdtoolError as error:
+        report = type(error), str(error), vars(error).keys()
+    return report, [raw_bytes(array) for array in inputs if array is not None]
+
+
+def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
+    """Yield values of `out`, most of which are invalid for the inputs."""
+    yield None
+    yield np.zeros_like(made)
+    yield np.zeros(made.shape, made.dtype, "F")
+    yield np.zeros((*made.shape, 1), made.dtype)
+    yield np.zeros(made.shape, "V5")
+    yield (
+        np.frombuffer(bytes(made.nbytes), f"V{made.itemsize}").view(made.dtype).reshape(made.shape)
+        if made.nbytes
+        else None
+    )
+    yield data.view()
+
+
+@many
+@given(drawn=out_of_bounds_calls(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
+def test_the_outcome_equals_the_general_path(
+    drawn: tuple[Case, str], which: int, threads: int | None
+) -> None:
+    case, rule = drawn
+    options = dict(case.arguments, threads=threads, out_of_bounds=rule)
+    results = []
+    for small in (tuning.SMALL_CALL, tuning.SMALL_CALL, 0):  # bound, cached, and not bound
+        arrays = [*case.arrays]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tuning, "SMALL_CALL", small)
+            operator = partial(getattr(ndtool, case.operator), **options)
+            try:
+                result = operator(*arrays)
+            except NdtoolError:
+                result = np.zeros_like(arrays[0])
+            if which:
+                arrays[0] = void_view(arrays[0]).copy().view(arrays[0].dtype)
+            out = (
+                arrays[0]
+                if which == 7
+                else [*possible_outputs(*arrays[:2], result), None, None][which]
+            )
+            results.append(outcome(partial(operator, *arrays, out=out), out, *arrays))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_plain_call_takes_the_fast_path(both_paths: BothPaths, name: str) -> None:
+    call = CALLS[name]
+    expected = call(threads=2)
+    assert both_paths.are_short(call)
+    out = np.empty_like(expected)
+    assert call(out=out) is out
+    assert bits_equal(out, expected)
+    assert both_paths.are_short(lambda: call(out=out))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "SMALL_CALL", 0)
+        assert not both_paths.are_short(call)
+        assert bits_equal(call(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_unusual_calls_take_the_general_path(both_paths: BothPaths) -> None:
+    wide_data = np.zeros((3, 8), np.float32)
+    unaligned = np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
+    for data in (
+        DATA.tolist(), DATA.T.copy().T, wide_data[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
+        np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {})),
+    ):  # fmt: skip
+        assert not both_paths.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
+    swapped = DATA.astype(">f4")
+    assert not both_paths.are_short(
+        lambda: ndtool.scatter_nd(swapped, ROWS, UPDATES.astype(">f4"), "add")
+    )
+    assert not both_paths.are_short(lambda: ndtool.scatter_nd(unaligned, ROWS, UPDATES, "add"))
+    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, ROWS.astype(">i8")))
+    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
+    assert not both_paths.are_short(
+        lambda: ndtool.gather_nd(DATA.reshape((1,) * 7 + (3, 4)), [[0]])
+    )
+    many_rows = np.zeros((tuning.SMALL_CALL // DATA.itemsize // 4 + 1, 1), np.int64)
+    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
+    assert both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows[: 1 << 10]))
+
+
+def test_a_small_update_of_a_large_array_takes_the_fast_path(both_paths: BothPaths) -> None:
+    data = np.zeros((tuning.SMALL_CALL, 4), np.float32)
+    assert both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
+    assert bits_equal(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
+    assert not both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))
+
+
+def test_arguments_that_are_equal_but_of_other_types_are_looked_at(both_paths: BothPaths) -> None:
+    assert bits_equal(ndtool.gather(DATA, ROWS, 1), DATA[:, ROWS])
+    for axis in (True, 1.0, np.True_):
+        with pytest.raises(NdtoolError, match="must be an integer"):
+            ndtool.gather(DATA, ROWS, axis)
+    far = ROWS + 9
+    filled = [
+        ndtool.gather_nd(DATA, far, out_of_bounds="fill", fill=fill) for fill in (0, -0.0, None, 0)
+    ]
+    assert [np.signbit(gathered).all() for gathered in filled] == [False, True, False, False]
+    with pytest.raises(NdtoolError, match="fill is 'False'"):
+        ndtool.gather_nd(DATA, far, out_of_bounds="fill", fill=False)
+
+
+def test_types_with_equal_names_are_distinguished(both_paths: BothPaths) -> None:
+    marked = np.dtype(np.float32, metadata={"unit": "m"})
+    for dtype in (np.dtype(np.float32), marked, np.dtype(np.float32)):
+        result = ndtool.gather_nd(DATA.view(dtype), ROWS)
+        assert result.dtype.metadata == dtype.metadata
+    for dtype in ("l", "q", "l"):
+        assert ndtool.gather_nd(DATA.astype(dtype), ROWS).dtype.char == dtype
+
+
+def test_an_index_out_of_bounds_preserves_the_output(both_paths: BothPaths) -> None:
+    out, wrong = np.full((2, 4), 5, np.float32), np.array([[0], [3]])
+    data = DATA.copy()
+    for _ in range(2):
+        with pytest.raises(IndexError, match="= 3"):
+            ndtool.gather_nd(DATA, wrong, out=out)
+        with pytest.raises(IndexError, match="= 3"):
+            ndtool.scatter_nd(data, wrong, UPDATES, "add", out=data)
+    assert bits_equal(out, np.full((2, 4), 5, np.float32))
+    assert bits_equal(data, DATA)
+
+
+def test_more_kinds_of_calls_than_the_cache_holds(both_paths: BothPaths) -> None:
+    for size in range(1, 2100):
+        data = np.arange(size, dtype=np.int16)
+        last = ndtool.gather(data, np.array([-1]))
+        assert bits_equal(last, data[-1:])
+    assert both_paths.general == 0
+
+
+def test_threads_that_call_at_once(both_paths: BothPaths) -> None:
+    def call(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            data = rng.integers(0, 99, (rng.integers(1, 40), 2))
+            index = rng.integers(0, len(data), (3, 1))
+            assert bits_equal(ndtool.gather_nd(data, index), data[index[:, 0]])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(call, range(4)))
+    assert both_paths.general == 0

@@ -1,0 +1,434 @@
+"""Hypothesis strategies: element types, special values, layouts, indices, complete calls."""
+
+import os
+from itertools import product
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from hypothesis import HealthCheck, note, settings
+from hypothesis import strategies as st
+
+Array = np.ndarray[Any, Any]
+EXHAUSTIVE = "NDTOOL_TEST_ALL" in os.environ  # set by `make torture`
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+INTEGERS = [np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8)]
+FLOATS = [np.dtype(f"f{size}") for size in (2, 4, 8)] + [BFLOAT16]
+COMPLEX = [np.dtype("c8"), np.dtype("c16")]
+ORDERED = [np.dtype("?"), *INTEGERS, *FLOATS]
+ARITHMETIC = ORDERED + COMPLEX
+COPY_ONLY = [
+    np.dtype(code)
+    for code in ("g", "G", "M8[ns]", "m8[D]", "S1", "S7", "U3", "V1", "V2", "V16", "V100")
+] + [
+    np.dtype([("a", "i1"), ("b", "<f8"), ("c", ">u2", (3,))]),
+    np.dtype([("a", "i1"), ("b", "i8")], align=True),
+    np.dtype(ml_dtypes.float8_e4m3fn),
+    np.dtype(ml_dtypes.int4),
+    np.dtype(ml_dtypes.float4_e2m1fn),
+]
+ALL_DTYPES = ARITHMETIC + COPY_ONLY
+EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "100"))  # of a property test
+UFUNCS = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
+    "min": np.minimum,
+}  # fmt: skip
+REDUCTIONS = ("none", *UFUNCS, "mean")
+LAYOUTS = (
+    "C", "Fortran", "reversed", "strided", "broadcast", "transposed", "read-only", "unaligned",
+)  # fmt: skip
+
+
+def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
+    """Return the reductions that an element type supports."""
+    unsupported = () if dtype in FLOATS else ("div", "mean") if dtype.kind == "b" else ("div",)
+    if dtype in COMPLEX:
+        unsupported = ("div", "max", "min")
+    elif dtype not in ORDERED:
+        unsupported = REDUCTIONS[1:]
+    return tuple(name for name in REDUCTIONS if name not in unsupported)
+
+
+def all_reduction_options(dtype: np.dtype) -> list[dict[str, Any]]:
+    """Return the arguments of all reductions of an element type."""
+    names = reductions_of(dtype)
+    excluding_current = [name for name in names if name not in ("none", "sub", "div")]
+    return [
+        *({"reduction": name} for name in names),
+        *({"reduction": name, "include_self": False} for name in excluding_current),
+        {"reduction": "none", "duplicates": "first"},
+    ]
+
+
+def ufunc_of(dtype: np.dtype, reduction: str) -> np.ufunc:
+    """Return NumPy's function for the updates of a reduction; for mean, the sum."""
+    if dtype.kind == "b" and reduction == "sub":
+        return np.logical_xor
+    return UFUNCS.get(reduction, np.add)
+
+
+def mean_of(sums: Array, counts: Array) -> Array:
+    """Return sums divided by the counts of their summands, as documented."""
+    if sums.dtype in COMPLEX:
+        components = sums.view(f"f{sums.dtype.itemsize // 2}").reshape(-1, 2)
+        return mean_of(components, counts[:, None]).view(sums.dtype).reshape(-1)
+    if sums.dtype.kind in "iu":
+        pairs = zip(sums.tolist(), np.broadcast_to(counts, sums.shape).tolist(), strict=True)
+        return np.array([total // count for total, count in pairs], sums.dtype)
+    dtype = np.float32 if sums.dtype.itemsize == 2 else sums.dtype
+    with np.errstate(all="ignore"):
+        return (sums.astype(dtype) / counts.astype(dtype)).astype(sums.dtype)
+
+
+def raw_bytes(array: Array) -> bytes:
+    """Return the bytes of an array in C order, with padding and bools other than 0 and 1."""
+    return void_view(array).tobytes()
+
+
+def bits_equal(left: Array, right: Array) -> bool:
+    """Whether two arrays have the same type, shape and bits."""
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and raw_bytes(left) == raw_bytes(right)
+    )
+
+
+def _component_dtype(dtype: np.dtype) -> np.dtype:
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def random_values(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """Return random bits of any type; most numbers are special: NaNs, infinities, zeros."""
+    component_dtype = _component_dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * (dtype.itemsize // component_dtype.itemsize)
+    values = rng.integers(0, 256, size * component_dtype.itemsize, dtype=np.uint8).view(
+        component_dtype
+    )
+    if component_dtype in FLOATS:
+        patterns = values.view(f"u{component_dtype.itemsize}")
+        special_values = _special_patterns(component_dtype)
+        selected = rng.random(size) < rng.choice([0.0, 0.2, 0.8])
+        patterns[selected] = rng.choice(special_values, int(selected.sum()))
+    elif component_dtype.kind in "US" and rng.random() < 0.5:  # else invalid code points
+        values = rng.choice(np.array([b"", b"a", b"zz", b"-1"]), size).astype(component_dtype)
+    return values.view(dtype).reshape(shape)
+
+
+def _special_patterns(dtype: np.dtype) -> Array:
+    """Return the bit patterns of zeros, ones, extremes, infinities, quiet and signaling NaNs."""
+    bits = 8 * dtype.itemsize
+    fraction = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}[dtype.name]
+    infinity = (1 << (bits - 1)) - (1 << fraction)
+    one_bits = int(np.array(1, dtype).view(f"u{dtype.itemsize}"))
+    quiet = 1 << (fraction - 1)
+    positive = [0, 1, one_bits, one_bits + 1, infinity - 1, infinity]
+    positive += [infinity | 1, infinity | 5, infinity | quiet, infinity | quiet | 3]
+    patterns = positive + [pattern | 1 << (bits - 1) for pattern in positive]
+    return np.array(patterns, f"u{dtype.itemsize}")
+
+
+def void_view(array: Array) -> Array:
+    """Return a view with void elements, whose bits are preserved by copies."""
+    return array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def to_layout(array: Array, layout: str) -> Array:
+    """Return an array of the same bytes in a layout; broadcast: of its first row repeated."""
+    if layout == "unaligned":
+        buffer = np.zeros(array.nbytes + 1, np.uint8)
+        result = buffer[1:].view(array.dtype).reshape(array.shape)
+        void_view(result)[...] = void_view(array)
+        return result
+    result = _copy_to_layout(void_view(array), layout).view(array.dtype)
+    result.setflags(write=layout not in ("read-only", "broadcast"))
+    return result
+
+
+def _copy_to_layout(array: Array, layout: str) -> Array:
+    if layout == "Fortran":
+        return np.array(array, order="F")
+    if layout == "reversed":
+        flip = (..., *(slice(None, None, -1),) * array.ndim)
+        return array[flip].copy()[flip]
+    if layout == "strided":
+        spaced = np.zeros(tuple(2 * d for d in array.shape), array.dtype)
+        every_other = spaced[(..., *(slice(None, None, 2),) * array.ndim)]
+        every_other[...] = array
+        return every_other
+    if layout == "broadcast" and array.size and array.ndim:
+        # Complete rows are repeated, so that index tuples remain valid.
+        return np.broadcast_to(array.reshape(-1, array.shape[-1])[0], array.shape)
+    if layout == "transposed" and array.ndim > 1:
+        order = (1, 0, *range(2, array.ndim))
+        return np.array(array.transpose(order), order="C").transpose(order)
+    return array.copy()
+
+
+def to_byte_order(array: Array, swapped: bool) -> Array:
+    """Return the same values, byte-swapped if requested."""
+    return array.astype(array.dtype.newbyteorder("S")) if swapped else array
+
+
+class Case(NamedTuple):
+    """One call: the operator's name, its arrays and its other arguments."""
+
+    operator: str
+    arrays: tuple[Array, ...]
+    arguments: dict[str, Any]
+
+
+def plain_axes(case: Case) -> tuple[int, int]:
+    """Return the axis that indices select along, non-negative, and the number of batch axes."""
+    b = case.arguments.get("batch_dims", 0)
+    return case.arguments.get("axis", b) % case.arrays[0].ndim, b
+
+
+sizes = st.sampled_from((1, 2, 3, 4, 5, 6, 7) * 5 + (0,))  # includes empty cases
+seeds = st.integers(0, 2**32 - 1)
+types = st.sampled_from(ARITHMETIC * 2 + COPY_ONLY)
+
+
+def shapes(min_rank: int, max_rank: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draw a shape of rank `min_rank` to `max_rank`."""
+    return st.integers(min_rank, max_rank).flatmap(lambda rank: st.tuples(*[sizes] * rank))
+
+
+def reduction_options(dtype: np.dtype) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw the arguments of a reduction of an element type."""
+    return st.sampled_from(all_reduction_options(dtype))
+
+
+@st.composite
+def indices_for(draw: st.DrawFn, shape: tuple[int, ...], lengths: tuple[int, ...] | int) -> Array:
+    """Draw valid indices; lengths: the size of the indexed axis, or one for each tuple component.
+
+    Negative, extreme and duplicate indices are likely. The result is empty if no index is valid.
+    """
+    dtype = draw(st.sampled_from(INTEGERS))
+    limits = np.broadcast_to(np.array(lengths, np.int64), shape)
+    if not limits.size:
+        return np.empty(shape, dtype)
+    rng = np.random.default_rng(draw(seeds))
+    lowest = draw(st.sampled_from((-1, -1, 0))) if dtype.kind == "i" else 0
+    indices = rng.integers(limits * lowest, limits)
+    kind = draw(st.sampled_from(("any", "any", "extreme", "same", "sorted")))
+    if kind == "extreme":
+        indices = np.where(rng.random(shape) < 0.5, limits * lowest, limits - 1)
+    elif kind == "same":
+        indices = np.minimum(indices.flat[0], limits - 1)
+        indices = np.maximum(indices, limits * lowest)
+    elif kind == "sorted" and indices.ndim > 1:
+        indices = np.sort(indices, axis=0)
+    return indices.astype(dtype)
+
+
+@st.composite
+def array_layouts(draw: st.DrawFn, array: Array) -> Array:
+    """Draw a layout and a byte order for an array."""
+    swapped = draw(st.booleans()) and array.dtype != BFLOAT16
+    return to_layout(to_byte_order(array, swapped), draw(st.sampled_from(LAYOUTS)))
+
+
+@st.composite
+def values_of(draw: st.DrawFn, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """Draw an array of a type and shape, with any bits."""
+    return random_values(np.random.default_rng(draw(seeds)), dtype, shape)
+
+
+@st.composite
+def gather_nd_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of gather_nd."""
+    shape, dtype = draw(shapes(1, 4)), draw(types)
+    b = draw(st.integers(0, len(shape) - 1))
+    k = draw(st.integers(1, len(shape) - b))
+    rows_shape = draw(shapes(0, 2))
+    if 0 in shape[b : b + k]:
+        rows_shape = (*rows_shape, 0)
+    index_shape = (*shape[:b], *rows_shape, k)
+    indices = draw(indices_for(index_shape, shape[b : b + k]))
+    data = draw(values_of(dtype, shape))
+    arrays = (draw(array_layouts(data)), draw(array_layouts(indices)))
+    return Case("gather_nd", arrays, {"batch_dims": b})
+
+
+@st.composite
+def scatter_nd_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of scatter_nd."""
+    shape, dtype = draw(shapes(1, 4)), draw(types)
+    b = draw(st.sampled_from((0, 0, *range(len(shape)))))
+    k = draw(st.integers(0, len(shape) - b))
+    rows_shape = draw(shapes(0, 2))
+    if 0 in shape[b : b + k]:
+        rows_shape = (*rows_shape, 0)
+    indices = draw(indices_for((*shape[:b], *rows_shape, k), shape[b : b + k]))
+    data = draw(values_of(dtype, shape))
+    updates = draw(values_of(dtype, shape[:b] + rows_shape + shape[b + k :]))
+    arrays = tuple(draw(array_layouts(a)) for a in (data, indices, updates))
+    arrays = _match_byte_order(arrays)
+    return Case("scatter_nd", arrays, {**draw(reduction_options(dtype)), "batch_dims": b})
+
+
+def _match_byte_order(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the arrays with updates in data's byte order, as records require."""
+    data, indices, updates = arrays
+    if data.dtype.names is not None and updates.dtype != data.dtype:
+        updates = updates.astype(data.dtype)
+    return data, indices, updates
+
+
+@st.composite
+def gather_elements_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of gather_elements."""
+    dtype = draw(types)
+    shape, axis, indices = draw(_elements_indices())
+    data = draw(values_of(dtype, shape))
+    return Case(
+        "gather_elements", (draw(array_layouts(data)), draw(array_layouts(indices))), {"axis": axis}
+    )
+
+
+@st.composite
+def scatter_elements_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of scatter_elements."""
+    dtype = draw(types)
+    shape, axis, indices = draw(_elements_indices())
+    data = draw(values_of(dtype, shape))
+    updates = draw(values_of(dtype, indices.shape))
+    arrays = _match_byte_order(tuple(draw(array_layouts(a)) for a in (data, indices, updates)))
+    return Case("scatter_elements", arrays, {"axis": axis, **draw(reduction_options(dtype))})
+
+
+@st.composite
+def _elements_indices(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
+    """Draw data's shape, an axis and indices for the elements operators."""
+    shape = draw(shapes(1, 4))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    index_shape = [min(size, draw(sizes)) for size in shape]
+    index_shape[axis] = draw(sizes) if shape[axis] else 0
+    return shape, axis, draw(indices_for(tuple(index_shape), shape[axis]))
+
+
+@st.composite
+def _plain_indices(
+    draw: st.DrawFn,
+) -> tuple[tuple[int, ...], Array, dict[str, Any], tuple[int, ...]]:
+    """Draw data's shape, indices along an axis, axis and batch_dims, and the shape of updates."""
+    shape = draw(shapes(1, 4))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    a = axis % len(shape)
+    b = draw(st.sampled_from((0, 0, *range(a + 1))))
+    index_shape = draw(shapes(0, 3 - b)) if b < 3 else ()
+    if not shape[axis]:
+        index_shape = (*index_shape, 0)
+    indices = draw(indices_for(shape[:b] + index_shape, shape[axis]))
+    arguments: dict[str, Any] = {"batch_dims": b}
+    if a != b or draw(st.booleans()):
+        arguments["axis"] = axis
+    return shape, indices, arguments, shape[:a] + index_shape + shape[a + 1 :]
+
+
+@st.composite
+def gather_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of gather."""
+    dtype = draw(types)
+    shape, indices, arguments, _ = draw(_plain_indices())
+    data = draw(values_of(dtype, shape))
+    return Case("gather", (draw(array_layouts(data)), draw(array_layouts(indices))), arguments)
+
+
+@st.composite
+def scatter_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of scatter."""
+    dtype = draw(types)
+    shape, indices, arguments, updates_shape = draw(_plain_indices())
+    arrays = (draw(values_of(dtype, shape)), indices, draw(values_of(dtype, updates_shape)))
+    arrays = _match_byte_order(tuple(draw(array_layouts(a)) for a in arrays))
+    return Case("scatter", arrays, {**draw(reduction_options(dtype)), **arguments})
+
+
+cases = st.one_of(
+    gather_nd_cases(),
+    scatter_nd_cases(),
+    gather_elements_cases(),
+    scatter_elements_cases(),
+    gather_cases(),
+    scatter_cases(),
+)
+
+
+# Element types in headers: NumPy reads most of these, and refuses some.
+
+_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 16), "c": (8, 16, 32)}
+_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
+_orders = st.sampled_from(("", "<", ">", "|", "="))
+
+
+@st.composite
+def type_codes(draw: st.DrawFn) -> str:
+    """Draw the code of a plain type: any kind, size, byte order and unit, rarely an invalid one."""
+    kind = draw(st.sampled_from("biufcmMSUV"))
+    sizes = _SIZES.get(kind, (8,) if kind in "mM" else (0, 1, 2, 3, 5))
+    size = draw(st.sampled_from(sizes * 6 + (0, 1, 3, 2**29, 2**31 - 1, 2**31, 10**10)))
+    code = f"{draw(_orders)}{kind}{size}"
+    if draw(st.booleans()) if kind in "mM" else draw(st.integers(0, 20)) == 20:
+        count = draw(st.sampled_from(("", "", "1", "25", "2147483647", "2147483648")))
+        code += f"[{count}{draw(st.sampled_from(_UNITS))}]"
+    return draw(st.sampled_from((code,) * 30 + ("|O", "O8", "", "<", "<x4", "i4 ", "U-1")))
+
+
+_counts = st.sampled_from((0, 1, 2, 3) * 5 + (-1, True, 2.0, "2", 2**31 - 1, 2**31, 2**63))
+field_shapes = _counts | st.lists(_counts, max_size=3).map(tuple)
+_words = st.sampled_from(("a", "b", "c", "d", "e", "\xe9", "", ""))
+_titles = st.tuples(st.sampled_from((None, "t", "a", "b", "")), _words)
+
+
+def _fields(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw a list of fields of such types; some are padding, some names are duplicates."""
+    names = st.one_of(_words, _words, _titles)
+    padding = st.tuples(st.just(""), st.sampled_from(("|V1", "|V3", "<V2", "V0")))
+    plain, shaped = st.tuples(names, items), st.tuples(names, items, field_shapes)
+    invalid = st.sampled_from((("a",), ("a", "<i4", 1, 1), (5, "<i4"), (("t", "a", "b"), "<i4")))
+    kinds = [plain] * 6 + [shaped] * 4 + [padding] * 2
+    return st.lists(st.one_of(*kinds) | st.integers(0, 30).flatmap(
+        lambda n: invalid if n == 30 else plain
+    ), max_size=5)  # fmt: skip
+
+
+_repeated = type_codes() | st.tuples(type_codes(), field_shapes)
+descrs = type_codes() | _fields(
+    st.recursive(_repeated, lambda items: _fields(items) | st.tuples(items, field_shapes))
+)
+
+
+def sample_third(*tables: Any) -> list[tuple[Any, ...]]:
+    """Return a third of the rows of a product, or all of them; each value occurs in a third."""
+    enumerated = (list(enumerate(table)) for table in tables)
+    rows = (tuple(zip(*row, strict=True)) for row in product(*enumerated))
+    return [row for indices, row in rows if EXHAUSTIVE or sum(indices) % 3 == 0]
+
+
+many = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,  # small_thresholds does not change between examples
+    ],
+)
+threads_used = st.integers(1, 4)
+
+
+def call(module: Any, case: Case, **options: Any) -> np.ndarray:
+    """Call the operator of a case."""
+    return getattr(module, case.operator)(*case.arrays, **case.arguments, **options)
+
+
+def note_attributes(case: Case) -> None:
+    """Describe in failures the attributes that hypothesis does not print."""
+    for array in case.arrays:
+        note(f"{array.dtype.str} {array.shape} strides {array.strides} {array.flags.aligned=}")
+    note(f"{case.operator} {case.arguments}")
