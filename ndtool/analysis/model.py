@@ -153,6 +153,10 @@ def _infer_output(
         if shape is None:
             return None
         sizes[role] = tuple(_size(role, axis, size) for axis, size in enumerate(shape))
+    if node.operator.endswith("_nd") and any(
+        isinstance(size, Symbol) for size in sizes["indices"][-1:]
+    ):
+        return None  # how many axes of data a tuple indexes is unknown
     plan: plans.Plan | tensorscatter.Lowering
     try:
         if is_lowered:
