@@ -17,8 +17,8 @@ _MAX_COMPARED = 16  # initial characters of a secret to compare: messages may tr
 
 # User and password end at the last @ before the host.
 _LOGIN = re.compile(r"[^/?#]*@")
-# A password may contain a slash, as keys of S3 do: text between a colon and the last @ is a password
-# unless it is a port.
+# A password may contain a slash, as keys of S3 do: it is all text between a colon and the last @,
+# unless that is a port.
 _USER = re.compile(r"(?!\[)[^/?#@:]*:(?!:|\d*(?:[/?#]|\Z))")
 _SEPARATORS = r"\s\"'<>/?#@:&;=+,"
 _WORD = (
