@@ -38,9 +38,9 @@ class Values:
     """The elements of a text file, in a buffer or, if it is large, an unnamed file.
 
     count: the number of elements. warning: about the file, or None. are_indices: whether empty text
-    is an error, so that the output of a command that failed is not taken for indices. fast_type: the type that
-    `add_array` requires of a library's parser, "q" for integers and "d" for floats; "" if elements
-    can only be added by `add`.
+    is an error, so that the output of a command that failed is not taken for indices. fast_type:
+    the type that `add_array` requires of a library's parser, "q" for integers and "d" for floats;
+    "" if elements can only be added by `add`.
     """
 
     def __init__(self, options: TextOptions, label: str) -> None:
