@@ -27,7 +27,7 @@ from ndtool.inmemory.arguments import (
     thread_count,
 )
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
-from ndtool.rules import filling, inference, shapes
+from ndtool.rules import inference, numbers, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import IndexOptions
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -85,7 +85,7 @@ def bind_call(
         raise RuleError(
             f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot represent"
         )
-    element = filling.encode(attributes.fill, types["data"])
+    element = numbers.encode_fill(attributes.fill, types["data"])
     index_options = inference.handling_of(attributes, row, types["indices"])
     fill_bytes = bind.repeat_fill_value(plan, element) if index_options.may_skip_tuples else None
     return BoundCall(plan, types, row.negatives, index_options, fill_bytes)

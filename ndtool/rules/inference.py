@@ -16,7 +16,7 @@ from ndtool.errors import (
     format_integer,
     printable,
 )
-from ndtool.rules import dtypes, filling, mistakes, shapes, specs, tensorscatter
+from ndtool.rules import dtypes, mistakes, numbers, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES, IndexOptions, Mode
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
@@ -93,7 +93,7 @@ class Inference(NamedTuple):
     @property
     def fill_bytes(self) -> bytes:
         """The bytes of the fill value, which mode "fill" and pad use."""
-        return filling.encode(self.attributes.fill, self.dtype)
+        return numbers.encode_fill(self.attributes.fill, self.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -155,7 +155,7 @@ def check(
         plan = lowering.plan
     else:
         row = specs.accept(spec, operator, types, attributes)
-        filling.encode(attributes.fill, types["data"])
+        numbers.encode_fill(attributes.fill, types["data"])
         trace, plan = shapes.infer(operator, sizes, attributes)
         if row.limits:
             trace = specs.check_sizes(spec, row, sizes, attributes, trace)
