@@ -60,6 +60,7 @@ class OperatorVersion(NamedTuple):
 
 
 _NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), ("none", "add", "mul", "max", "min")
+_MEAN = (*_ALL, "mean")
 _BATCH, _AXIS, _REDUCE, _SELF = ("batch_dims",), ("axis",), ("reduction",), ("include_self",)
 _I64, _I32 = ("int64",), ("int32", "int64")
 _GATHER_ND, _SCATTER_ND, _GATHER_ELS, _SCATTER_ELS = (
@@ -100,7 +101,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("openvino", _SCATTER_ND, 15, _REDUCE, (*_ALL, "sub"), _I32, _OPENVINO, True),
     ("openvino", _GATHER_ELS, 6, _AXIS, _NONE, _I32, _OPENVINO, False, _ERROR, _EQUAL),
     ("openvino", _SCATTER_ELS, 3, _AXIS, _NONE, _INTS, _OV_NUMBERS, False, _ERROR, _SHORT),
-    ("openvino", _SCATTER_ELS, 12, _AXIS + _REDUCE + _SELF, (*_ALL, "mean"), _INTS, _OPENVINO, True),
+    ("openvino", _SCATTER_ELS, 12, _AXIS + _REDUCE + _SELF, _MEAN, _INTS, _OPENVINO, True),
     ("openvino", _GATHER, 1, _AXIS, _NONE, _INTS, _OPENVINO, False),
     ("openvino", _GATHER, 7, _AXIS + _BATCH, _NONE, _INTS, _OPENVINO, False),
     ("openvino", _GATHER, 8, _AXIS + _BATCH, _NONE, _INTS, _OPENVINO, True, _FILL),
