@@ -212,7 +212,7 @@ EQUIVALENT = {
     ("engine/bind.py", "zero_strides = (0,)", "0"): "a check accesses no data at these strides",
     (
         "engine/bind.py",
-        "slices = bind_slices(plan, strides, 1, negatives)",
+        "slices = bind_slices(plan, strides, 1)",
         "1",
     ): "only the addressing of the result is used",
     (
