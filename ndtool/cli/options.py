@@ -183,13 +183,6 @@ SPILL = _option(
     multiple=True,
     metavar="DIR",
 )
-PRICES = _option(
-    "--prices",
-    "JSON file with the dollars of 1,000 requests (get, put), of 10^9 bytes (gb) and of an hour of"
-    " a machine (machine_hour), for the cost estimates of a plan.",
-    type=ParameterType("prices", parametertypes.prices),
-    metavar="FILE.json",
-)
 SCHEDULER = _option(
     "--scheduler",
     "Run on the Dask cluster of this scheduler: tcp://host:port, or the scheduler file.",
@@ -321,7 +314,7 @@ JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON obj
 REPORTING = (QUIET, JSON)
 OUTPUT_FILES = (NO_CLOBBER, ONLY, SYNC, CHUNKS, SHARDS, CODEC)
 CHECKS = (SPEC, DTYPE, TEXT)
-EXECUTION = (THREADS, MEMORY, SPILL, PRICES)
+EXECUTION = (THREADS, MEMORY, SPILL)
 CLUSTER = (SCHEDULER, WORKERS, RESUME)
 GROUPS = {  # of the help page; options without a group come first
     "Indices and updates": (FILL, PAD, NO_NEGATIVES, NO_INCLUDE_SELF, DUPLICATES),

@@ -161,13 +161,6 @@ def position(word: str) -> tuple[int, ...]:
     return tuple(map(int, word.split(","))) if word else ()
 
 
-def prices(word: str) -> Any:
-    """Return the prices in a JSON file."""
-    from ndtool.runs import prices
-
-    return prices.read(word)
-
-
 def memory(word: str) -> int:
     """Convert a size in bytes, with or without a unit."""
     from ndtool.engine.tuning import MIN_MEMORY

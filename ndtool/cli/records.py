@@ -93,21 +93,16 @@ def plan_text(plan: Plan) -> str:
 
 
 def cost_lines(plan: Plan) -> list[str]:
-    """Return the requests and estimates of an external plan as lines of text."""
-    if not plan.estimates:
+    """Return the requests of an external plan as a line of text."""
+    if plan.partitioning is None:
         return []
     counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
-    estimates = [
-        f"{workers} worker{'s' * (workers > 1)} {format_duration(seconds)}, ${dollars:.2f}"
-        for workers, seconds, dollars in plan.estimates
-    ]
-    return [f"requests: {counts}", f"estimates: {'; '.join(estimates)}"]
+    return [f"requests: {counts}"]
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """Return a plan as a JSON object."""
-    record = {key: value for key, value in plan._asdict().items() if key != "partitioning"}
-    return {**record, "estimates": [estimate._asdict() for estimate in plan.estimates]}
+    return {key: value for key, value in plan._asdict().items() if key != "partitioning"}
 
 
 def resumed_text(resumed: dict[str, int], tasks: dict[str, int]) -> str:

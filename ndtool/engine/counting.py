@@ -64,8 +64,13 @@ def allocate_counts(
 
 
 def neutral_elements(attributes: Attributes, dtype: Dtype, width: int) -> bytes | None:
-    """Return the neutral element, repeated for a slice; None if current values are included."""
+    """Return the neutral element, repeated for a slice; None if current values are included.
+
+    None also if reducing an update with it may change bits: in another floating-point state.
+    """
     if not attributes.copies_first_update or attributes.reduction == "none":
+        return None
+    if dtype.kind not in "biu" and not _kernels.has_default_floats():
         return None
     return neutral_element(dtype, attributes.reduction) * (width // dtype.itemsize) or None
 

@@ -19,7 +19,6 @@ from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import access
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
-from ndtool.runs.prices import Estimate, Prices
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
@@ -34,8 +33,7 @@ class Plan(NamedTuple):
     upper bound for deeper levels. read, written, spilled: bytes. memory: bytes that the run
     allocates. reason: why the plan chose this execution. levels: how often each tuple is
     partitioned, 0 if direct. partitioning: the partitioning of external execution. requests: the
-    requests of external execution by kind. estimates: its time and price for some numbers of
-    workers.
+    requests of external execution by kind.
     """
 
     way: str
@@ -48,7 +46,6 @@ class Plan(NamedTuple):
     levels: int = 0
     partitioning: Partitioning | None = None
     requests: dict[str, int] = {}  # noqa: RUF012
-    estimates: list[Estimate] = []  # noqa: RUF012
 
     @property
     def moved(self) -> int:
@@ -148,15 +145,14 @@ def external_plan(
     spill: str | None = None,
 ) -> Plan:
     """Return the plan of external execution; spill: the location of a cluster's spilled data."""
-    from ndtool.runs.external import estimates
+    from ndtool.runs.external import costs
 
-    run = estimates.cost_model_for(call, partitioning, output, spill)
+    run = costs.cost_model_for(call, partitioning, output, spill)
     phases = run.phases()
     return Plan(
         way, partitioning.tasks, sum(item.read for item in phases),
         sum(item.written for item in phases), partitioning.spilled, partitioning.memory, reason,
         partitioning.levels, partitioning, run.requests(phases),
-        estimates.estimates(run, phases, call.request.prices or Prices()),
     )  # fmt: skip
 
 

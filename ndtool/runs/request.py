@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from ndtool.errors import UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
-from ndtool.runs.prices import Prices
 from ndtool.storage import locations
 
 
@@ -20,8 +19,7 @@ class Request(NamedTuple):
     one, or a URL; None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client.
     workers: the number of processes to start, None for none. resume: whether a cluster reuses the
     spilled data of a killed run. text: whether indices and updates in an unknown format are text.
-    chunks, shards, codec: see Encoding in publish/targets.py. prices: the prices for estimates of
-    the plan.
+    chunks, shards, codec: see Encoding in publish/targets.py.
     """
 
     operator: str
@@ -45,7 +43,6 @@ class Request(NamedTuple):
     shards: tuple[int, ...] | None = None
     codec: str | None = None
     text: bool = False
-    prices: Prices | None = None
 
     @property
     def on_cluster(self) -> bool:

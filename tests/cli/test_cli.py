@@ -462,8 +462,8 @@ def test_json_describes_a_run(workdir):
     assert (report["threads"], report["dry_run"]) == (3, False)
     plan = report["plan"]
     keys = ["way", "tasks", "read", "written", "spilled", "memory", "reason", "levels"]
-    assert list(plan) == [*keys, "requests", "estimates"]
-    assert (plan["requests"], plan["estimates"]) == ({}, [])
+    assert list(plan) == [*keys, "requests"]
+    assert plan["requests"] == {}
     assert (plan["way"], plan["tasks"], plan["spilled"]) == ("direct", {}, 0)
     assert (plan["read"], plan["written"]) == (8 + 12, 12)
     assert report["seconds"] > 0

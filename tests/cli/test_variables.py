@@ -35,7 +35,6 @@ WELL_FORMED = {
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
     "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0",
     "DUPLICATES": "last", "MODE": "linear", "TEXT": "0", "SAVE": "tensors", "VERBOSE": "1",
-    "PRICES": "prices.json",
 }  # fmt: skip
 
 
@@ -43,7 +42,6 @@ WELL_FORMED = {
 def files(workdir: Path) -> None:
     save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), upd=np.ones((2, 4)))
     save(out=np.load("data.npy")[[0, 2]])
-    Path("prices.json").write_text('{"get": 1}')
 
 
 def all_commands(

@@ -403,6 +403,22 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
             source.load_bytes(opened_source)
 
 
+DIGITS = "1" * 5000  # more than Python converts to an integer
+
+
+@pytest.mark.parametrize(
+    "content_range",
+    [f"bytes {DIGITS}-1/10", f"bytes 0-{DIGITS}/{DIGITS}", f"bytes {DIGITS}-{DIGITS}/{DIGITS}"],
+)
+def test_numbers_of_too_many_digits(server: Server, content_range: str) -> None:
+    url = server.add("/x.npy", npy(ROWS), content_range=content_range)
+    with pytest.raises(NdtoolError) as excinfo:
+        load(url)
+    assert isinstance(excinfo.value, InputError)
+    assert "limit" not in str(excinfo.value)
+    assert DIGITS not in str(excinfo.value)
+
+
 def test_a_compressed_reply(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), headers={"Content-Encoding": "gzip"})
     assert_refused(url, "the server compresses it, which the request forbids")

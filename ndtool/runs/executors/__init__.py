@@ -63,7 +63,7 @@ class Executor(Protocol):
         """Cancel tasks that have not started, and discard the outcomes of running ones."""
 
     def now(self) -> float:
-        """Return the time in seconds; a simulated cluster has a simulated clock."""
+        """Return the time in seconds."""
 
 
 @runtime_checkable

@@ -1,22 +1,29 @@
 """The cost model of an external run: its requests and bytes, from the plan alone.
 
 Counts are exact if the tuples of each block select rows of all partitions equally often, and no
-task is repeated; requests to remote stores are upper bounds for any tuples. `estimates.py`
-converts them to time and dollars.
+task is repeated; requests to remote stores are upper bounds for any tuples.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from math import lcm, prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata
+from ndtool.formats import locators
 from ndtool.rules import grid
 from ndtool.runs.external import spillfiles, spillstore
+from ndtool.runs.external.choice import reread_bytes
 from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase_name
 from ndtool.runs.external.results import REPORT_BYTES
-from ndtool.storage import http, upload
+from ndtool.runs.external.units import tuple_shape
+from ndtool.storage import http, locations, upload
+
+if TYPE_CHECKING:
+    from ndtool.formats.outputs import Output
+    from ndtool.runs.calls import OpenCall
 
 LIST_PAGE = 1000  # maximum objects in the response to a list request, and in a delete request
 # Maximum requests to open and close a run at URLs: of each process for an input, of the run for the
@@ -99,8 +106,7 @@ class Costs(NamedTuple):
     """The costs of all tasks of a phase.
 
     requests: the number by kind, for spilled data, tables, and arrays at URLs. read, written: bytes
-    of arrays and of spilled data. tuples: tuples that are partitioned or restored to order. steps:
-    sequential steps of a task, each of several concurrent requests.
+    of arrays and of spilled data.
     """
 
     phase: str
@@ -108,8 +114,6 @@ class Costs(NamedTuple):
     requests: Counter[str]
     read: int
     written: int
-    tuples: int
-    steps: int
 
 
 class CostModel(NamedTuple):
@@ -219,15 +223,7 @@ class CostModel(NamedTuple):
         if self.has_shared_spill:
             nbytes += 16 * (groups * fan_out + 1) + 8 * (2 + fan_out) * blocks
             requests += self._table_requests("put", 1 + groups)
-        return Costs(
-            name,
-            blocks,
-            requests + written,
-            read,
-            nbytes,
-            partitioning.rows.tuples,
-            2 + 2 * (depth > 0),
-        )
+        return Costs(name, blocks, requests + written, read, nbytes)
 
     def _sweep(self) -> Costs:
         partitioning, data = self.partitioning, self.inputs["data"]
@@ -243,15 +239,7 @@ class CostModel(NamedTuple):
             written = self._file_bytes("sweep")
         else:
             requests += self.output.write_requests()
-        return Costs(
-            "sweep",
-            partitioning.partitions,
-            requests,
-            read + data.nbytes,
-            written,
-            partitioning.rows.tuples,
-            4,
-        )
+        return Costs("sweep", partitioning.partitions, requests, read + data.nbytes, written)
 
     def _replay(self, depth: int) -> Costs:
         partitioning, name = self.partitioning, phase_name("replay", depth)
@@ -278,7 +266,7 @@ class CostModel(NamedTuple):
             written += 8 * (segments + (fan_out + 1) * (blocks + groups))
             requests += self._table_requests("get", blocks * (4 + (depth > 0)))
             requests += self._table_requests("put", 1 + groups)
-        return Costs(name, blocks, requests, read, written, n, 4)
+        return Costs(name, blocks, requests, read, written)
 
     def _group_count(self, depth: int) -> int:
         """Return the number of groups at a depth."""
@@ -395,3 +383,43 @@ class SpilledPhase(NamedTuple):
             return self.nbytes // size
         n = min(self.segment_tuples, self.tuples)
         return self.segments * max(0, max(0, n * stop - 1) // size - n * first // size)
+
+
+def cost_model_for(
+    call: OpenCall, partitioning: Partitioning, output: Output | None, spill: str | None
+) -> CostModel:
+    """Return the cost model of an external run.
+
+    spill: the location of a cluster's spilled data, None for a run in one process.
+    """
+    kind = "memory"
+    if spill is not None:
+        kind = "objects" if locations.is_url(spill) else "folder"
+    positions = {
+        "indices": call.inference.plan.positions,
+        "updates": tuple_shape(call.inference.plan),
+    }
+    inputs = {
+        role: StoredArray(
+            source.metadata,
+            _is_remote(call, role),
+            positions.get(role, ()),
+            isinstance(source, Constant),
+        )
+        for role, source in call.sources.items()
+    }
+    metadata: dict[str, ArrayMetadata] = {role: stored.metadata for role, stored in inputs.items()}
+    reread = reread_bytes(call.inference, metadata, partitioning)
+    target = call.metadata if output is None else output.metadata
+    writes_to_url = output is not None and locations.is_url(locators.parse(output.name).path)
+    directories = max(1, len(call.spill_directories)) if kind == "memory" else 1
+    return CostModel(
+        partitioning, kind, inputs, reread, StoredArray(target, writes_to_url), directories
+    )
+
+
+def _is_remote(call: OpenCall, role: str) -> bool:
+    argument = call.request.arguments.get(role)
+    if role in call.from_caller or argument is None:
+        return False
+    return locations.is_url(locators.parse(argument).path)
