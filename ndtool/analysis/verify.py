@@ -25,7 +25,7 @@ from ndtool.errors import (
 )
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.rules import dtypes, filling, shapes, specs
+from ndtool.rules import dtypes, numbers, shapes, specs
 from ndtool.rules.inference import Input, name_inputs
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.runs.request import Request
@@ -194,7 +194,7 @@ def recompute(
     try:
         if attributes.out_of_bounds == "fill" or attributes.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
-            keywords["filling"] = filling.encode(attributes.fill, dtype)
+            keywords["filling"] = numbers.encode_fill(attributes.fill, dtype)
         output: NDArray[Any] = getattr(reference, request.operator)(
             **arrays, **keywords, allocate=allocate
         )

@@ -26,7 +26,7 @@ from ndtool.inmemory.arguments import (
     thread_count,
 )
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
-from ndtool.rules import filling, inference, shapes
+from ndtool.rules import inference, numbers, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Plan, Shape
@@ -80,7 +80,7 @@ def bind_call(
         raise RuleError(
             f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot represent"
         )
-    element = filling.encode(attributes.fill, types["data"])
+    element = numbers.encode_fill(attributes.fill, types["data"])
     fill_bytes = bind.repeat_fill_value(plan, element) if plan.attributes.may_skip_tuples else None
     return BoundCall(plan, types, fill_bytes)
 

@@ -16,7 +16,7 @@ from ndtool.errors import (
     format_integer,
     printable,
 )
-from ndtool.rules import dtypes, filling, mistakes, shapes, specs, tensorscatter
+from ndtool.rules import dtypes, mistakes, numbers, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES, Mode
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
@@ -88,7 +88,7 @@ class Inference(NamedTuple):
     @property
     def fill_bytes(self) -> bytes:
         """The bytes of the fill value, which mode "fill" and pad use."""
-        return filling.encode(self.attributes.fill, self.dtype)
+        return numbers.encode_fill(self.attributes.fill, self.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +142,7 @@ def check(
         plan = lowering.plan
     else:
         row = specs.accept(spec, operator, types, attributes)
-        filling.encode(attributes.fill, types["data"])
+        numbers.encode_fill(attributes.fill, types["data"])
         trace, plan = shapes.infer(operator, sizes, attributes)
         plan = plan._replace(attributes=_resolve(attributes, row, types["indices"]))
     assumed_steps = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
