@@ -246,10 +246,10 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
 
 def writes_array_to_stdout(command_line: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    commands = {"convert", *(operator.command for operator in ALL_OPERATORS.values())}
-    if command_line[0] not in commands:
+    name = command_line[0]
+    if name != "convert" and name.replace("-", "_") not in ALL_OPERATORS:
         return False
-    output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
+    output = command_line[-1] if name == "convert" else os.environ.get("NDTOOL_OUTPUT")
     for word, next_word in pairwise([*command_line, ""]):
         if word in ("-o", "--output"):
             output = next_word

@@ -49,9 +49,12 @@ class _Commands(Mapping[str, click.Command]):
 
     def __init__(self, factories: dict[str, Factory]) -> None:
         self._factories = factories
+        self._made = dict[str, click.Command]()
 
     def __getitem__(self, name: str) -> click.Command:
-        return self._factories[name]()
+        if name not in self._made:
+            self._made[name] = self._factories[name]()
+        return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)

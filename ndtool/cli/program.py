@@ -68,8 +68,7 @@ def _operator_commands(module: str, name: str) -> dict[str, helppages.Factory]:
 
 def _questions(name: str, text: str) -> dict[str, helppages.Factory]:
     """Return what makes the group of a question about each operator, by its name."""
-    commands = {"Commands": _operator_commands("questions", name)}
-    return {name: partial(_group, name, commands, text)}
+    return {name: lambda: _group(name, {"Commands": _operator_commands("questions", name)}, text)}
 
 
 def program() -> click.Group:

@@ -9,7 +9,14 @@ from ndtool.errors import DtypeError, RuleError, UsageError, format_value
 from ndtool.rules import dtypes, modes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
+from ndtool.rules.operators import (
+    ALL_OPERATORS,
+    LOWERED,
+    OPERATORS,
+    Attributes,
+    Operator,
+    operator_of,
+)
 from ndtool.rules.plans import Shape
 from ndtool.rules.reductions import DUPLICATES, REDUCTIONS
 from ndtool.rules.symbols import Sizes
@@ -177,26 +184,32 @@ def _title(standard: str, operator: str, version: int) -> str:
 
 def _ndtool_row(operator: Operator) -> OperatorVersion:
     """Return the row of the spec "ndtool", which has all features of an operator."""
-    return OperatorVersion(
-        "ndtool", operator.name, operator.title, 1, operator.attributes + _SELF * operator.scatters,
-        tuple(REDUCTIONS) if operator.scatters else _NONE, INTEGERS, _ANY_DTYPE, True,
-        modes.names_for(operator.scatters),
+    row = OperatorVersion(
+        "ndtool", operator.name, operator.title, 1, operator.attributes, _NONE, INTEGERS,
+        _ANY_DTYPE, False,
     )  # fmt: skip
+    if operator.name in LOWERED:
+        return row
+    return row._replace(
+        attributes=operator.attributes + _SELF * operator.scatters,
+        reductions=tuple(REDUCTIONS) if operator.scatters else _NONE,
+        negatives=True,
+        out_of_bounds=modes.names_for(operator.scatters),
+    )
 
 
-TABLE = (
-    *(OperatorVersion(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS),
-    *map(_ndtool_row, OPERATORS.values()),
-    *(
-        _ndtool_row(operator)._replace(reductions=_NONE, negatives=False, out_of_bounds=("error",))
-        for operator in LOWERED.values()
-    ),
-)
+@lru_cache(maxsize=1)
+def table() -> tuple[OperatorVersion, ...]:
+    """Return all versions of all operators."""
+    versions = [OperatorVersion(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS]
+    return (*versions, *map(_ndtool_row, ALL_OPERATORS.values()))
 
 
 def rows(standard: str, operator: str) -> list[OperatorVersion]:
     """Return the versions of an operator in a standard, oldest first."""
-    return [row for row in TABLE if (row.standard, row.operator) == (standard, operator)]
+    if standard == "ndtool":
+        return [_ndtool_row(operator_of(operator))]  # without the table: most calls need no more
+    return [row for row in table() if (row.standard, row.operator) == (standard, operator)]
 
 
 def require_valid(spec: str) -> None:
