@@ -293,6 +293,8 @@ class BoundsError(NdtoolError, IndexError):
 class ResourceError(NdtoolError, MemoryError):
     """Insufficient memory or disk space, or a limit exceeded."""
 
+    # MemoryError's own refuses subclasses of other errors; pickles by tblib, which dask uses, call it
+    __new__ = Exception.__new__
     status = Status.RESOURCE
 
 
