@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Self
 
 from ndtool.redaction import redact_secrets
 from ndtool.redaction import redact_urls as redact_urls
@@ -293,9 +294,11 @@ class BoundsError(NdtoolError, IndexError):
 class ResourceError(NdtoolError, MemoryError):
     """Insufficient memory or disk space, or a limit exceeded."""
 
-    # MemoryError's own refuses subclasses of other errors; pickles by tblib, which dask uses, call it
-    __new__ = Exception.__new__
     status = Status.RESOURCE
+
+    def __new__(cls, *args: object, **_: object) -> Self:
+        """Create an error without MemoryError's method, which refuses classes with another base."""
+        return Exception.__new__(cls, *args)
 
 
 class OutputError(NdtoolError, OSError):
