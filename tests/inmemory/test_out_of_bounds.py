@@ -25,7 +25,6 @@ from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, inference, numbers
 from ndtool.rules.inference import Input
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
 from ndtool.runs.bounds import normalize_indices
@@ -208,11 +207,15 @@ def test_modes_on_extreme_indices(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (10 + normalize_indices(indices, 3, IndexOptions("clip"))).tolist() == clipped
-    assert (10 + normalize_indices(indices, 3, IndexOptions("wrap"))).tolist() == wrapped
+    assert (
+        10 + normalize_indices(indices, 3, Attributes(out_of_bounds="clip"))
+    ).tolist() == clipped
+    assert (
+        10 + normalize_indices(indices, 3, Attributes(out_of_bounds="wrap"))
+    ).tolist() == wrapped
     filled_indices = [
         -7 if i == 13 else i
-        for i in (10 + normalize_indices(indices, 3, IndexOptions("fill"))).tolist()
+        for i in (10 + normalize_indices(indices, 3, Attributes(out_of_bounds="fill"))).tolist()
     ]
     assert filled_indices == filled
 
