@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ndtool._kernels import BoundCalls
 from ndtool.engine import tuning
-from ndtool.inmemory import calls
+from ndtool.inmemory import calls, tensorscatter
 from ndtool.signatures import Operators, bind
 
 Array = NDArray[Any]
@@ -24,18 +24,12 @@ def _call(call: calls.Call, data: Any, indices: Any, updates: Any, out: Any) -> 
     return _CALLS.call(call, data, indices, updates, out)
 
 
-def _lowered(call: calls.Call, past: Any, write_indices: Any, update: Any, out: Any) -> Any:
-    from ndtool.inmemory import tensorscatter
-
-    return tensorscatter.tensor_scatter(call, past, write_indices, update, out)
-
-
 _operators: Operators[ArrayLike, ArrayLike, Array, Any, Never] = bind(
     _call,
     __name__,
     {"Data": "ArrayLike", "Indices": "ArrayLike", "Result": "NDArray[Any]", "Out": "NDArray[Any]"},
     "Arrays of other libraries are read where they are, and the result is one of data's library.",
-    lowered=_lowered,
+    lowered=tensorscatter.tensor_scatter,
 )
 gather_nd, scatter_nd = _operators.gather_nd, _operators.scatter_nd
 gather_elements, scatter_elements = _operators.gather_elements, _operators.scatter_elements

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.errors import BoundsError, RuleError
-from ndtool.inmemory import ops
+from ndtool.inmemory import calls
 from ndtool.inmemory.arguments import array, element_type, integer, require_no_overlap, string
 from ndtool.rules import tensorscatter as rules
 from ndtool.rules.operators import Attributes
@@ -42,17 +42,14 @@ def tensor_scatter(
     if out is not None:
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
     update = arrays["update"]
+    scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
     if (
         lowering.length <= 1 or update.dtype.names is not None
     ):  # assignment would skip padding of structures
         indices = scatter_indices(lowering, starts)
-        return ops.scatter(
-            past, indices, update, lowering.axis, batch_dims=1, out=out, threads=threads
-        )
+        return calls.execute(scatter_call, past, indices, update, out)
     empty, indices = (slice(None),) * lowering.axis + (slice(0),), starts[:, None][:, :0]
-    result = ops.scatter(
-        past, indices, update[empty], lowering.axis, batch_dims=1, out=out, threads=threads
-    )
+    result = calls.execute(scatter_call, past, indices, update[empty], out)
     _write(array("out", result), update, lowering, starts)
     return result
 
