@@ -46,6 +46,7 @@ def _call(
             if attribute != "reduction"
         },
         threads, attributes.out_of_bounds, attributes.pad, attributes.negatives,
+        attributes.index_base,
     )  # fmt: skip
     result: Tensor
     if not operator_of(name).scatters:

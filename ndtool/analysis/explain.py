@@ -167,7 +167,9 @@ class _Explainer:
             role = "data" if selected else "fill"
             origin, value = next(source_elements) if selected else self._fill_value()
             stored = self._read_tuple(indices)
-            step = Step(role, origin, value, indices, stored, selected, value)
+            base = self.plan.attributes.index_base
+            written = tuple(index + base for index in stored)
+            step = Step(role, origin, value, indices, written, selected, value)
             elements.append(Element(position, value, [step], 0))
         return elements, [
             Origin(search.target, value, self._copies(search), search.count, None)
@@ -209,7 +211,10 @@ class _Explainer:
         columns = (np.broadcast_to(axis, len(indices)).tolist() for axis in coordinates)
         positions = zip(*columns, strict=True) if coordinates else [()] * len(indices)
         yield from zip(
-            positions, map(tuple, stored.tolist()), map(tuple, normalized.tolist()), strict=True
+            positions,
+            map(tuple, (stored + self.plan.attributes.index_base).tolist()),
+            map(tuple, normalized.tolist()),
+            strict=True,
         )
 
     def explain_scatter(

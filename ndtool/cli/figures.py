@@ -40,7 +40,9 @@ def component_rows(stats: Stats) -> list[tuple[str, ...]]:
         (
             str(component.axis),
             str(component.size),
-            f"{component.lowest_valid}..{component.size - 1}" if component.size else "none",
+            f"{component.lowest_valid}..{component.size - 1 + max(component.lowest_valid, 0)}"
+            if component.size
+            else "none",
             "" if component.lowest is None else str(component.lowest),
             "" if component.highest is None else str(component.highest),
             str(component.negative),
