@@ -88,7 +88,7 @@ def read_blocks(read: Read, label: str) -> Iterator[tuple[int, bytes]]:
         if stop:
             block = b"".join([*incomplete_line, buffer[:stop]])
             incomplete_line, length = [], 0
-            yield line_number, block.replace(b"\r\n", b"\n")
+            yield line_number, block.replace(b"\r\n", b"\n") if b"\r" in block else block
             line_number += block.count(b"\n")
         incomplete_line.append(buffer[stop:])
         length += len(buffer) - stop

@@ -274,8 +274,8 @@ def _parse_by_arrow(
     block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], kind: str
 ) -> Any | None:
     """Parse a block by pyarrow; None without it, and for text that only one of the two parses."""
-    if any(unsupported in block for unsupported in (b"0x", b"0X")):
-        return None
+    if kind == "q" and (b"x" in block or b"X" in block) and re.search(b"0[xX]", block):
+        return None  # pyarrow reads it as a hexadecimal integer
     try:
         import pyarrow as pa
         from pyarrow import csv
