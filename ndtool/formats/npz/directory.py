@@ -78,7 +78,11 @@ def members(read: Read, size: int, name: str) -> list[Member]:
     size: of the file. name: of the file, for messages. Raises InputError if the central directory
     is inconsistent or has duplicate names.
     """
-    archive_members = read_directory(read, size, name).members
+    archive_members = [
+        member
+        for member in read_directory(read, size, name).members
+        if not member.stored_name.endswith(b"/")  # a folder
+    ]
     names: set[str] = set()
     for member in archive_members:
         if member.name in names:
@@ -117,10 +121,8 @@ def read_directory(read: Read, size: int, name: str) -> Directory:
     record = _read_exactly(read, end, size - end, name)
     _, disk, first_disk, disk_entries, count, length, offset, _ = _END_RECORD.unpack_from(record)
     comment = record[_END_RECORD.size :]
-    if _UINT32_MAX in (length, offset) or 0xFFFF in (disk_entries, count):
-        zip64 = _zip64_end(read, end, name)
-        if zip64 is not None:
-            end, disk, first_disk, disk_entries, count, length, offset = zip64
+    if zip64 := _zip64_end(read, end, name):  # some writers add it where nothing requires it
+        end, disk, first_disk, disk_entries, count, length, offset = zip64
     if disk or first_disk or disk_entries != count:
         _refuse(name, "the archive is split into volumes: expected a single file")
     start = end - length
