@@ -100,7 +100,7 @@ def scatter_indices(lowering: Lowering, firsts: Array) -> Array:
     of its pseudocode take all coordinates modulo the size, the batch included. In linear mode,
     indices do not wrap around.
     """
-    dtype = np.int32 if lowering.size < 1 << 30 else np.int64  # holds sums of two indices
+    dtype: Any = np.int32 if lowering.size < 1 << 30 else np.int64  # holds sums of two indices
     indices: Array = firsts.astype(dtype)[:, None] + np.arange(lowering.length, dtype=dtype)
     if lowering.length and firsts.max(initial=0) > lowering.size - lowering.length:
         np.remainder(indices, dtype(lowering.size), out=indices)
