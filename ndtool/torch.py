@@ -22,19 +22,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ndtool.errors import DtypeError
+from ndtool.errors import BoundsError, DtypeError
 from ndtool.inmemory import tensors
-from ndtool.inmemory.arguments import index_array, reduction_name
+from ndtool.inmemory.arguments import element_type, index_array, reduction_name, restore_exact_index
 from ndtool.inmemory.gradients import Gather, LinearCall, Scatter, require_gradient
+from ndtool.rules import specs
 from ndtool.rules.operators import Attributes, operator_of
 from ndtool.signatures import Operators, bind
 
 __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd"]
 
 
-def _call(
-    call: tuple[Any, ...], data: Tensor, indices: Any, updates: Tensor | None, _: None
-) -> Tensor:
+def _call(call: tuple[Any, ...], data: Tensor, indices: Any, updates: Any, _: None) -> Tensor:
     """Compute an operator differentiably."""
     name, threads, spec, *values = call
     attributes = Attributes(*values)
@@ -48,12 +47,10 @@ def _call(
         threads, attributes.out_of_bounds, attributes.pad, attributes.negatives,
         attributes.index_base,
     )  # fmt: skip
-    result: Tensor
     if not operator_of(name).scatters:
         _require_tensors(data=data)
         options: dict[str, Any] = {"spec": spec, "fill": attributes.fill}
-        result = Gather.apply(data, _indices(indices, linear), linear, options)
-        return result
+        return _apply(Gather, indices, linear, (data,), options)
     _require_tensors(data=data, updates=updates)
     reduction = reduction_name("reduction", attributes.reduction)
     if any(map(tensors.is_tracked, (data, updates))):
@@ -62,7 +59,23 @@ def _call(
         "reduction": reduction, "include_self": attributes.include_self,
         "duplicates": attributes.duplicates, "spec": spec,
     }  # fmt: skip
-    result = Scatter.apply(data, _indices(indices, linear), updates, linear, options)
+    return _apply(Scatter, indices, linear, (data, updates), options)
+
+
+def _apply(
+    function: Any,
+    indices: Any,
+    call: LinearCall,
+    arrays: tuple[Tensor, ...],
+    options: dict[str, Any],
+) -> Tensor:
+    """Apply an autograd function to data, indices and perhaps updates."""
+    data, *updates = arrays
+    try:
+        result: Tensor = function.apply(data, _indices(indices, call), *updates, call, options)
+    except BoundsError as error:
+        restore_exact_index(error, indices)
+        raise
     return result
 
 
@@ -81,8 +94,7 @@ def _indices(values: Any, call: LinearCall) -> Tensor:
         detached: Tensor = values.detach()
         return detached
     array = index_array(values, call.mode)
-    if array.dtype.kind not in "iu":  # the operator raises DtypeError for it
-        return torch.as_tensor(array)
+    specs.require_integers("indices", element_type("indices", array.dtype))
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
 
 
