@@ -345,7 +345,9 @@ def causes(statistics: Stats, dtype: Dtype) -> list[str]:
         lowest = min(
             component.lowest for component in statistics.components if component.lowest is not None
         )
-        question = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
+        question = "are they 1-based? Then: --index-base 1"
+        if lowest <= 0:
+            question = "is it a placeholder for a missing index?"
         hints.append(f"{value} equals the size of the axis: {question}")
     if len(sizes) > 1 and all(
         -size <= component.lowest and component.highest < size
