@@ -87,7 +87,9 @@ def new_file(target: Target, current: CurrentFile | None = None) -> NewFile | Ne
     current: the current file, in a format of several members.
     """
     clobber, never_replaces, requires_unchanged = target.clobber, False, False
-    condition = None if target.only else target.require_replaceable  # it may become an archive
+    condition = None
+    if target.exists and not target.only:
+        condition = target.require_replaceable  # it may become an archive
     if current is not None:
         condition, requires_unchanged = current.require_unchanged, current.requires_unchanged
         clobber = clobber or current.file is not None  # its members are preserved
