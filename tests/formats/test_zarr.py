@@ -179,13 +179,13 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     array = np.arange(64).reshape(8, 8)
     put("x.zarr", array, chunks=(2, 2), shards=shards)
     report = []
-    read = ZarrSource._read_chunk
+    read = ZarrSource._read_encoded
 
     def record_read(self: Any, key: str, position: Any) -> Any:
         report.append(position)
         return read(self, key, position)
 
-    monkeypatch.setattr(ZarrSource, "_read_chunk", record_read)
+    monkeypatch.setattr(ZarrSource, "_read_encoded", record_read)
     np.save("i.npy", np.array([[0, 0], [1, 1], [7, -1], [0, 5]]))
     with OpenCall(Request("gather_nd", "x.zarr", "i.npy", output="o.npy")) as call:
         steps.run(call)
