@@ -261,17 +261,19 @@ def _make_shuffle(config: dict[str, Any], itemsize: int) -> Codec:
 def _transpose(raw: memoryview, size: int, encodes: bool) -> Any:
     import numpy as np
 
+    if len(raw) % size:
+        raise ValueError(f"a chunk of {len(raw)} bytes is no multiple of elementsize {size}")
     source = np.frombuffer(raw, np.uint8)
-    count = len(source) // size
-    result: Any = np.empty(len(source), np.uint8)
-    result[count * size :] = source[count * size :]  # of an incomplete element
-    source, target = source[: count * size], result[: count * size]
-    elements, planes = (source, target) if encodes else (target, source)
-    for i in range(size):
+    source = source.reshape((-1, size) if encodes else (size, -1))
+    result: Any = np.empty(source.shape[::-1], np.uint8)
+    if size > len(raw) // size:
+        result[...] = source.T
+        return result
+    for i in range(size):  # faster by planes
         if encodes:
-            planes[i * count : (i + 1) * count] = elements[i::size]
+            result[i] = source[:, i]
         else:
-            elements[i::size] = planes[i * count : (i + 1) * count]
+            result[:, i] = source[i]
     return result
 
 
