@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,7 @@ class Codec(NamedTuple):
     max_encoded: returns the maximum encoded size for a decoded size. is_fixed_size: whether every
     encoded size is the maximum. decode: takes the encoded bytes, the maximum decoded size, and
     whether every decoded size is the maximum; damaged bytes raise ValueError or an exception of a
-    codec's library.
+    codec's library. needs_library: whether it is numcodecs'.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Codec(NamedTuple):
     is_fixed_size: bool
     decode: Decode
     encode: Callable[[Any], Any]
+    needs_library: bool = True
 
 
 class Chain:
@@ -68,6 +70,14 @@ class Chain:
             size, is_exact = sizes[-1]
             sizes.append((codec.max_encoded(size), is_exact and codec.is_fixed_size))
         return sizes
+
+    def require_library(self) -> None:
+        """Raise UsageError if a codec needs the numcodecs package, which is missing."""
+        names = [codec.name for codec in self._codecs if codec.needs_library]
+        if names and not has_library():
+            raise UsageError(
+                f"codec {names[0]} needs the numcodecs package", hint="pip install 'ndtool[zarr]'"
+            )
 
     def decode(self, raw: bytes, skipped: int = 0) -> np.ndarray[Any, Any]:
         """Decode a chunk. skipped: a bit is set for each codec that was not applied."""
@@ -129,14 +139,17 @@ def make(config: dict[str, Any], itemsize: int) -> Codec:
     return codec
 
 
-def _library() -> Any:
-    """Import and return numcodecs; UsageError if it is missing."""
+def has_library() -> bool:
+    """Whether the numcodecs package is installed."""
     try:
-        import numcodecs
-    except ModuleNotFoundError:
-        raise UsageError(
-            "a compressed chunk needs the numcodecs package", hint="pip install 'ndtool[zarr]'"
-        ) from None
+        return find_spec("numcodecs") is not None
+    except ValueError:
+        return False
+
+
+def _library() -> Any:
+    import numcodecs
+
     return numcodecs
 
 
@@ -164,7 +177,7 @@ def _make_zlib(config: dict[str, Any], itemsize: int) -> Codec:
         return compressor.compress(_as_bytes(chunk)) + compressor.flush()
 
     decode = partial(_decompress_streams, lambda: zlib.decompressobj(window))
-    return Codec(config["id"], lambda n: n + n // 8 + (1 << 14), False, decode, encode)
+    return Codec(config["id"], lambda n: n + n // 8 + (1 << 14), False, decode, encode, False)
 
 
 def _make_bz2(config: dict[str, Any], itemsize: int) -> Codec:
@@ -218,7 +231,7 @@ def _checksum(name: str, checksum: Callable[[memoryview], bytes]) -> Codec:
     def encode(chunk: Any) -> bytes:
         return b"".join((_as_bytes(chunk), checksum(_as_bytes(chunk))))
 
-    return Codec(name, lambda n: n + 4, True, decode, encode)
+    return Codec(name, lambda n: n + 4, True, decode, encode, False)
 
 
 def _make_fletcher32(config: dict[str, Any], itemsize: int) -> Codec:
@@ -255,7 +268,7 @@ def _make_shuffle(config: dict[str, Any], itemsize: int) -> Codec:
     def encode(chunk: Any) -> Any:
         return _transpose(_as_bytes(chunk), size, True)
 
-    return Codec("shuffle", lambda n: n, True, decode, encode)
+    return Codec("shuffle", lambda n: n, True, decode, encode, False)
 
 
 def _transpose(raw: memoryview, size: int, encodes: bool) -> Any:

@@ -12,7 +12,7 @@ from ndtool.errors import (
     library_message,
     printable,
 )
-from ndtool.storage.descriptors import BLOCK_SIZE
+from ndtool.storage.descriptors import BLOCK_SIZE, failure
 from ndtool.storage.local import ByteRange
 
 # Attributes by which NetCDF libraries convert the values.
@@ -42,6 +42,8 @@ def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> It
     except MemoryError:
         raise ResourceError(f"{printable(label)}: not enough memory") from None
     except Exception as exc:
+        if isinstance(exc, OSError) and exc.errno and exc.strerror == os.strerror(exc.errno):
+            raise failure(exc, label, error_type) from None
         is_memory = any(text in str(exc) for text in _OUT_OF_MEMORY_TEXTS)
         kind = ResourceError if is_memory else error_type
         raise kind(f"{printable(label)}: {library_message(exc)}") from None

@@ -274,9 +274,9 @@ def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
 
 
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    put("x.zarr", np.zeros(3))
-    monkeypatch.setitem(__import__("sys").modules, "zarr", None)
-    with pytest.raises(UsageError, match="needs the zarr package") as excinfo:
+    put("x.zarr", np.zeros(3), compressors="auto")
+    monkeypatch.setitem(__import__("sys").modules, "numcodecs", None)
+    with pytest.raises(UsageError, match="codec zstd needs the numcodecs package") as excinfo:
         locators.open_source("x.zarr", Streams(-1))
     assert excinfo.value.hint == "pip install 'ndtool[zarr]'"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, InputError, ResourceError, UsageError, printable
-from ndtool.formats import numpytypes
+from ndtool.formats import codecs, numpytypes
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
 from ndtool.formats.hdf5 import dimensions
 from ndtool.formats.hdf5.library import library
@@ -64,7 +63,7 @@ class Filter(NamedTuple):
     def is_native(self) -> bool:
         """Whether ndtool applies it without h5py, which decodes one chunk at a time."""
         codec = self.type.codec
-        return bool(codec) and (codec not in _LIBRARY_CODECS or find_spec("numcodecs") is not None)
+        return bool(codec) and (codec not in _LIBRARY_CODECS or codecs.has_library())
 
     @property
     def is_written(self) -> bool:

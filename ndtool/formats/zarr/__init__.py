@@ -47,7 +47,9 @@ def entries(storage: Folder, path: str, member: str | None) -> list[MemberInfo]:
 def open_source(storage: Folder, name: str, path: str, member: str | None) -> ZarrSource:
     """Open an array, the only one if none is named; closing the source closes the store."""
     node = _choose(storage, path, member)
-    return ZarrSource(name, _read_array(storage, path, node), storage, node)
+    array = _read_array(storage, path, node)
+    array.chain.require_library()
+    return ZarrSource(name, array, storage, node)
 
 
 def _read_array(storage: Folder, path: str, node: str) -> ZarrArray:
@@ -63,7 +65,8 @@ def _choose(storage: Folder, path: str, member: str | None) -> str:
 
     if member is not None:
         node = member.strip("/")
-        if hierarchy.node_type(storage, node) == "array":
+        is_path = not {".", ".."}.intersection(node.split("/"))
+        if is_path and hierarchy.node_type(storage, node) == "array":
             return node
         arrays = hierarchy.array_paths(storage)
         group_arrays = [array for array in arrays if array.startswith(f"{node}/")]

@@ -166,15 +166,15 @@ def read_array(read: Read, name: str, node: str) -> ZarrArray:
 def _parse_version_2(document: dict[str, Any], attributes: object, name: str) -> ZarrArray:
     shape = _sizes(document.get("shape"), "shape", name)
     chunks = _sizes(document.get("chunks"), "chunks", name)
-    spec = document.get("dtype")
-    _require_element_size(spec, name)
-    dtype = _parse_descr(spec, name)
     if (order := document.get("order", "C")) not in ("C", "F"):
         raise _error(name, f"order {format_value(order)}: expected C or F")
     filters = _codec_list(document.get("filters"), name)
     compressor = document.get("compressor")
     configs = [*filters, *([] if compressor is None else [compressor])]
     _require_codecs(configs, "id", codecs.NAMES, name)
+    spec = document.get("dtype")
+    _require_element_size(spec, name)
+    dtype = _parse_descr(spec, name)
     separator = document.get("dimension_separator", ".")
     if separator not in (".", "/"):
         raise _error(name, f"dimension_separator {format_value(separator)}: expected . or /")
