@@ -137,6 +137,7 @@ def find_duplicate(
     low: int,
     size: int,
     bits: memoryview | None,
+    key: int = 0,
 ) -> tuple[int, int]: ...
 def gather(
     a: Addressing,
@@ -225,7 +226,11 @@ def divide_means(
     name: str,
     include_self: bool,
     options: KernelOptions,
-) -> None: ...
+    a: Addressing | None = None,
+    indices: Indices | None = None,
+    first: int = 0,
+    count: int = 0,
+) -> int: ...
 def scatter_tiles(
     g: Grid,
     indices: Indices,

@@ -55,7 +55,7 @@ from ndtool.loops.radix cimport (
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, is_gather_by_row
 from ndtool.loops.scatters cimport (
     BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
-    Scatter, Updates, scatter_task, window_bytes, windows_task,
+    Scatter, Updates, means_of_tuples, scatter_task, window_bytes, windows_task,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, team_size, unlock_admission
 from ndtool.loops.views cimport (
@@ -158,14 +158,15 @@ def locate_out_of_bounds(
 
 def find_duplicate(
     Addressing a, Indices indices, int64_t first, int64_t count, int64_t low, int64_t size,
-    uint8_t[::1] bits,
+    uint8_t[::1] bits, uint64_t key=0,
 ) -> tuple[int, int]:
     """Return the first of tuples [first, first + count) that selects a row again, and the row.
 
     indices: of these tuples only. `a` addresses rows, of which only [low, low + size) are
-    considered. bits: a bit for each of these rows, set if an earlier tuple selects it; None to find
-    the first tuple that selects any of these rows. The result is -1 instead of a tuple if there is
-    no duplicate, OUT_OF_BOUNDS if an index is out of bounds.
+    considered. bits: a bit for each of these rows, set if an earlier tuple selects it; with an odd
+    key, instead a hash table of these rows, of 8 bytes per entry; None to find the first tuple that
+    selects any of these rows. The result is -1 instead of a tuple if there is no duplicate,
+    OUT_OF_BOUNDS if an index is out of bounds.
     """
     cdef Walk walk
     cdef RowBits rows
@@ -173,10 +174,22 @@ def find_duplicate(
     a._bind(&walk, indices, 0, count)
     walk.first = first
     walk.redirect_offset = DROPPED
-    if bits is not None and bits.shape[0] * 8 < size:
-        raise ValueError("there are fewer bits than rows")
+    cdef Py_ssize_t entries = 0 if bits is None else bits.shape[0] // 8
     rows.low, rows.size = low, size
-    rows.bits = NULL if bits is None else &bits[0]
+    rows.bits = NULL
+    rows.table = NULL
+    if key:
+        rows.table = <uint64_t*> &bits[0]
+    elif bits is not None:
+        rows.bits = &bits[0]
+    rows.mask, rows.key = entries - 1, key
+    if rows.bits and bits.shape[0] * 8 < size:
+        raise ValueError("there are fewer bits than rows")
+    if key and (
+        entries & (entries - 1) != 0 or entries <= first + count or <size_t> rows.table % 8
+        or entries > <int64_t> 1 << 44
+    ):
+        raise ValueError("a hash table has a power of two of entries, more than tuples")
     with nogil:
         result = first_duplicate(&walk, count, &rows)
     return first + result.position if result.position >= 0 else result.position, result.row
@@ -515,10 +528,17 @@ def scatter_tiles(
 
 def divide_means(
     UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, bint include_self,
-    KernelOptions options,
-) -> None:
-    """Divide sums by the counts of their summands, in slices of `width` bytes."""
+    KernelOptions options, Addressing a=None, Indices indices=None, int64_t first=0,
+    int64_t count=0,
+) -> int:
+    """Divide sums by the counts of their summands, in slices of `width` bytes.
+
+    a: divide only slices that tuples [first, first + count) select, each once: their counts become
+    zero. It addresses rows. Non-zero if an index is out of bounds.
+    """
     cdef Means m
+    cdef Walk walk
+    cdef bint bad
     cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     if counts.count_itemsize == 1 or counts.counts is None:
@@ -528,12 +548,19 @@ def divide_means(
     m.slices = out.shape[0] // width
     m.code = _TYPES[name]
     m.include_self = include_self
+    if a is not None:
+        a._bind(&walk, indices, first, count)
+        a._check_span(m.slices, 0, 0, 1)
+        with nogil:
+            bad = means_of_tuples(&m, &walk, count)
+        return bad
     m.tasks = task_count(options.threads)
     with nogil:
         for task in prange(m.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
             previous = set_float_state(floats)
             means_task(&m, task)
             set_float_state(previous)
+    return 0
 
 
 def has_default_floats() -> bool:

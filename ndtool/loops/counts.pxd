@@ -7,7 +7,7 @@ from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
-from libc.string cimport memchr
+from libc.string cimport memchr, memset
 
 from ndtool.loops.arithmetic cimport (
     BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, UINT8,
@@ -285,6 +285,26 @@ cdef inline uint64_t means_typed(
             for c in range(elements):
                 slice[c] = mean_of(slice[c], count)
     return 0
+
+
+cdef inline void means_of_rows(
+    const Means* m, const int64_t* rows, Py_ssize_t n
+) noexcept nogil:
+    """Divide the sums of n slices, by their row, each once: their counts become zero."""
+    cdef Means mean = m[0]
+    cdef uint64_t count
+    cdef Py_ssize_t i, count_itemsize = m.counts.count_itemsize
+    mean.counts.count_itemsize = 8
+    mean.counts.data = <uint8_t*> &count
+    mean.slices = mean.tasks = 1
+    for i in range(n):
+        if rows[i] == DROPPED:
+            continue
+        count = count_at(&m.counts, rows[i])
+        if count:
+            memset(m.counts.data + rows[i] * count_itemsize, 0, count_itemsize)
+            mean.target = m.target + rows[i] * m.counts.width
+            means_task(&mean, 0)
 
 
 cdef inline uint64_t means_task "ndtool_means_part"(const void* sums, int64_t task) noexcept nogil:

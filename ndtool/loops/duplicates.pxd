@@ -1,6 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Duplicates: index tuples that select the same row, found with one bit per row. A search considers
-# rows [low, low + size), so that several searches suffice if memory has fewer bits than rows.
+# Duplicates: index tuples that select the same row, found with one bit per row, or with a hash table
+# of the rows, which is smaller for few tuples. A search considers rows [low, low + size), so that
+# several searches suffice if memory has fewer bits than rows.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -19,6 +20,27 @@ cdef struct Duplicate:
 cdef struct RowBits:
     int64_t low, size
     uint8_t* bits    # NULL to find the first tuple that selects any of the rows
+    uint64_t* table    # instead of bits: numbers of rows plus 1, or 0
+    uint64_t mask      # the number of entries, a power of two, less 1
+    uint64_t key       # an odd random number, so that no indices collide by intent
+
+
+cdef inline bint insert_row(const RowBits* rows, uint64_t row) noexcept nogil:
+    """Insert a row; return whether an earlier tuple selected it."""
+    cdef uint8_t bit = <uint8_t> (1 << (row & 7))
+    cdef bint is_repeated
+    cdef uint64_t i
+    if rows.table == NULL:
+        is_repeated = rows.bits[row >> 3] & bit != 0
+        rows.bits[row >> 3] |= bit
+        return is_repeated
+    i = (row + 1) * rows.key
+    i = (i ^ i >> 32) * rows.key >> 20 & rows.mask
+    while rows.table[i] and rows.table[i] != row + 1:
+        i = i + 1 & rows.mask
+    is_repeated = rows.table[i] != 0
+    rows.table[i] = row + 1
+    return is_repeated
 
 
 cdef inline Duplicate first_duplicate(
@@ -30,7 +52,6 @@ cdef inline Duplicate first_duplicate(
     cdef Cursor cursor
     cdef int64_t t = 0, n, i
     cdef uint64_t row
-    cdef uint8_t bit
     seek(&cursor, walk, 0)
     while t < count:
         n = min(block_size(walk.space), count - t)
@@ -44,9 +65,7 @@ cdef inline Duplicate first_duplicate(
             row = <uint64_t> (selected_rows[i] - rows.low)
             if row >= <uint64_t> rows.size:    # not considered by this search, or dropped
                 continue
-            bit = <uint8_t> (1 << (row & 7))
-            if rows.bits == NULL or rows.bits[row >> 3] & bit:
+            if (rows.bits == NULL and rows.table == NULL) or insert_row(rows, row):
                 return Duplicate(t + i, selected_rows[i])
-            rows.bits[row >> 3] |= bit
         t += n
     return duplicate

@@ -13,7 +13,7 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.counts cimport (
     Counts, PartitionedUpdates, Means, Occurrence, add_totals, all_counted, count_address,
     count_block,
-    count_rows, count_slice, partition_updates, any_dropped, means_task, next_occurrence,
+    count_rows, count_slice, partition_updates, any_dropped, means_of_rows, means_task, next_occurrence,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
@@ -135,6 +135,21 @@ cdef inline void divide_window(
             not updates.counts.copies_first_update,
         )
         means_task(&m, 0)
+
+
+cdef inline bint means_of_tuples(const Means* m, const Walk* walk, int64_t count) noexcept nogil:
+    """Divide the sums of the slices that `count` tuples select; the walk is over rows."""
+    cdef int64_t rows[BLOCK]
+    cdef Cursor cursor
+    cdef int64_t t = 0, n
+    seek(&cursor, walk, 0)
+    while t < count:
+        n = min(block_size(walk.space), count - t)
+        if convert_next_offsets(&cursor, walk, t, n, rows):
+            return True
+        means_of_rows(m, rows, n)
+        t += n
+    return False
 
 
 cdef enum:            # how threads divide a scatter
