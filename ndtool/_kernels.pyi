@@ -88,7 +88,14 @@ class UpdateCounts:
     count_itemsize: int
     copies_first_update: bool
     def __new__(
-        cls, counts: Any, count_itemsize: int, copies_first_update: bool, has_totals: bool = False
+        cls,
+        counts: Any,
+        count_itemsize: int,
+        copies_first_update: bool,
+        has_totals: bool = False,
+        table: Any = None,
+        tuples: int = 0,
+        factor: int = 0,
     ) -> UpdateCounts: ...
 
 @final
@@ -226,11 +233,7 @@ def divide_means(
     name: str,
     include_self: bool,
     options: KernelOptions,
-    a: Addressing | None = None,
-    indices: Indices | None = None,
-    first: int = 0,
-    count: int = 0,
-) -> int: ...
+) -> None: ...
 def scatter_tiles(
     g: Grid,
     indices: Indices,

@@ -39,7 +39,7 @@ from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permu
 from ndtool.loops.checks cimport (
     Check, OutOfBounds, check_task, check_range, find_out_of_bounds, local_fraction,
 )
-from ndtool.loops.counts cimport Counts, Means, means_task
+from ndtool.loops.counts cimport Counts, Means, means_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
@@ -53,9 +53,10 @@ from ndtool.loops.radix cimport (
     Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
 )
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, is_gather_by_row
+from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
     BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
-    Scatter, Updates, means_of_tuples, scatter_task, window_bytes, windows_task,
+    Scatter, Updates, scatter_task, window_bytes, windows_task,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, team_size, unlock_admission
 from ndtool.loops.views cimport (
@@ -164,7 +165,7 @@ def find_duplicate(
 
     indices: of these tuples only. `a` addresses rows, of which only [low, low + size) are
     considered. bits: a bit for each of these rows, set if an earlier tuple selects it; with an odd
-    key, instead a hash table of these rows, of 8 bytes per entry; None to find the first tuple that
+    key, instead a hash table of these rows (`bind_table`); None to find the first tuple that
     selects any of these rows. The result is -1 instead of a tuple if there is no duplicate,
     OUT_OF_BOUNDS if an index is out of bounds.
     """
@@ -174,22 +175,15 @@ def find_duplicate(
     a._bind(&walk, indices, 0, count)
     walk.first = first
     walk.redirect_offset = DROPPED
-    cdef Py_ssize_t entries = 0 if bits is None else bits.shape[0] // 8
     rows.low, rows.size = low, size
     rows.bits = NULL
-    rows.table = NULL
+    rows.table.keys = NULL
     if key:
-        rows.table = <uint64_t*> &bits[0]
+        bind_table(&rows.table, bits, first + count, key)
     elif bits is not None:
         rows.bits = &bits[0]
-    rows.mask, rows.key = entries - 1, key
-    if rows.bits and bits.shape[0] * 8 < size:
-        raise ValueError("there are fewer bits than rows")
-    if key and (
-        entries & (entries - 1) != 0 or entries <= first + count or <size_t> rows.table % 8
-        or entries > <int64_t> 1 << 44
-    ):
-        raise ValueError("a hash table has a power of two of entries, more than tuples")
+        if bits.shape[0] * 8 < size:
+            raise ValueError("there are fewer bits than rows")
     with nogil:
         result = first_duplicate(&walk, count, &rows)
     return first + result.position if result.position >= 0 else result.position, result.row
@@ -528,39 +522,25 @@ def scatter_tiles(
 
 def divide_means(
     UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, bint include_self,
-    KernelOptions options, Addressing a=None, Indices indices=None, int64_t first=0,
-    int64_t count=0,
-) -> int:
-    """Divide sums by the counts of their summands, in slices of `width` bytes.
-
-    a: divide only slices that tuples [first, first + count) select, each once: their counts become
-    zero. It addresses rows. Non-zero if an index is out of bounds.
-    """
+    KernelOptions options,
+) -> None:
+    """Divide sums by the counts of their summands, in slices of `width` bytes."""
     cdef Means m
-    cdef Walk walk
-    cdef bint bad
     cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     if counts.count_itemsize == 1 or counts.counts is None:
         raise ValueError("flags are no counts")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
     m.target = &out[0]
-    m.slices = out.shape[0] // width
+    m.slices = m.counts.table.mask + 1 if m.counts.table.keys else out.shape[0] // width
     m.code = _TYPES[name]
     m.include_self = include_self
-    if a is not None:
-        a._bind(&walk, indices, first, count)
-        a._check_span(m.slices, 0, 0, 1)
-        with nogil:
-            bad = means_of_tuples(&m, &walk, count)
-        return bad
     m.tasks = task_count(options.threads)
     with nogil:
         for task in prange(m.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
             previous = set_float_state(floats)
             means_task(&m, task)
             set_float_state(previous)
-    return 0
 
 
 def has_default_floats() -> bool:

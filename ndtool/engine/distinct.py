@@ -7,7 +7,6 @@ few tuples, a hash table of the rows is smaller.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import prod
@@ -17,6 +16,7 @@ from ndtool import _kernels
 from ndtool._kernels import Addressing, Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import bind_rows
+from ndtool.engine.counting import random_factor, row_slots
 from ndtool.errors import DuplicatesError, OutputError
 from ndtool.rules.plans import ElementsPlan, Plan
 
@@ -61,7 +61,7 @@ def memory_bytes(plan: Plan) -> int:
 
 def _table_bytes(stored: StoredTuples) -> int:
     """Return the bytes of a hash table, at most half full."""
-    return 8 << (2 * stored.tuples).bit_length()
+    return 8 * row_slots(stored.tuples)
 
 
 def check(plan: Plan, indices: Indices, negatives: bool) -> None:
@@ -89,7 +89,7 @@ def check_blocks(
     repeated, row = stored.tuples, -1
     size, key, rows = min(-(-stored.rows // 8), memory), 0, 0
     if _table_bytes(stored) <= size:
-        size, key, rows = _table_bytes(stored), int.from_bytes(os.urandom(8)) | 1, stored.rows
+        size, key, rows = _table_bytes(stored), random_factor(), stored.rows
     bits = memoryview(bytearray(max(1, size)))
     rows = rows or 8 * len(bits)  # of each pass
     for low in range(0, stored.rows, rows):

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from ndtool import _kernels
 from ndtool._kernels import BAD, LINE, Indices, KernelOptions, UpdateCounts, UpdateSpec
 from ndtool.engine import tuning
-from ndtool.engine.bind import Buffer, bind_rows
-from ndtool.engine.counting import ReductionOptions
+from ndtool.engine.bind import Buffer
+from ndtool.engine.counting import ReductionOptions, is_sparse
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.machine.pool import run_all
 from ndtool.machine.threads import limit_threads
@@ -64,7 +64,7 @@ class ScatterCall(NamedTuple):
 
     def is_sparse(self, width: int) -> bool:
         """Whether most slices of `width` bytes have no update, so that nothing visits them all."""
-        return tuning.SPARSE_UPDATES * (len(self.updates) // width) < len(self.out) // width
+        return is_sparse(len(self.updates) // width, len(self.out) // width)
 
     @property
     def exceeds_cache(self) -> bool:
@@ -112,21 +112,5 @@ def apply_counted(call: ScatterCall, width: int, apply: Callable[[UpdateSpec], i
         return not apply(totals_spec) and not apply(call.update_spec(width, counts))
     if apply(call.update_spec(width, counts)):
         return False
-    if counts is not None and reduction_options.is_mean and call.is_sparse(width):
-        return _divide_selected(call, counts, width)
-    reduction_options.divide_sums(counts, call.out, width, call.dtype, call.threads)
+    call.reduction_options.divide_sums(counts, call.out, width, call.dtype, call.threads)
     return True
-
-
-def _divide_selected(call: ScatterCall, counts: UpdateCounts, width: int) -> bool:
-    """Divide the sums of the slices that tuples select; False if an index is out of bounds."""
-    addressing, tuples = bind_rows(call.plan, call.negatives), len(call.updates) // width
-    include_self, options = call.reduction_options.include_self, KernelOptions(1)
-    step = max(1, tuning.WORK_ITEM // (width + call.indices.itemsize))
-    return not any(
-        _kernels.divide_means(
-            counts, call.out, width, call.dtype.name, include_self, options, addressing,
-            call.indices, first, min(step, tuples - first),
-        )
-        for first in range(0, tuples, step)
-    )  # fmt: skip

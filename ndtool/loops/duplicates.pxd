@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ndtool.loops.blocks cimport BLOCK, Cursor, Walk, block_size, convert_next_offsets, seek
 from ndtool.loops.memory cimport prefetch
+from ndtool.loops.rowtable cimport RowTable, slot_of
 
 cdef enum:
     OUT_OF_BOUNDS_ROW = -2    # instead of a tuple's position: an index is out of bounds
@@ -20,27 +21,19 @@ cdef struct Duplicate:
 cdef struct RowBits:
     int64_t low, size
     uint8_t* bits    # NULL to find the first tuple that selects any of the rows
-    uint64_t* table    # instead of bits: numbers of rows plus 1, or 0
-    uint64_t mask      # the number of entries, a power of two, less 1
-    uint64_t key       # an odd random number, so that no indices collide by intent
+    RowTable table    # instead of bits
 
 
 cdef inline bint insert_row(const RowBits* rows, uint64_t row) noexcept nogil:
     """Insert a row; return whether an earlier tuple selected it."""
     cdef uint8_t bit = <uint8_t> (1 << (row & 7))
-    cdef bint is_repeated
-    cdef uint64_t i
-    if rows.table == NULL:
-        is_repeated = rows.bits[row >> 3] & bit != 0
+    cdef bint is_new
+    if rows.table.keys:
+        slot_of(&rows.table, row, &is_new)
+    else:
+        is_new = rows.bits[row >> 3] & bit == 0
         rows.bits[row >> 3] |= bit
-        return is_repeated
-    i = (row + 1) * rows.key
-    i = (i ^ i >> 32) * rows.key >> 20 & rows.mask
-    while rows.table[i] and rows.table[i] != row + 1:
-        i = i + 1 & rows.mask
-    is_repeated = rows.table[i] != 0
-    rows.table[i] = row + 1
-    return is_repeated
+    return not is_new
 
 
 cdef inline Duplicate first_duplicate(
@@ -65,7 +58,7 @@ cdef inline Duplicate first_duplicate(
             row = <uint64_t> (selected_rows[i] - rows.low)
             if row >= <uint64_t> rows.size:    # not considered by this search, or dropped
                 continue
-            if (rows.bits == NULL and rows.table == NULL) or insert_row(rows, row):
+            if (rows.bits == NULL and rows.table.keys == NULL) or insert_row(rows, row):
                 return Duplicate(t + i, selected_rows[i])
         t += n
     return duplicate

@@ -13,7 +13,7 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.counts cimport (
     Counts, PartitionedUpdates, Means, Occurrence, add_totals, all_counted, count_address,
     count_block,
-    count_rows, count_slice, partition_updates, any_dropped, means_of_rows, means_task, next_occurrence,
+    count_rows, count_slice, partition_updates, any_dropped, means_task, next_occurrence,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
@@ -87,7 +87,7 @@ cdef inline bint is_reduction_by_row(const Updates* u, const Walk* walk) noexcep
     """Return whether updates can be reduced by stored row index, without offsets."""
     return (
         u.op > 0 and is_light(u.code) and has_row_indices(walk, u.pitch)
-        and not (u.counts.data and u.counts.copies_first_update)
+        and not (u.counts.data and (u.counts.copies_first_update or u.counts.table.keys))
     )
 
 
@@ -135,21 +135,6 @@ cdef inline void divide_window(
             not updates.counts.copies_first_update,
         )
         means_task(&m, 0)
-
-
-cdef inline bint means_of_tuples(const Means* m, const Walk* walk, int64_t count) noexcept nogil:
-    """Divide the sums of the slices that `count` tuples select; the walk is over rows."""
-    cdef int64_t rows[BLOCK]
-    cdef Cursor cursor
-    cdef int64_t t = 0, n
-    seek(&cursor, walk, 0)
-    while t < count:
-        n = min(block_size(walk.space), count - t)
-        if convert_next_offsets(&cursor, walk, t, n, rows):
-            return True
-        means_of_rows(m, rows, n)
-        t += n
-    return False
 
 
 cdef enum:            # how threads divide a scatter
@@ -546,5 +531,6 @@ cdef inline void apply_row(
     if occurrence.last:    # divide the mean while the slice is in cache
         counts = u.counts
         counts.data = <uint8_t*> &occurrence.total
+        counts.table.keys = NULL
         m = Means(counts, target, 1, 1, u.mean_type, not counts.copies_first_update)
         means_task(&m, 0)
