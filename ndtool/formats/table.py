@@ -92,7 +92,8 @@ FORMATS = (
     Format(".onnx", True, "ndtool.formats.onnx", self_identifying=False),
     *(
         Format(suffix, True, "ndtool.formats.text", self_identifying=False, text=True)
-        for suffix in (".txt", ".csv", ".tsv", ".json", ".jsonl")
+        for suffix in (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+        for suffix in (suffix, f"{suffix}.gz")
     ),
 )
 TEXT = FORMATS[-1]

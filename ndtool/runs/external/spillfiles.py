@@ -5,7 +5,6 @@ The store of a run in one process is in spillstore.py.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections import Counter
@@ -22,7 +21,7 @@ from ndtool.publish import cleanup
 from ndtool.publish.newfolder import NewFolder
 from ndtool.runs.external import policy
 from ndtool.runs.external.spill import Segment, SpillFolder, Table
-from ndtool.storage import descriptors, locations, remote
+from ndtool.storage import descriptors, locations, objects
 
 OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
 _PART = ".part"  # suffix of incomplete files
@@ -277,7 +276,7 @@ def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
     from ndtool.publish import claims
 
     claims.clean(location)
-    return claims.Claim(remote.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
+    return claims.Claim(objects.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
 
 
 def require_shared(url: str) -> None:
@@ -359,7 +358,5 @@ def _as_output_error(error: InputError) -> OutputError:
 def convert_error(exc: BaseException, name: str = "temporary file") -> Any:
     """Convert an OSError about a temporary file to our error; return others unchanged."""
     if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
-        error = descriptors.failure(exc, name, OutputError)
-        error.passing = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-        return error
+        return descriptors.failure(exc, name, OutputError)
     return exc
