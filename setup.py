@@ -31,7 +31,7 @@ LIMITED = os.environ.get("NDTOOL_LIMITED_API") != "0" and not (
 # -fno-trapping-math: allows loops with a select to be vectorized; results are unchanged.
 # -falign-loops=64: a short loop that crosses a cache line takes up to
 # 1.7 times as long, and without alignment that is random.
-# -fno-gcse, -fno-gcse-after-reload: these passes took 28 % of the compilation, and speed up no loop.
+# -fno-gcse, -fno-gcse-after-reload: these passes took 28 % of the compilation, and no loop gains.
 # -g0: debug sections would be most of the file.
 FLAGS = ["-ffp-contract=off", "-fno-trapping-math", "-falign-loops=64"]
 FLAGS += ["-fno-gcse", "-fno-gcse-after-reload"]
