@@ -86,6 +86,7 @@ class WorkItem:
 @final
 class UpdateCounts:
     count_itemsize: int
+    tuples: int
     copies_first_update: bool
     def __new__(
         cls,

@@ -129,7 +129,7 @@ cdef class UpdateCounts:
     """
 
     cdef uint8_t[::1] counts, table
-    cdef int64_t tuples
+    cdef readonly int64_t tuples
     cdef uint64_t factor
     cdef readonly int count_itemsize
     cdef readonly bint copies_first_update

@@ -100,7 +100,8 @@ def divide_sums(
 ) -> None:
     """Divide sums by their counts, if the reduction is a mean."""
     if counts is not None and attributes.is_mean:
-        options = KernelOptions(limit_threads(threads, len(out)))
+        work = counts.tuples * (8 + width) or len(out)
+        options = KernelOptions(limit_threads(threads, work))
         _kernels.divide_means(counts, out, width, dtype.name, attributes.include_self, options)
 
 
