@@ -53,4 +53,5 @@ SORT_COST = 64  # cost of sorting a tuple, in bytes read sequentially
 SMALL_CALL = 1 << 16  # bytes that a small call on plain arrays may move (BoundCalls)
 TEMPORARY_OUTPUT = 1 << 16  # bytes of an output, up to which a temporary array is faster
 NUMPY_COPY = 1 << 12  # bytes of an array, up to which NumPy normalizes it faster than the kernels
+PACKED_IN_CACHE = 1 << 22  # bytes of data that are packed before short slices of them are gathered
 MAX_PACKED = 1 << 28  # maximum bytes of data that are packed before strided slices are gathered

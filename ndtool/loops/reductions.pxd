@@ -30,24 +30,25 @@ cdef extern from *:
       /* out = out op updates of float16, by conversions in hardware, which ignore the state of
          floats; also the last elements, so that the division of a row affects no bit */
       #define NDTOOL_F16C __attribute__((target("avx,f16c"))) static
-      #define NDTOOL_HALF_OP(name, result) \
-          NDTOOL_F16C inline __m128i ndtool_half8_##name(__m128i out, __m128i updates) { \
-              __m256 a = _mm256_cvtph_ps(out), b = _mm256_cvtph_ps(updates); \
-              return _mm256_cvtps_ph(result, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); \
-          } \
-          NDTOOL_F16C void ndtool_half_##name( \
-              uint16_t *out, const uint16_t *updates, Py_ssize_t n) { \
-              __m128i rest[2] = {_mm_setzero_si128(), _mm_setzero_si128()}; \
-              Py_ssize_t i; \
-              for (i = 0; i + 8 <= n; i += 8) \
-                  _mm_storeu_si128((__m128i *) (out + i), ndtool_half8_##name( \
-                      _mm_loadu_si128((const __m128i *) (out + i)), \
-                      _mm_loadu_si128((const __m128i *) (updates + i)))); \
-              if (i == n) return; \
-              memcpy(&rest[0], out + i, (size_t) (n - i) * 2); \
-              memcpy(&rest[1], updates + i, (size_t) (n - i) * 2); \
-              rest[0] = ndtool_half8_##name(rest[0], rest[1]); \
-              memcpy(out + i, &rest[0], (size_t) (n - i) * 2); \
+      #define NDTOOL_HALF_OP(name, result) \\
+          NDTOOL_F16C inline __m128i ndtool_half8_##name(__m128i out, __m128i updates) { \\
+              __m256 a = _mm256_cvtph_ps(out), b = _mm256_cvtph_ps(updates); \\
+              return _mm256_cvtps_ph(result, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); \\
+          } \\
+          NDTOOL_F16C void ndtool_half_##name(void *target, const void *source, Py_ssize_t n) { \\
+              uint16_t *out = (uint16_t *) target; \\
+              const uint16_t *updates = (const uint16_t *) source; \\
+              __m128i rest[2] = {_mm_setzero_si128(), _mm_setzero_si128()}; \\
+              Py_ssize_t i; \\
+              for (i = 0; i + 8 <= n; i += 8) \\
+                  _mm_storeu_si128((__m128i *) (out + i), ndtool_half8_##name( \\
+                      _mm_loadu_si128((const __m128i *) (out + i)), \\
+                      _mm_loadu_si128((const __m128i *) (updates + i)))); \\
+              if (i == n) return; \\
+              memcpy(&rest[0], out + i, (size_t) (n - i) * 2); \\
+              memcpy(&rest[1], updates + i, (size_t) (n - i) * 2); \\
+              rest[0] = ndtool_half8_##name(rest[0], rest[1]); \\
+              memcpy(out + i, &rest[0], (size_t) (n - i) * 2); \\
           }
       /* of two NaNs, an addition returns the first; compilers may swap its operands */
       #define NDTOOL_FIRST_NAN _mm256_blendv_ps(b, a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q))
