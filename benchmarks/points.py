@@ -69,8 +69,8 @@ class Point(NamedTuple):
     def bounded(self, index: Array, size: int) -> Array:
         """Return indices as their mode does."""
         if self.mode == "wrap":
-            return index % size
-        return np.clip(index, 0, size - 1) if self.mode == "clip" else index
+            return index.astype("i8") % size
+        return np.clip(index.astype("i8"), 0, size - 1) if self.mode == "clip" else index
 
 
 def draw(rng: np.random.Generator) -> Point:
