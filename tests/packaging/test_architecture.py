@@ -11,10 +11,10 @@ PACKAGE = Path(find_spec("ndtool").origin).parent
 # From the bottom: a package or module imports from its own layer and from lower ones. Packages
 # in one layer do not import each other.
 LAYERS = (
-    ("redaction", "literals"),
+    ("redaction",),
     ("errors",),
     ("rules",),
-    ("notebook",),
+    ("notebook", "signatures"),
     ("_kernels", "loops"),
     ("machine",),
     ("engine", "storage"),
@@ -40,9 +40,9 @@ LIBRARIES = {
     "rich": ("cli", "notebook"),
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "inmemory.tensors"),
-    "zarr": ("formats.zarr",),
     "pyarrow": ("formats.arrow", "formats.text"),
-    "numcodecs": ("formats.zarr",),
+    "google_crc32c": ("formats.codecs",),
+    "numcodecs": ("formats.codecs",),
     "h5py": ("formats.hdf5",),
     "hdf5plugin": ("formats.hdf5",),
     "fsspec": ("storage.objects",),
