@@ -39,15 +39,13 @@ from ndtool.options import (
     path,
     validate_options,
 )
-from ndtool.questions.filechecks import infer as infer
-from ndtool.questions.filechecks import verify as verify
 from ndtool.rules.operators import COMMON_ATTRIBUTES, LOWERED_INPUTS
 from ndtool.runs import steps
 from ndtool.runs.request import Request
 
 __all__ = [
-    "Options", "Result", "gather", "gather_elements", "gather_nd", "infer", "scatter",
-    "scatter_elements", "scatter_nd", "tensor_scatter", "verify",
+    "Options", "Result", "gather", "gather_elements", "gather_nd", "scatter", "scatter_elements",
+    "scatter_nd", "tensor_scatter",
 ]  # fmt: skip
 Path = str | os.PathLike[str] | None
 

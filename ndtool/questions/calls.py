@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, Unpack
 
-from ndtool.analysis import records
+from ndtool.analysis.explain import Explanation
+from ndtool.analysis.infer import Inferred
+from ndtool.analysis.stats import Stats
+from ndtool.analysis.verify import Verification
 from ndtool.errors import RuleError, UsageError
 from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
@@ -32,8 +35,6 @@ from ndtool.options import (
     request_of,
     validate_attributes,
 )
-from ndtool.questions.answers import Explanation, Inferred, Statistics
-from ndtool.questions.reports import Verification
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
 
@@ -87,11 +88,10 @@ def infer(
     }
     checked = validate_attributes(operator, dict(attributes))
     try:
-        inference = inferring.infer(operator, files, checked, spec, dtype, types)
+        return inferring.infer(operator, files, checked, spec, dtype, types)
     except RuleError as error:
         notebook.use_notebook_trace(error)
         raise
-    return Inferred.from_record(records.infer_record(inference))
 
 
 def explain(
@@ -111,9 +111,9 @@ def explain(
     operator: the name of one of ONNX's, such as "gather_nd". arguments: its inputs in order, each
     an array or a file; those without indices may be types such as "float32[4,3]". at: the position
     of an element of the output, or a list of positions. from_: of elements of data. A position has
-    an int for each axis; negative ones count from the end. all: whether to list all updates, or
-    destinations, not only the first and last five; the answer then stores them. spec: the standard
-    to validate against, such as "onnx:18". dtype: the actual dtype of void data. text: whether
+    an int for each axis; negative ones count from the end. all: whether to list up to 10,000
+    updates, or destinations, not only the first and last five. spec: the standard to validate
+    against, such as "onnx:18". dtype: the actual dtype of void data. text: whether
     files of unknown format are text. progress: True for a line on a terminal, or a callback for the
     completed fraction. attributes: those of the operator.
 
@@ -139,11 +139,7 @@ def explain(
         ProgressReporter("explain", progress) as report,
     ):
         require_same_shape(inputs, call.sources)
-        explained = explaining.explain(call, outputs, origins, all, report)
-        single = len(outputs) + len(origins) == 1
-        answer = Explanation.from_record(records.explanation_record(call, *explained, single))
-        call.require_unchanged()
-    return answer
+        return explaining.explain(call, outputs, origins, all, report)
 
 
 def stats(
@@ -154,7 +150,7 @@ def stats(
     text: bool = False,
     progress: Progress = False,
     **attributes: Unpack[AttributeOptions],
-) -> Statistics:
+) -> Stats:
     """Return statistics of an operator's indices: ranges, duplicates, indices out of bounds.
 
     operator, arguments: data and indices of one of ONNX's operators, each an array or a file; data
@@ -183,7 +179,7 @@ def stats(
         ProgressReporter("stats", progress) as report,
     ):
         require_same_shape(inputs, call.sources)
-        return Statistics.from_record(records.stats_record(call, statistics.stats(call, report)))
+        return statistics.stats(call, report)
 
 
 def verify(
@@ -226,18 +222,15 @@ def verify(
     ulps = integer("within", within, UsageError)
     with ProgressReporter("verify", progress) as report:
         if against is None:
-            compared = verifying.verify(request, report, ulps, arrays)
-            return Verification.from_record(records.verification_record(request.output, compared))
+            return verifying.verify(request, report, ulps, arrays)
         settings = engine_settings(within, runs, timeout, threads)
-        verdict = engines.verify(
+        answer = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
-    if verdict.error is not None:
-        verdict.error.extra_fields["engines"] = records.engine_records(verdict.reports)
-        raise verdict.error
-    return Verification.from_record(
-        records.verification_record(request.output, verdict.comparison, verdict.reports)
-    )
+    if answer.error is not None:
+        answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
+        raise answer.error
+    return answer
 
 
 def _positions(name: str, value: Any) -> list[tuple[int, ...]]:

@@ -43,7 +43,7 @@ INVALID_CALLS = (
     'ndtool.scatter(np.zeros(3), [0], [1.0], out_of_bounds="fill")',
     "ndtool.gather(np.zeros(3), [0], nothing=1)",
     'ndtool.files.scatter("a", "b", "c", 0, "plus")',
-    'ndtool.files.infer("gather_all", "a", "b")',
+    'ndtool.infer("gather_all", "a", "b")',
     'ndtool.stats("gather", "a", "b", axes=1)',
     'ndtool.explain("gather", "a", "b", at="0")',
     'ndtool.torch.gather(tensor, ids, out_of_bounds="drop")',

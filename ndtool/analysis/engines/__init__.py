@@ -7,6 +7,7 @@ thread and with several, as some lose updates. Inputs are mapped files, the outp
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -19,9 +20,10 @@ from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import (
     Comparison,
+    EngineReport,
+    Verification,
     compare,
     difference_error,
-    format_with_bytes,
     open_arrays,
     output_label,
     recompute,
@@ -77,35 +79,6 @@ ENGINES = {
 }
 
 
-class EngineReport(NamedTuple):
-    """The report on an engine with a number of threads, None if it did not run.
-
-    result: "same", "different", "unstable" (bits vary between runs, and the worst output is wrong),
-    "refused", "crashed" or "missing". different: the count of different elements, None if unknown.
-    message: the explanation. comparison: the comparison of the worst output.
-    """
-
-    engine: str
-    version: str | None
-    threads: int | None
-    result: str
-    different: int | None = None
-    message: str | None = None
-    comparison: Comparison | None = None
-
-
-class Verdict(NamedTuple):
-    """The result of `verify`.
-
-    reports: on all engines. comparison: the comparison of the output, None without one. error: an
-    index out of bounds, a wrong output, or else an engine that differs.
-    """
-
-    reports: list[EngineReport]
-    comparison: Comparison | None
-    error: NdtoolError | None
-
-
 class EngineSettings(NamedTuple):
     """Settings: the accepted distance in ulps, runs, the most threads, seconds for each run."""
 
@@ -150,7 +123,7 @@ def verify(
     engine_settings: EngineSettings,
     progress: EngineProgress,
     sources: dict[str, Source] | None = None,
-) -> Verdict:
+) -> Verification:
     """Compare engines, and `request.output` if there is one, with the correct output.
 
     sources: inputs and output that the caller has opened, by role.
@@ -177,7 +150,8 @@ def verify(
         if result is not None and expected is not None:
             comparison = compare(request, arrays, result, expected, within=engine_settings.within)
             error = difference_error(comparison, output_label(request), request.operator)
-    return Verdict(reports, comparison, error or disagreement(request.operator, reports))
+    error = error or disagreement(request.operator, reports)
+    return Verification(request.output, True, comparison, tuple(reports), error)
 
 
 class EngineCall:
@@ -276,25 +250,27 @@ class EngineCall:
             {**job, "engine": name, "threads": n_threads}, self._settings.timeout
         ) as process:
             record = process.read_reply()
-            report = report._replace(version=record.get("version"))
+            report = replace(report, version=record.get("version"))
             comparisons: dict[str, Comparison] = {}
             for _ in range(runs if report.version is not None else 0):
                 record = process.request_run()
                 if "digest" not in record:
                     break
                 if wrong := self._type_difference(record):
-                    return report._replace(result="different", message=wrong)
+                    return replace(report, result="different", message=wrong)
                 if record["digest"] not in comparisons:
                     comparisons[record["digest"]] = self._compare_output(job["output"])
             if "refused" in record:
-                return report._replace(
-                    result="refused", message=printable(record["refused"], _MAX_MESSAGE)
+                return replace(
+                    report, result="refused", message=printable(record["refused"], _MAX_MESSAGE)
                 )
             if "missing" in record:
                 return missing_report(name, record["missing"])
             if "digest" not in record:
-                return report._replace(
-                    result="crashed", message=printable(process.exit_description(), _MAX_MESSAGE)
+                return replace(
+                    report,
+                    result="crashed",
+                    message=printable(process.exit_description(), _MAX_MESSAGE),
                 )
         return add_verdict(report, list(comparisons.values()))
 
@@ -331,16 +307,16 @@ def missing_report(name: str, reason: str = "") -> EngineReport:
 def add_verdict(report: EngineReport, comparisons: list[Comparison]) -> EngineReport:
     """Complete a report with the comparisons of all distinct outputs."""
     worst = max(comparisons, key=lambda comparison: (comparison.beyond, comparison.different))
-    report = report._replace(different=worst.different, comparison=worst)
+    report = replace(report, different=worst.different, comparison=worst)
     if not worst.beyond:
         message = (
             f"{_describe_difference(worst)}, within {worst.within} ulp" if worst.different else None
         )
-        return report._replace(message=message)
+        return replace(report, message=message)
     if len(comparisons) == 1:
-        return report._replace(result="different", message=_describe_difference(worst))
+        return replace(report, result="different", message=_describe_difference(worst))
     message = f"bits vary between runs; at worst {_describe_difference(worst)}"
-    return report._replace(result="unstable", message=message)
+    return replace(report, result="unstable", message=message)
 
 
 def _describe_difference(comparison: Comparison) -> str:
@@ -364,7 +340,7 @@ def disagreement(operator: str, reports: Sequence[EngineReport]) -> DifferenceEr
         if report.comparison is not None and report.comparison.first is not None:
             first = report.comparison.first
             position = ", ".join(map(str, first.position))
-            actual, expected = format_with_bytes(first.output), format_with_bytes(first.expected)
+            actual, expected = first.with_bytes
             places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
         f"{', '.join(differing)} {verb} from {operator}", places=tuple(places[:MAX_LISTED])
