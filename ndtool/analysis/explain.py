@@ -24,7 +24,6 @@ from ndtool.analysis.preview import element_at, elements_at, pick
 from ndtool.analysis.running import RunningValues, rounding_advice
 from ndtool.analysis.tuples import EDGE_TUPLES, MAX_EDGE_TUPLES, Search, Tuples
 from ndtool.analysis.typed import TypeSource
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import UsageError, format_count
 from ndtool.notebook import Table
 from ndtool.rules.plans import ElementsPlan, Shape
@@ -293,7 +292,7 @@ class _Explainer:
             stored = pick(self.tuples.indices, index_arrays, indices.shape)[:, None]
         else:
             stored = self.tuples.rows[indices]
-        valid_rows, normalized = tuples.select_valid(self.plan, stored, self.tuples.index_options)
+        valid_rows, normalized = tuples.select_valid(self.plan, stored)
         if len(valid_rows) < len(stored):
             raise operands.changed_error(self.call.inference)
         columns = (np.broadcast_to(axis, len(indices)).tolist() for axis in coordinates)
@@ -319,13 +318,13 @@ class _Explainer:
 
     def _scatter_origin(self, element: ExplainedElement, current: Array | None) -> ExplainedOrigin:
         """Explain an element of data in a scatter, whose only copy is at the same position."""
-        reduction_options = ReductionOptions.from_attributes(self.call.inference.attributes)
+        attributes = self.plan.attributes
         names, updates = ElementNames.of(self.call), format_count(element.updates, "update")
         outputs: tuple[Position, ...] = (element.at,)
-        if element.updates and reduction_options.copies_first_update:
+        if element.updates and attributes.copies_first_update:
             update = names.name_of("updates", element.steps[1].position)
             outputs, effect = (), f"was replaced by {update}, the first of {updates}"
-        elif element.updates and reduction_options.reduction == "none":
+        elif element.updates and attributes.reduction == "none":
             update = names.name_of("updates", element.steps[-1].position)
             outputs, effect = (), f"was overwritten by {update}, the last of {updates}"
         else:
@@ -360,8 +359,9 @@ class _Explainer:
     def _read_tuple(self, position: Position) -> Position:
         """Return the index tuple at a position; raise OutputError if it is now out of bounds."""
         index_tuple = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
-        sizes, is_strict = mapping.indexed_sizes(self.plan), self.tuples.mode == "error"
-        lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.index_options.pad
+        sizes, attributes = mapping.indexed_sizes(self.plan), self.plan.attributes
+        is_strict = attributes.out_of_bounds == "error"
+        lowest, pad = -1 if attributes.negatives else 0, attributes.pad
         pairs = zip(index_tuple, sizes, strict=True)
         if is_strict and not all(i == pad or lowest * size <= i < size for i, size in pairs):
             raise operands.changed_error(self.call.inference)
@@ -415,10 +415,7 @@ class _ElementFinder:
         """Return the current value in data, None if it is unknown."""
         if self._initial is None or self._updates is None:
             return None
-        return RunningValues(
-            self._initial.reshape(1),
-            ReductionOptions.from_attributes(self._explainer.call.inference.attributes),
-        )
+        return RunningValues(self._initial.reshape(1), self._explainer.plan.attributes)
 
     def _result(self) -> Array | None:
         """Return the element after all updates that were applied."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ndtool.analysis import mapping
 from ndtool.analysis.answers import Fields, Position
 from ndtool.analysis.typed import TypeSource
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import argument_name
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan
@@ -35,7 +34,7 @@ class ElementNames:
     @classmethod
     def of(cls, call: OpenCall) -> ElementNames:
         """Return the names in a call."""
-        plan, handling = call.inference.plan, call.inference.index_options
+        plan, attributes = call.inference.plan, call.inference.plan.attributes
         files = {
             role: argument_name(source.name)
             for role, source in call.sources.items()
@@ -45,10 +44,10 @@ class ElementNames:
             Fields(files),
             isinstance(plan, ElementsPlan) or plan.has_scalar_indices,
             tuple(mapping.indexed_sizes(plan)),
-            handling.pad,
-            handling.negatives,
-            handling.mode,
-            ReductionOptions.from_attributes(call.inference.attributes).operator_signs,
+            attributes.pad,
+            attributes.negatives,
+            attributes.out_of_bounds,
+            attributes.operator_signs,
         )
 
     def name_of(self, role: str, position: tuple[int, ...]) -> str:

@@ -136,7 +136,8 @@ def _resolve(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tup
 
     skipped: a mask of skipped tuples, to which padding is added.
     """
-    mode, pad, negatives = call.inference.index_options
+    attributes = call.plan.attributes
+    mode, pad, negatives = attributes.out_of_bounds, attributes.pad, attributes.negatives
     values = column if column.dtype == np.uint64 else column.astype(np.int64)
     lowest = -size if negatives else 0
     invalid = (values < lowest) | (values >= size)
@@ -209,7 +210,7 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[BoundsReport | None]) ->
     if invalid:
         first = min(invalid)
         count = sum(report.tuple_count for report in invalid)
-        raise check.make_bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
+        raise check.make_bounds_error(call.plan, first[:3], count)
 
 
 def find_duplicate(

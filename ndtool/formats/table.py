@@ -84,14 +84,16 @@ FORMATS = (
     Format(
         ".safetensors.index.json", True, "ndtool.formats.safetensors.shards", self_identifying=False
     ),
-    Format(".parquet", True, "ndtool.formats.arrow.parquet"),
-    Format(".arrow", True, "ndtool.formats.arrow.ipc"),
-    Format(".feather", True, "ndtool.formats.arrow.ipc"),
+    *(
+        Format(suffix, True, "ndtool.formats.arrow")
+        for suffix in (".parquet", ".arrow", ".feather")
+    ),
     Format(".pb", True, "ndtool.formats.onnx.pb", self_identifying=False),
     Format(".onnx", True, "ndtool.formats.onnx", self_identifying=False),
     *(
         Format(suffix, True, "ndtool.formats.text", self_identifying=False, text=True)
-        for suffix in (".txt", ".csv", ".tsv", ".json", ".jsonl")
+        for suffix in (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+        for suffix in (suffix, f"{suffix}.gz")
     ),
 )
 TEXT = FORMATS[-1]

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.rules.modes import MODES, IndexOptions
+from ndtool.rules.modes import MODES
+from ndtool.rules.operators import Attributes
 
 
 def normalize_indices(
-    indices: NDArray[Any], size: int, index_options: IndexOptions
+    indices: NDArray[Any], size: int, attributes: Attributes
 ) -> NDArray[np.int64]:
     """Return indices of an axis as nonnegative indices; the mode redirects those out of bounds.
 
@@ -17,8 +18,8 @@ def normalize_indices(
     handles padding.
     """
     values = indices.astype(np.uint64 if indices.dtype.kind == "u" else np.int64)
-    limit, redirect = values.dtype.type(size), MODES[index_options.mode].redirect
-    nonnegative = values + (values < 0) * limit if index_options.negatives else values
+    limit, redirect = values.dtype.type(size), MODES[attributes.out_of_bounds].redirect
+    nonnegative = values + (values < 0) * limit if attributes.negatives else values
     invalid = (nonnegative < 0) | (nonnegative >= limit)
     if redirect is None or not size:
         normalized = np.where(invalid, limit, nonnegative)

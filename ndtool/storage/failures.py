@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Coroutine
+from itertools import count
+from random import uniform
 from typing import Any, TypeVar
 
 from ndtool.errors import (
@@ -22,9 +25,10 @@ from ndtool.errors import (
 T = TypeVar("T")
 
 TIMEOUT = 60  # seconds without a byte after which a response times out
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 3  # after errors of the network or the server
+MAX_PATIENT_ATTEMPTS = 8  # after errors that pass with time: a throttled request, a full disk
 THROTTLING_STATUSES = (429, 503)  # HTTP statuses of throttled requests
-BACKOFF = 0.2  # seconds before the first retry; each later delay is four times as long
+BACKOFF = 0.2  # mean seconds before the second attempt; each later delay is twice as long
 _NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
 _ARGUMENT_NAMES = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError
 _PERMANENT_ERRORS = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
@@ -47,15 +51,36 @@ class TruncatedError(Exception):
 
 
 async def retry(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Await `request()`, with retries and exponential backoff after transient errors."""
-    for attempt in range(MAX_ATTEMPTS - 1):
+    """Await `request()`, again after errors that may pass."""
+    for attempt in count(1):
         try:
             return await request()
         except Exception as exc:
-            if not is_transient(exc):
+            if (delay := _delay(exc, attempt)) is None:
                 raise
-        await asyncio.sleep(BACKOFF * 4**attempt)
-    return await request()
+        await asyncio.sleep(delay)
+    raise AssertionError
+
+
+def retry_call(function: Callable[[], T]) -> T:
+    """Call `function()`, again after errors that may pass."""
+    for attempt in count(1):
+        try:
+            return function()
+        except Exception as exc:
+            if (delay := _delay(exc, attempt)) is None:
+                raise
+        time.sleep(delay)
+    raise AssertionError
+
+
+def _delay(exc: Exception, attempt: int) -> float | None:
+    """Return the seconds to wait after the failure of an attempt, None if it was the last one."""
+    passes = getattr(exc, "passing", False) or status_of(exc) in THROTTLING_STATUSES
+    limit = MAX_PATIENT_ATTEMPTS if passes else MAX_ATTEMPTS if is_transient(exc) else 1
+    if attempt >= limit:
+        return None
+    return BACKOFF * 2.0 ** (attempt - 1) * uniform(0.5, 1.5)  # not all clients at the same time
 
 
 def status_of(exc: BaseException) -> int | None:

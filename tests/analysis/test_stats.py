@@ -316,7 +316,11 @@ def test_an_array_on_standard_input() -> None:
     result = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
     assert result["distinct"] == 1
     statistics = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
-    assert (statistics["slices"], statistics["distinct"], statistics["out_of_bounds"]) == ([1], 0, 1)
+    assert (statistics["slices"], statistics["distinct"], statistics["out_of_bounds"]) == (
+        [1],
+        0,
+        1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,9 @@ def test_lost_updates_are_reported(tmp_path, monkeypatch) -> None:
     save(data=np.zeros(3), idx=np.array([[1], [1]]), upd=np.ones(2), out=np.array([0, 1.0, 0]))
     with pytest.raises(DifferenceError) as excinfo:
         ndtool.verify("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", reduction="add")
-    assert "1 are off by exactly one update" in " ".join(parse_cells(excinfo.value.comparison).texts)
+    assert "1 are off by exactly one update" in " ".join(
+        parse_cells(excinfo.value.comparison).texts
+    )
 
 
 @pytest.mark.parametrize(

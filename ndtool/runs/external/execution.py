@@ -92,7 +92,7 @@ def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) ->
         policy.complete(threads, checks, bounds_reports.add)
     bounds_reports.raise_or_report(report)
     if call.inference.requires_distinct:
-        stored = distinct.stored_tuples(call.inference.plan, call.inference.row.negatives)
+        stored = distinct.stored_tuples(call.inference.plan)
         distinct.check_blocks(stored, partial(_stored_blocks, work), partitioning.partition_bytes)
 
 

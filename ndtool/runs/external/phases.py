@@ -192,8 +192,8 @@ class BoundsReports:
             return
         if not self._count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
-        plan, negatives = self._inference.plan, self._inference.row.negatives
-        error = indices.make_bounds_error(plan, self._first[1][:3], self._count, negatives)
-        if indices.is_error(plan, self._inference.attributes.out_of_bounds):
+        plan = self._inference.plan
+        error = indices.make_bounds_error(plan, self._first[1][:3], self._count)
+        if indices.is_error(plan):
             raise error
         report(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from ndtool.engine.counting import ReductionOptions
+from ndtool.engine import counting
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.reductions import combining_identity
@@ -54,7 +54,7 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return the rows of a call; flat: whether to merge the axes of rows into one."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
-    drops = inference.index_options.may_skip_tuples
+    drops = plan.attributes.may_skip_tuples
     if isinstance(plan, ElementsPlan):
         rows = Rows(prod(plan.indices), size, plan.data, itemsize, drops)
     else:
@@ -63,13 +63,12 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         rows = Rows(
             plan.tuples, entry, shape, width, drops, plan.tuples_per_batch, plan.batch_repeats
         )
-    dtype = inference.dtype
-    reduction_options = ReductionOptions.from_attributes(inference.attributes)
+    dtype, attributes = inference.dtype, plan.attributes
     identity_element = (
-        combining_identity(dtype, reduction_options.reduction) if inference.scatters else b""
+        combining_identity(dtype, attributes.reduction) if inference.scatters else b""
     )
     return rows._replace(
         shape=(rows.row_count,) if flat else rows.shape,
-        count_bytes=reduction_options.count_itemsize(rows.tuples, rows.width),
-        combines=bool(identity_element) and dtype.kind in "iu" and not reduction_options.is_counted,
+        count_bytes=counting.count_itemsize(attributes, rows.tuples, rows.width),
+        combines=bool(identity_element) and dtype.kind in "iu" and not attributes.is_counted,
     )

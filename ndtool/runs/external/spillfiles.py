@@ -5,7 +5,6 @@ The store of a run in one process is in spillstore.py.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections import Counter
@@ -359,7 +358,5 @@ def _as_output_error(error: InputError) -> OutputError:
 def convert_error(exc: BaseException, name: str = "temporary file") -> Any:
     """Convert an OSError about a temporary file to our error; return others unchanged."""
     if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
-        error = descriptors.failure(exc, name, OutputError)
-        error.passing = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-        return error
+        return descriptors.failure(exc, name, OutputError)
     return exc

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ndtool import _kernels
 from ndtool._kernels import Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
-from ndtool.engine import bind, copies
+from ndtool.engine import bind, copies, counting
 from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
@@ -52,7 +52,7 @@ def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     )
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * partitioning.rows.width]
-        identity_element = combining_identity(dtype, work.reduction)
+        identity_element = combining_identity(dtype, work.attributes.reduction)
         for start in range(0, len(buffer), 1 << 20):
             chunk = buffer[start : start + (1 << 20)]
             chunk[:] = identity_element * (len(chunk) // len(identity_element))
@@ -173,14 +173,14 @@ def _update(work: Work, group: Group) -> None:
         if swaps:
             copies.swap_bytes(buffer, dtype.swap_size)
         counts = None
-        if group.tuples and work.reduction_options.is_counted:
+        if group.tuples and work.attributes.is_counted:
             zeros = memoryview(bytearray(row_count * partitioning.rows.count_bytes))
-            counts = work.reduction_options.bind_counts(zeros, partitioning.rows.tuples, width)
+            counts = counting.bind_counts(work.attributes, zeros, partitioning.rows.tuples, width)
         if partitioning.is_combined(group.tuples):
             _apply_combined(work, group, buffer)
         elif group.tuples:
             _apply(work, group, 0, group.tuples, buffer, counts)
-        work.reduction_options.divide_sums(counts, buffer, width, dtype, 1)
+        counting.divide_sums(work.attributes, counts, buffer, width, dtype, 1)
         if swaps:
             copies.swap_bytes(buffer, dtype.swap_size)
         assert work.arrays.output is not None
@@ -223,7 +223,7 @@ def _scatter(
     work: Work, local: memoryview, n: int, updates: memoryview, buffer: memoryview, width: int,
     counts: UpdateCounts | None,
 ) -> None:  # fmt: skip
-    spec = UpdateSpec(updates, width, work.reduction, work.inference.dtype.name, counts)
+    spec = UpdateSpec(updates, width, work.attributes.reduction, work.inference.dtype.name, counts)
     addressing, indices, tuples = bind_local_rows(len(buffer) // width, local, n, width)
     if _kernels.scatter(addressing, indices, tuples, spec, buffer, False, KernelOptions(1)):
         raise changed_error()

@@ -55,7 +55,7 @@ def _find_out_of_bounds(
     first_occurrences: the stored tuples that no earlier block contains; only these are counted.
     indices: all tuples of the block.
     """
-    addressing, _, entries = bind.bind_check(work.plan, work.inference.row.negatives)
+    addressing, _, entries = bind.bind_check(work.plan)
     first, stop = work.partitioning.first_occurrences(block)
     number, component, count = _kernels.locate_out_of_bounds(
         addressing, first_occurrences, 0, stop - first
@@ -105,7 +105,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
                 ) is None:
                     raise OutputError("indices changed during the run")
                 return out_of_bounds_indices
-            if work.mode != "error":
+            if work.attributes.out_of_bounds != "error":
                 out_of_bounds = _find_out_of_bounds(
                     work, work.first_occurrences(block, allocate, indices), block
                 )

@@ -11,7 +11,6 @@ from ndtool._kernels import LINE, Indices
 from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated
 from ndtool.engine import bind
 from ndtool.engine.check import is_error
-from ndtool.engine.counting import ReductionOptions
 from ndtool.machine import pool
 from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.inference import Inference
@@ -40,17 +39,15 @@ class Work:
     ) -> None:
         self.inference, self.partitioning = inference, partitioning
         self.arrays, self.store = arrays, store
-        plan, dtype, index_options = inference.plan, inference.dtype, inference.index_options
-        if is_error(plan, index_options.mode):
-            index_options = index_options._replace(mode="error")
-        self.mode, self.index_options = index_options.mode, index_options
+        plan, dtype = inference.plan, inference.dtype
+        if is_error(plan):
+            plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
+        self.attributes = plan.attributes
         self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
-        self.rows = bind.bind_rows(self.plan, inference.row.negatives)
+        self.rows = bind.bind_rows(self.plan)
         # The bytes of a row.
         self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
-        self.reduction_options = ReductionOptions.from_attributes(inference.attributes)
-        self.reduction = self.reduction_options.reduction
-        order = dtype.order if self.reduction == "none" else NATIVE
+        order = dtype.order if self.attributes.reduction == "none" else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
         self.swaps_data = dtype.swap_size > 1 and dtype.order != order
         updates = inference.inputs.get("updates")
@@ -93,7 +90,7 @@ class Work:
         return self._bind(buffer)
 
     def _bind(self, buffer: memoryview) -> Indices:
-        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.index_options)
+        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
 
     @contextmanager
     def partition_buffer(self) -> Iterator[memoryview]:
