@@ -15,8 +15,9 @@ _MAX_BAR_LENGTH = 40  # characters of a bar
 class Table(NamedTuple):
     """A table of text cells.
 
-    title: "" for none. columns: () for rows without a header. notes: lines below the rows. bars:
-    whether the last column has counts, which text and HTML also show as bars.
+    title: "" for none, or lines of text, without names that contain line breaks. columns: () for
+    rows without a header. notes: lines below the rows. bars: whether the last column has counts,
+    which text and HTML also show as bars.
     """
 
     title: str = ""
@@ -32,7 +33,8 @@ class Table(NamedTuple):
             line[: len(line) - len(line.lstrip())] + printable(line.lstrip(), _MAX_CELL)
             for line in self.notes
         ]
-        return self._replace(title=printable(self.title, _MAX_CELL), rows=rows, notes=notes)
+        title = "\n".join(printable(line, _MAX_CELL) for line in self.title.split("\n"))
+        return self._replace(title=title, rows=rows, notes=notes)
 
     def with_bars(self, available: int, character: str = "━") -> "Table":
         """Return the table with a column of bars in place of `bars`, for lines of some width."""

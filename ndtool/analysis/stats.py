@@ -146,7 +146,7 @@ class Stats(Answer):
         rows = [component.row for component in self.components]
         count = format_count(self.tuples, "index tuple")
         columns = COMPONENT_COLUMNS if rows else ()
-        tables = [Table(f"{self.title}: {count}", columns, rows, self.remarks)]
+        tables = [Table(f"{self.title}\n{count}", columns, rows, self.remarks)]
         bins, width = self.histogram.tuples, self.histogram.width
         if len(bins) > 1 and self.distinct:
             last = prod(self.slices) - 1
@@ -315,7 +315,7 @@ class _TuplePass:
             for j, size in enumerate(mapping.indexed_sizes(plan))
         ]
         self.slice_grid = mapping.slice_grid(plan)
-        self.tally = Tally(prod(self.slice_grid), len(call.rows))
+        self.tally = Tally(prod(self.slice_grid), len(call.rows), call.call.request.memory)
         self.out_of_bounds = self.all_minus_one = 0
         self.first_out_of_bounds: list[BadIndex] = []
         self.is_sorted = True

@@ -18,6 +18,7 @@ from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import operands
 from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
+from ndtool.storage.local import ByteRange
 
 Array = NDArray[Any]
 Int64Array = NDArray[np.int64]
@@ -64,18 +65,27 @@ class Search:
 
 
 class Tuples(NamedTuple):
-    """The index tuples of a call: the bytes and array of indices, and rows with a tuple each."""
+    """The index tuples of a call: the bytes and array of indices, and rows with a tuple each.
+
+    mapped: the mapped file of the indices, None if they are a copy.
+    """
 
     call: OpenCall
     raw: memoryview
     indices: Array
     rows: Array
+    mapped: ByteRange | None
 
     def blocks(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
         """Yield blocks: the linear index of the first tuple, and the tuples as rows."""
+        limit, unreleased = self.call.request.memory, 0
         for first, block in blocks(self.plan, self.indices):
             yield first, block
             progress((first + len(block)) / len(self.rows))
+            unreleased += block.nbytes
+            if self.mapped is not None and limit is not None and unreleased > limit // 4:
+                self.mapped.advise("dontneed")  # pages of files count, too
+                unreleased = 0
 
     def checked(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
         """Yield blocks as `blocks` does; raise BoundsError before the first one out of bounds.
@@ -264,9 +274,11 @@ def load_tuples(call: OpenCall) -> Tuples:
     """Load the index tuples of a call, without validation."""
     _, dtype, shape = call.inference.inputs["indices"]
     _, count, k = bind.bind_check(call.inference.plan)
-    raw = operands.load_indices(call)
+    loaded = operands.load(call, "indices")
+    raw = loaded.normalized(dtype.order, False)
     indices = values.as_array(raw, dtype, shape)
-    return Tuples(call, raw, indices, indices.reshape(count, k))
+    mapped = loaded.byte_range if raw is loaded.byte_range.buffer else None
+    return Tuples(call, raw, indices, indices.reshape(count, k), mapped)
 
 
 def matches(block: Array, index_tuple: Shape, sizes: Shape, negatives: bool) -> Array:

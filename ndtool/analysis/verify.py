@@ -215,7 +215,9 @@ class Verification(Answer):
         """Return the counts of elements by distance, and a row for each engine."""
         tables = []
         if self.comparison is not None:
-            title = f"verified {self.output or 'the output'}: {self.comparison.accuracy}"
+            title = (
+                f"verified {argument_name(self.output or 'the output')}: {self.comparison.accuracy}"
+            )
             compared = self.comparison.tables() or [Table()]
             tables.append(compared[0]._replace(title=title))
         if self.engines is not None:

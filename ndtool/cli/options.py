@@ -242,9 +242,7 @@ FROM = _option(
     multiple=True,
     metavar="I,J...",
 )
-ALL = _flag(
-    "--all", "List all updates or destinations, not only the first and last five.", "list_all"
-)
+ALL = _flag("--all", "List up to 10,000 updates or destinations, not only ten.", "list_all")
 WITHIN = _option(
     "--within",
     "Tolerance in ulp (units in last place).",

@@ -70,7 +70,8 @@ def format_table(table: Table, fd: int) -> bytes:
         result.add_column(name, width=width)
     for row in table.rows:
         result.add_row(*(Text(cell, _RESULT_STYLES.get(cell, "")) for cell in row))
-    title = [Text(wrap_line(table.title, fd), "bold")] if table.title else []
+    lines = [wrap_line(line, fd) for line in table.title.split("\n")]
+    title = [Text("\n".join(lines), "bold")] if table.title else []
     return _render(fd, *title, result)
 
 

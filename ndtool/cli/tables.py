@@ -32,7 +32,8 @@ def format_table(table: Table, fd: int) -> Iterator[str | bytes]:
         yield notebook.plain_table(table)
     else:
         lines = notebook.row_lines(table.rows, columns)
-        yield wrap_lines([*filter(None, [table.title]), *lines, *table.notes], fd)
+        title = table.title.split("\n") if table.title else []
+        yield wrap_lines([*title, *lines, *table.notes], fd)
 
 
 def format_duration(seconds: float) -> str:

@@ -34,6 +34,7 @@ from ndtool.options import (
     operator_name,
     request_of,
     validate_attributes,
+    validate_options,
 )
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
@@ -103,6 +104,7 @@ def explain(
     spec: str = "ndtool",
     dtype: str | None = None,
     text: bool = False,
+    memory: int | str | None = None,
     progress: Progress = False,
     **attributes: Unpack[AttributeOptions],
 ) -> Explanation:
@@ -113,9 +115,9 @@ def explain(
     of an element of the output, or a list of positions. from_: of elements of data. A position has
     an int for each axis; negative ones count from the end. all: whether to list up to 10,000
     updates, or destinations, not only the first and last five. spec: the standard to validate
-    against, such as "onnx:18". dtype: the actual dtype of void data. text: whether
-    files of unknown format are text. progress: True for a line on a terminal, or a callback for the
-    completed fraction. attributes: those of the operator.
+    against, such as "onnx:18". dtype: the actual dtype of void data. text: whether files of unknown
+    format are text. memory: the limit, in bytes or as "500MB". progress: True for a line on a
+    terminal, or a callback for the completed fraction. attributes: those of the operator.
 
     Returns the explanation: index tuples, positions and values, one step for each update.
     Raises UsageError for a position outside the array, BoundsError for any index out of bounds,
@@ -132,8 +134,9 @@ def explain(
         raise UsageError("missing element: expected at or from_ with a position")
     inputs = arguments_by_role(operator, arguments)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
-    )
+        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text,
+        **validate_options({} if memory is None else {"memory": memory}),
+    )  # fmt: skip
     with (
         typed.open_typed_call(request, arrays) as call,
         ProgressReporter("explain", progress) as report,
@@ -148,6 +151,7 @@ def stats(
     spec: str = "ndtool",
     dtype: str | None = None,
     text: bool = False,
+    memory: int | str | None = None,
     progress: Progress = False,
     **attributes: Unpack[AttributeOptions],
 ) -> Stats:
@@ -156,9 +160,9 @@ def stats(
     operator, arguments: data and indices of one of ONNX's operators, each an array or a file; data
     may be a type such as "float32[1000,64]". tensor_scatter takes past, update and write_indices.
     Scatters take no updates here. spec: the standard to validate against, such as "onnx:18". dtype:
-    the actual dtype of void data. text: whether files of unknown format are text. progress: True
-    for a line on a terminal, or a callback for the completed fraction. attributes: those of the
-    operator.
+    the actual dtype of void data. text: whether files of unknown format are text. memory: the
+    limit, in bytes or as "500MB". progress: True for a line on a terminal, or a callback for the
+    completed fraction. attributes: those of the operator.
 
     Returns the statistics; counts are of index tuples, slices of data and bytes.
     Raises RuleError, DtypeError, InputError or UsageError as the operator does; indices out of
@@ -172,8 +176,9 @@ def stats(
     roles = None if operator_name(operator) in LOWERED else ("data", "indices")
     inputs = arguments_by_role(operator, arguments, roles)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
-    )
+        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text,
+        **validate_options({} if memory is None else {"memory": memory}),
+    )  # fmt: skip
     with (
         statistics.open_call(request, arrays) as call,
         ProgressReporter("stats", progress) as report,

@@ -326,7 +326,8 @@ def test_differences_within_some_ulps_are_accepted(workdir: Path) -> None:
     record = ndtool(*command, "--within", "3", "--json").json
     assert (record["verified"], record["different"], record["within"]) == (True, 2, 3)
     assert (record["largest"]["ulps"], record["first"]["position"]) == (3, [3])
-    screen = run_in_terminal(*NDTOOL, *command, "--within", "4").screen
+    run = run_in_terminal(*NDTOOL, *command, "--within", "4", env={"NO_COLOR": "1"})
+    screen = run.screen
     assert screen.startswith(
         "verified out.npy: float32[8], within 4 ulp, 2 elements with other bits\nulps apart"
     )

@@ -59,7 +59,7 @@ def reports_of(
 
 def test_names_of_engines_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
-    assert engines.parse_names("all") == tuple(ENGINES) == tuple(child.ENGINES)
+    assert engines.parse_names("all") == tuple(ENGINES)
     assert engines.parse_names("auto") == tuple(
         name for name in ENGINES if name not in ("torch", "jax")
     )
@@ -246,7 +246,7 @@ def test_calls_of_numpy_equal_the_reference(case: Case) -> None:
     )  # fmt: skip
     expected = call(reference, case._replace(arrays=(data, indices, *updates)))
     try:
-        result = child.ENGINES["numpy"](np, engine_call)()
+        result = child.ENGINES["numpy"].compile(np, engine_call)()
     except child.NotOfferedError:
         reduction, include_self = (
             case.arguments.get(n, True) for n in ("reduction", "include_self")
@@ -362,7 +362,7 @@ def run_fake_engine(
 
 
 def test_a_correct_engine_has_the_same_bits(run_fake_engine: Any) -> None:
-    assert run_fake_engine("") == [
+    assert list(run_fake_engine("")) == [
         EngineReport("torch", "9.9", n, "same", 0, None, report.comparison)
         for n, report in enumerate(run_fake_engine(""), 1)
     ]

@@ -1,6 +1,8 @@
 """`stats`: every figure equals brute force's, however slices are counted."""
 
 import re
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
@@ -167,7 +169,8 @@ def test_explanations_as_text() -> None:
     text = result.out.decode()
     assert text.startswith(
         "scatter_nd: data float64[8,2], indices int64[400,1], updates float64[400,2],"
-        " reduction none: 400 index tuples\n"
+        " reduction none\n"
+        "400 index tuples\n"
         "axis  size  valid  lowest  highest  negative  out of bounds\n"
         "0     8     -8..7  -1      8        1         1\n"
         "out of bounds: 1 tuple, first idx.npy[300, 0] = 8\n"
@@ -398,3 +401,25 @@ def test_fortran_order_has_no_pages() -> None:
     save(data=np.asfortranarray(np.zeros((3, 2))), idx=np.array([[1]]))
     with stats.open_call(Request("gather_nd", "data.npy", "idx.npy")) as call:
         assert stats.stats(call).pages_touched is None
+
+
+@pytest.mark.parametrize("question", ["stats", "explain"])
+def test_pages_of_a_large_file_stay_within_the_limit(question: str) -> None:
+    """The limit counts mapped pages, too, as that of a run does."""
+    idx = np.lib.format.open_memmap("idx.npy", "w+", "i4", (20_000_000, 1))
+    idx[:] = 7
+    del idx
+    words = [question, "gather-nd", "float32[1000,4]", "idx.npy", "--json"]
+    words += ["--from", "7,0"] if question == "explain" else []
+    program = (
+        "import sys; from ndtool.__main__ import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print([line for line in open('/proc/self/status') if 'VmHWM' in line], file=sys.stderr)"
+    )
+    peaks = []
+    for options in ([], ["--memory", "16MiB"]):
+        run = subprocess.run(
+            [sys.executable, "-c", program, *words, *options], capture_output=True, check=True
+        )
+        peaks.append(int(re.findall(rb"(\d+) kB", run.stderr)[0]) >> 10)
+    assert peaks[0] - peaks[1] > 40  # of the 76 MiB of the file
