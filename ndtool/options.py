@@ -218,7 +218,7 @@ def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes
 
 def array_source(role: str, value: Any, mode: str = "error") -> Source:
     """Return an array of the caller as the source of an input; mode: the out-of-bounds mode."""
-    values = index_array(value, mode) if role == "indices" else array(role, value)
+    values = index_array(value, mode, role) if role.endswith("indices") else array(role, value)
     return buffers.source(role, values)
 
 

@@ -19,12 +19,12 @@ from ndtool.analysis.values import EDGE_ITEMS
 from ndtool.arrays import source
 from ndtool.arrays.source import Source
 from ndtool.engine import layouts
+from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.shapes import format_type
 from ndtool.runs import operands
-from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
@@ -162,9 +162,7 @@ def _updates_along_axis(
         index_arrays = _index_arrays(coordinates)
         block_shape = tuple(map(len, coordinates))
         stored = pick(arrays["indices"], index_arrays, block_shape)
-        normalized = normalize_indices(stored, size, plan.attributes)
-        if plan.attributes.pad is not None:
-            normalized[stored == plan.attributes.pad] = size
+        normalized, _ = normalize_indices(stored, size, plan.attributes)
         axis_matches, matches = _match(np.array(window.positions[axis]), normalized.reshape(-1))
         if len(axis_matches):
             coordinates_in_window = list(np.unravel_index(matches, normalized.shape))

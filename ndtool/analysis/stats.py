@@ -349,15 +349,8 @@ class _TuplePass:
 
         Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
-        call, valid = self._call, np.arange(len(block))
-        if call.plan.attributes.may_alter_tuples:
-            valid, block = tuples.select_valid(call.plan, block)
-            return tuples.slice_indices(call.plan, first, block, valid)
-        for j, column in enumerate(self.columns):
-            out_of_bounds = column.out_of_bounds_mask(block[:, j])
-            if out_of_bounds is not None:
-                valid, block = valid[~out_of_bounds], block[~out_of_bounds]
-        return tuples.slice_indices(call.plan, first, block, valid)
+        valid, normalized = tuples.select_valid(self._call.plan, block)
+        return tuples.slice_indices(self._call.plan, first, normalized, valid)
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""

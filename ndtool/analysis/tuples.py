@@ -13,10 +13,10 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
+from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules import inference
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import operands
-from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.local import ByteRange
 
@@ -190,26 +190,17 @@ def select_valid(plan: Plan, block: Array) -> tuple[Int64Array, Array]:
     sizes = np.array(mapping.indexed_sizes(plan), np.int64)
     normalized = np.empty(block.shape, np.int64)
     for j, size in enumerate(mapping.indexed_sizes(plan)):
-        normalized[:, j] = normalize_indices(block[:, j], size, plan.attributes)
-    valid = ((normalized >= 0) & (normalized < sizes)).all(axis=1)
-    if plan.attributes.pad is not None:
-        valid &= (block != plan.attributes.pad).all(axis=1)
-    (rows,) = np.nonzero(valid)
+        normalized[:, j], _ = normalize_indices(block[:, j], size, plan.attributes)
+    (rows,) = np.nonzero((normalized < sizes).all(axis=1))
     return rows, normalized[rows]
 
 
-def slice_indices(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Int64Array:
-    """Return the linear indices of the slices that valid tuples select.
+def slice_indices(plan: Plan, first: int, block: Array, valid: Array) -> Int64Array:
+    """Return the linear indices of the slices that tuples from `select_valid` select.
 
     first: the linear index of the block's first tuple. valid: the rows of the tuples in the block.
     """
-    tuple_indices = np.arange(first, first + len(block)) if valid is None else first + valid
-    columns = list[Array]()
-    for column, size in zip(block.T, mapping.indexed_sizes(plan), strict=True):
-        component = column.astype(np.int64)
-        if column.dtype.kind == "i":
-            component += (component >> 63) & np.int64(size)
-        columns.append(component)
+    tuple_indices, columns = first + valid, list(block.T)
     if isinstance(plan, ElementsPlan):
         coordinates = list(np.unravel_index(tuple_indices, plan.indices))
         coordinates[plan.axis] = columns[0]

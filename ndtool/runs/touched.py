@@ -136,7 +136,7 @@ class TouchedByGather:
             return touched
         import numpy as np
 
-        from ndtool.runs import bounds
+        from ndtool.inmemory.normalizing import normalize_indices
 
         k, tuples = len(self._indexed_axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
@@ -148,10 +148,8 @@ class TouchedByGather:
             rows, is_dropped = np.zeros(len(slab), np.int64), np.zeros(len(slab), np.bool_)
             for component, axis in enumerate(self._indexed_axes):
                 size = self._row_shape[axis]
-                coordinates = bounds.normalize_indices(slab[:, component], size, self._attributes)
+                coordinates, _ = normalize_indices(slab[:, component], size, self._attributes)
                 is_dropped |= coordinates == size
-                if self._attributes.pad is not None:
-                    is_dropped |= slab[:, component] == self._attributes.pad
                 rows += coordinates // steps[axis] * strides[axis]
             for axis, size in enumerate(self._row_shape):
                 if axis not in self._indexed_axes and steps[axis] < size:

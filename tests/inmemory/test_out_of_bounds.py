@@ -23,11 +23,11 @@ from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules import dtypes, inference, numbers
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
-from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution
 from ndtool.runs.external.partitioning import partitioning_for
@@ -207,17 +207,18 @@ def test_modes_on_extreme_indices(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (
-        10 + normalize_indices(indices, 3, Attributes(out_of_bounds="clip"))
-    ).tolist() == clipped
-    assert (
-        10 + normalize_indices(indices, 3, Attributes(out_of_bounds="wrap"))
-    ).tolist() == wrapped
-    filled_indices = [
-        -7 if i == 13 else i
-        for i in (10 + normalize_indices(indices, 3, Attributes(out_of_bounds="fill"))).tolist()
-    ]
-    assert filled_indices == filled
+    for mode, expected in (("clip", clipped), ("wrap", wrapped)):
+        coordinates, invalid = normalize_indices(indices, 3, Attributes(out_of_bounds=mode))
+        assert (10 + coordinates).tolist() == expected
+        assert not invalid.any()
+    for mode in ("error", "fill", "drop"):
+        coordinates, invalid = normalize_indices(indices, 3, Attributes(out_of_bounds=mode))
+        assert [-7 if i == 3 else 10 + i for i in coordinates.tolist()] == filled
+        assert invalid.tolist() == [i == -7 for i in filled]
+        padding = Attributes(out_of_bounds=mode, pad=info.max)
+        coordinates, invalid = normalize_indices(indices, 3, padding)
+        assert coordinates[values.index(info.max)] == 3
+        assert not invalid[values.index(info.max)]
 
 
 def test_numpys_modes() -> None:

@@ -21,7 +21,7 @@ from ndtool.publish import cleanup
 from ndtool.publish.newfolder import NewFolder
 from ndtool.runs.external import policy
 from ndtool.runs.external.spill import Segment, SpillFolder, Table
-from ndtool.storage import descriptors, locations, remote
+from ndtool.storage import descriptors, locations, objects
 
 OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
 _PART = ".part"  # suffix of incomplete files
@@ -276,7 +276,7 @@ def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
     from ndtool.publish import claims
 
     claims.clean(location)
-    return claims.Claim(remote.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
+    return claims.Claim(objects.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
 
 
 def require_shared(url: str) -> None:
