@@ -21,15 +21,16 @@ def format_tables(tables: Iterable[Table], fd: int) -> Iterator[str | bytes]:
 def format_table(table: Table, fd: int) -> Iterator[str | bytes]:
     """Yield a table as text: styled on a terminal, or if FORCE_COLOR is set."""
     columns = terminal_columns(fd)
+    is_styled = (os.isatty(fd) or bool(os.environ.get("FORCE_COLOR"))) and not table.bars
     table = table.printable().with_bars(columns, _bar_character(fd))
-    is_styled = os.isatty(fd) or bool(os.environ.get("FORCE_COLOR"))
     if table.columns and is_styled:
         from ndtool.cli import styled
 
         yield styled.format_table(table, fd)
         yield wrap_lines(table.notes, fd)
     elif table.columns:
-        yield notebook.plain_table(table)
+        yield notebook.plain_table(table._replace(notes=()))
+        yield wrap_lines(table.notes, fd)
     else:
         lines = notebook.row_lines(table.rows, columns)
         title = table.title.split("\n") if table.title else []
