@@ -270,6 +270,7 @@ class Standard(Value):
     data: tuple[str, ...]
     negatives: bool
     out_of_bounds: tuple[str, ...]
+    limits: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +301,7 @@ class Standards(Answer):
 def standards(command: str | None) -> Standards:
     """Return what the standards accept; command: an operator's name, None for all operators."""
     names = [name for name, row in ALL_OPERATORS.items() if command in (None, row.command)]
-    rows = [row for row in specs.TABLE if row.operator in names]
+    rows = [row for row in specs.table() if row.operator in names]
     return Standards(tuple(Standard(row.spec, *row) for row in rows))
 
 

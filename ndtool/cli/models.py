@@ -8,9 +8,8 @@ import click
 
 from ndtool.cli import against, options
 from ndtool.cli.commands import command
-from ndtool.cli.options import Argument
+from ndtool.cli.options import Argument, is_from_environment
 from ndtool.cli.reporter import Reporter
-from ndtool.cli.variables import is_from_environment
 from ndtool.errors import UsageError
 
 

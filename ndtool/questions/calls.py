@@ -21,7 +21,6 @@ from ndtool.analysis.verify import Verification
 from ndtool.errors import RuleError, UsageError
 from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
-from ndtool.literals import CallOptions, OperatorName, Reduction, WriteMode
 from ndtool.options import (
     ArrayOrFile,
     Progress,
@@ -38,6 +37,7 @@ from ndtool.options import (
 )
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
+from ndtool.signatures import CallOptions, OperatorName, Reduction, WriteMode
 
 __all__ = ["explain", "infer", "stats", "verify"]
 _Position = int | tuple[int, ...]

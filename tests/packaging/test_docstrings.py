@@ -12,8 +12,9 @@ import pytest
 
 import ndtool
 
-MODULES = ("ndtool.inmemory.ops", "ndtool.inmemory.tensorscatter", "ndtool.files", "ndtool.questions.calls",
-           "ndtool.questions.files")  # fmt: skip
+MODULES = (
+    "ndtool.signatures", "ndtool.files", "ndtool.questions.calls", "ndtool.questions.files",
+)  # fmt: skip
 NO_STANDARD = {"inspect", "convert"}  # not about an operator
 
 
