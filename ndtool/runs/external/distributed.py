@@ -281,7 +281,7 @@ def _check_spill_location(location: str, partitioning: Partitioning) -> None:
     if not locations.is_url(location):
         _create_spill_folder(location, partitioning, sweeps=False).drop()
         return
-    from ndtool.storage import upload
+    from ndtool.storage import objects
 
     spillfiles.require_shared(location)
-    upload.require_writable(location, folder=True)
+    objects.require_writable(location, folder=True)
