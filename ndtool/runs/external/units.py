@@ -12,7 +12,7 @@ from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 
 CODEC_BUFFERS = 4  # buffers of a chunk's size to decode or encode it, with any codec
 PLAIN_BUFFERS = 2  # buffers of a chunk's size without a codec
-WRITTEN_CHUNK_BYTES = 1 << 12  # memory of the zarr package for each chunk of a shard to write
+WRITTEN_CHUNK_BYTES = 1 << 12  # memory for each chunk of a shard to write
 READ_CHUNK_BYTES = 64  # memory for each chunk of a shard to read from
 
 
