@@ -132,7 +132,7 @@ def _update_count_nbytes(call: OpenCall) -> int:
     from ndtool.runs.external.rows import rows_of
 
     rows = rows_of(call.inference)
-    bits = distinct.bitmap_bytes(call.inference.plan) if call.inference.requires_distinct else 0
+    bits = distinct.memory_bytes(call.inference.plan) if call.inference.requires_distinct else 0
     return rows.row_count * rows.count_bytes + bits
 
 
