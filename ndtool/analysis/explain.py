@@ -255,21 +255,13 @@ class _Explainer:
             role = "data" if selected else "fill"
             origin, value = next(source_elements) if selected else self._fill_value()
             stored = self._read_tuple(indices)
-<<<<<<< HEAD
             base = self.plan.attributes.index_base
             written = tuple(index + base for index in stored)
-            step = Step(role, origin, value, indices, written, selected, value)
-            elements.append(Element(position, value, [step], 0))
-        return elements, [
-            Origin(search.target, value, self._copies(search), search.count, None)
-            for search, value in zip(searches, data[len(source_positions) :], strict=True)
-=======
-            step = make_step(role, origin, value, indices, stored, selected, value)
+            step = make_step(role, origin, value, indices, written, selected, value)
             explained.append(_explained(position, value, (step,), 0))
         origin_values = data[len(source_positions) :]
         return explained + [
             self._origin(*pair) for pair in zip(searches, origin_values, strict=True)
->>>>>>> main
         ]
 
     def _fill_value(self) -> tuple[Position, Array]:

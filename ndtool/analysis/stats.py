@@ -365,28 +365,17 @@ class _TuplePass:
 class _Column:
     """The pass over one component of all tuples."""
 
-<<<<<<< HEAD
     def __init__(self, axis: int, size: int, attributes: Attributes) -> None:
         self._pad, self._base = attributes.pad, attributes.index_base
         self._lowest_valid = -size if attributes.negatives else 0
-        self.component = Component(axis, size, self._lowest_valid + self._base, None, None, 0, 0)
-=======
-    def __init__(self, axis: int, size: int, negatives: bool, pad: int | None) -> None:
-        self._pad = pad
-        self.component = Component(axis, size, None, None, 0, 0, -size if negatives else 0)
->>>>>>> main
+        self.component = Component(axis, size, None, None, 0, 0, self._lowest_valid + self._base)
 
     def add(self, column: Array) -> Array | None:
         """Process the next indices; return a mask of those out of bounds, None if none is."""
         previous, mask = self.component, self.out_of_bounds_mask(column)
-<<<<<<< HEAD
         lowest, highest = int(column.min()) + self._base, int(column.max()) + self._base
-        self.component = previous._replace(
-=======
-        lowest, highest = int(column.min()), int(column.max())
         self.component = replace(
             previous,
->>>>>>> main
             lowest=lowest if previous.lowest is None else min(previous.lowest, lowest),
             highest=highest if previous.highest is None else max(previous.highest, highest),
             negative=previous.negative + (int((column < -self._base).sum()) if lowest < 0 else 0),
