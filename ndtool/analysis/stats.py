@@ -72,7 +72,11 @@ class Component(Value):
     @property
     def row(self) -> tuple[str, ...]:
         """The row of a table with COMPONENT_COLUMNS."""
-        valid = f"{self.lowest_valid}..{self.size - 1}" if self.size else "none"
+        valid = (
+            f"{self.lowest_valid}..{self.size - 1 + max(self.lowest_valid, 0)}"
+            if self.size
+            else "none"
+        )
         bounds = ("" if value is None else str(value) for value in (self.lowest, self.highest))
         counts = str(self.negative), str(self.out_of_bounds)
         return str(self.axis), str(self.size), valid, *bounds, *counts
