@@ -115,12 +115,10 @@ class NdtoolError(Exception):
     """Base class of all errors that ndtool raises.
 
     message: one sentence that ends with the allowed values. places: lines that locate the
-    error. hint: a suggested remedy. extra_fields: additional fields of the JSON object. passing:
-    whether the error may be transient, such as a full disk or a throttling server.
+    error. hint: a suggested remedy. extra_fields: additional fields of the JSON object.
     """
 
     status = Status.BUG
-    passing = False
     message: str
     places: tuple[str, ...]
     hint: str

@@ -20,6 +20,7 @@ from ndtool.analysis.preview import element_at, elements_at, pick
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
+from ndtool.arrays.loaded import load
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import UsageError
 from ndtool.rules.plans import ElementsPlan, Shape
@@ -271,7 +272,7 @@ class _Explainer:
     def _updates(self) -> Array | None:
         if isinstance(self.call.sources["updates"], TypeSource):
             return None
-        loaded = operands.load(self.call, "updates")
+        loaded = load(self.call, "updates")
         _, dtype, shape = loaded.info
         return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
 

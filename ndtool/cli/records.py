@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool.analysis.records import attributes_of, notes_of
 from ndtool.arrays.source import MemberInfo, OperatorNode
-from ndtool.errors import format_size, printable
+from ndtool.errors import format_count, format_size, printable
 from ndtool.rules.inference import Inference
 from ndtool.rules.shapes import format_type
 from ndtool.rules.specs import OperatorVersion
@@ -81,11 +81,13 @@ def conclusion_lines(inference: Inference) -> list[str]:
 
 def plan_text(plan: Plan) -> str:
     """Return a run's plan as a line of text."""
-    tasks = [f"{count} {phase}" for phase, count in plan.tasks.items()]
     byte_counts = [
         f"{format_size(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")
     ]
-    execution = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
+    execution = plan.way
+    if plan.partitioning is not None:
+        execution += f", {format_count(plan.partitions, 'partition')}"
+        execution += f", {format_count(plan.blocks, 'block')}"
     return (
         f"plan: {execution}; {', '.join(byte_counts)}, memory {format_size(plan.memory)};"
         f" {plan.reason}"
@@ -105,9 +107,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     return {key: value for key, value in plan._asdict().items() if key != "partitioning"}
 
 
-def resumed_text(resumed: dict[str, int], tasks: dict[str, int]) -> str:
-    """Return the numbers of resumed tasks and of all tasks, by phase, as a line of text."""
-    counts = [f"{resumed[phase]} of {tasks[phase]} {phase} tasks" for phase in resumed]
+def resumed_text(resumed: dict[str, int]) -> str:
+    """Return the numbers of resumed tasks by phase as a line of text."""
+    counts = [format_count(count, f"{phase} task") for phase, count in resumed.items()]
     return f"resumed: {', '.join(counts)}"
 
 

@@ -153,7 +153,7 @@ class Reporter:
             for line in (records.plan_text(plan), *records.cost_lines(plan)):
                 _print_line(line)
         if outcome.resumed:
-            _print_line(records.resumed_text(outcome.resumed, plan.tasks))
+            _print_line(records.resumed_text(outcome.resumed))
         if outcome.preserved and not dry_run:
             _print_line(_preserved_text(outcome.preserved))
 

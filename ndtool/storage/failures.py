@@ -6,7 +6,9 @@ The network libraries' exceptions are recognized by name, so that no library nee
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -23,6 +25,7 @@ T = TypeVar("T")
 
 TIMEOUT = 60  # seconds without a byte after which a response times out
 MAX_ATTEMPTS = 3
+MAX_PATIENT_ATTEMPTS = 8  # after errors that pass: 25 seconds in total
 THROTTLING_STATUSES = (429, 503)  # HTTP statuses of throttled requests
 BACKOFF = 0.2  # seconds before the first retry; each later delay is four times as long
 _NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
@@ -48,14 +51,41 @@ class TruncatedError(Exception):
 
 async def retry(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Await `request()`, with retries and exponential backoff after transient errors."""
-    for attempt in range(MAX_ATTEMPTS - 1):
+    attempt = 0
+    while True:
         try:
             return await request()
         except Exception as exc:
-            if not is_transient(exc):
+            delay = _delay(exc, attempt)
+            if delay is None:
                 raise
-        await asyncio.sleep(BACKOFF * 4**attempt)
-    return await request()
+        await asyncio.sleep(delay)
+        attempt += 1
+
+
+def retry_full_disk(write: Callable[..., T], *arguments: Any) -> T:
+    """Write to a disk, with retries while it is full: other processes may free space."""
+    attempt = 0
+    while True:
+        try:
+            return write(*arguments)
+        except OSError as exc:
+            delay = _delay(exc, attempt)
+            if delay is None or exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        time.sleep(delay)
+        attempt += 1
+
+
+def _delay(exc: Exception, attempt: int) -> float | None:
+    """Return the seconds to wait after an error of an attempt; None if a retry would not help.
+
+    A server that throttles, or a full disk, takes longer to recover than a lost connection.
+    """
+    is_full = isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    if is_full or status_of(exc) in THROTTLING_STATUSES:
+        return BACKOFF * 2**attempt if attempt < MAX_PATIENT_ATTEMPTS - 1 else None
+    return BACKOFF * 4**attempt if is_transient(exc) and attempt < MAX_ATTEMPTS - 1 else None
 
 
 def status_of(exc: BaseException) -> int | None:
@@ -130,9 +160,7 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
     if kinds & {"TruncatedError", "ClientPayloadError", "ServerDisconnectedError"}:
         return kind(f"{name}: the connection was lost {MAX_ATTEMPTS} times")
     if status is not None and status >= 400:
-        error = kind(f"{name}: the server answers {status}{_reason(exc)}")
-        error.passing = status in THROTTLING_STATUSES
-        return error
+        return kind(f"{name}: the server answers {status}{_reason(exc)}")
     return kind(f"{name}: {library_message(getattr(exc, 'strerror', None) or exc)}")
 
 

@@ -69,11 +69,16 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
 
 
 def _start_tracker() -> None:
-    """Start the tracker that removes semaphores of killed processes; suppress its warnings."""
+    """Start the tracker that removes semaphores of killed processes; suppress its warnings.
+
+    It blocks SIGHUP: one that ends all processes of a terminal would end it before the others.
+    """
     sys.warnoptions.append("ignore:resource_tracker")
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         resource_tracker.ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         sys.warnoptions.remove("ignore:resource_tracker")
 
 
