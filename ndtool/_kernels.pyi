@@ -217,6 +217,7 @@ def gather_tiles(
     out: Any,
     options: KernelOptions,
 ) -> int: ...
+def has_default_floats() -> bool: ...
 def divide_means(
     counts: UpdateCounts,
     out: Any,

@@ -41,6 +41,7 @@ from ndtool.loops.checks cimport (
 )
 from ndtool.loops.counts cimport Counts, Means, means_task
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
+from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
 from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
@@ -228,6 +229,7 @@ def scatter(
     """
     cdef Scatter s
     cdef uint64_t bad = 0
+    cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     cdef int threads = options.threads
     cdef bint full_lines, has_many_tuples
@@ -266,7 +268,9 @@ def scatter(
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
     with nogil:
         for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
+            previous = set_float_state(floats)
             bad |= scatter_task(&s, task)
+            set_float_state(previous)
     return bad & (_BAD | NAN)
 
 
@@ -280,6 +284,7 @@ def scatter_copies(
     """
     cdef Scatter s
     cdef uint64_t bad = 0
+    cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     a._bind(&s.walk, indices, first, count)
     a._check_span(size, 0, 0, spec.pitch)
@@ -297,7 +302,9 @@ def scatter_copies(
     s.tasks = options.threads
     with nogil:
         for task in prange(s.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
+            previous = set_float_state(floats)
             bad |= scatter_task(&s, task)
+            set_float_state(previous)
     return bad != 0
 
 
@@ -311,6 +318,7 @@ def scatter_batches(
     """
     cdef BatchWindows s
     cdef uint64_t bad = 0
+    cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     cdef int threads = options.threads
     a._bind(&s.walk, indices, first, count)
@@ -332,7 +340,9 @@ def scatter_batches(
     s.non_temporal = options.non_temporal
     with nogil:
         for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
+            previous = set_float_state(floats)
             bad |= windows_task(&s, task, threadid())
+            set_float_state(previous)
     return bad != 0
 
 
@@ -385,6 +395,7 @@ def apply_partitions(
     and written once. Without (None), out is updated in place.
     """
     cdef Apply a
+    cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     cdef Py_ssize_t width = partitions.sorted.width
     cdef int shift = partitions.sorted.shift
@@ -409,7 +420,9 @@ def apply_partitions(
         for task in prange(
             stop - first, num_threads=team_size(options.threads), schedule="dynamic"
         ):
+            previous = set_float_state(floats)
             apply_partition(&a, task, threadid())
+            set_float_state(previous)
 
 
 def gather_strided(
@@ -472,6 +485,7 @@ def scatter_tiles(
     """Apply updates in units [unit, stop); with scratch, in packed tiles; see `scatter`."""
     cdef Units c
     cdef uint64_t bad = 0
+    cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     g._check_span(data.shape[0], 0, spec.updates.shape[0])
     g._bind(&c, indices, unit, stop, spec.window(g._packed_bytes()), options)
@@ -493,7 +507,9 @@ def scatter_tiles(
     c.target = &out[0]
     with nogil:
         for task in prange(stop - unit, num_threads=team_size(options.threads), schedule="dynamic"):
+            previous = set_float_state(floats)
             bad |= scatter_unit(&c, task, threadid())
+            set_float_state(previous)
     return bad & (_BAD | NAN)
 
 
@@ -503,6 +519,7 @@ def divide_means(
 ) -> None:
     """Divide sums by the counts of their summands, in slices of `width` bytes."""
     cdef Means m
+    cdef uint64_t previous, floats = float_state()
     cdef int64_t task
     if counts.count_itemsize == 1 or counts.counts is None:
         raise ValueError("flags are no counts")
@@ -514,7 +531,14 @@ def divide_means(
     m.tasks = task_count(options.threads)
     with nogil:
         for task in prange(m.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
+            previous = set_float_state(floats)
             means_task(&m, task)
+            set_float_state(previous)
+
+
+def has_default_floats() -> bool:
+    """Whether this thread rounds to nearest and calculates with subnormal numbers."""
+    return float_state() == DEFAULT_STATE
 
 
 def will_need(

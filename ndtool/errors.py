@@ -115,10 +115,13 @@ class NdtoolError(Exception):
     """Base class of all errors that ndtool raises.
 
     message: one sentence that ends with the allowed values. places: lines that locate the
-    error. hint: a suggested remedy. extra_fields: additional fields of the JSON object.
+    error. hint: a suggested remedy. extra_fields: additional fields of the JSON object. passing:
+    whether the error may be transient, such as a full disk or a throttling server.
+    Each class accepts the message as the only argument, as unpickling and copying require.
     """
 
     status = Status.BUG
+    passing = False
     message: str
     places: tuple[str, ...]
     hint: str
@@ -179,8 +182,14 @@ class DuplicatesError(RuleError):
         Positions are without the last axis for nd operators.
     """
 
-    def __init__(self, first: tuple[int, ...], second: tuple[int, ...]) -> None:
-        super().__init__("duplicate indices: two of them select the same slice of data")
+    def __init__(
+        self,
+        message: str = "duplicate indices: two of them select the same slice of data",
+        *,
+        first: tuple[int, ...] = (),
+        second: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(message)
         self.first, self.second = first, second
         self.name("indices")
 
@@ -216,7 +225,7 @@ class BoundsError(NdtoolError, IndexError):
 
     def __init__(
         self,
-        message: str = "indices out of bounds",
+        message: str = "",
         *,
         position: tuple[int, ...] = (),
         component: int | None = None,
@@ -233,8 +242,9 @@ class BoundsError(NdtoolError, IndexError):
         self.value, self.size, self.count, self.total = value, size, count, total
         self.length = length
         self.lowest = -size if lowest is None else lowest
-        self.name("indices", "data")
-        self.hint = self._cause_hint()
+        if not message:  # else it is a copy, whose other attributes are set next
+            self.name("indices", "data")
+            self.hint = self._cause_hint()
 
     @property
     def counted(self) -> str:

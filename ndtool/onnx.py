@@ -1,5 +1,6 @@
 """ndtool's operators for the reference evaluator of the onnx package: exact, parallel, compiled.
 
+>>> import numpy as np
 >>> from onnx import parser
 >>> from onnx.reference import ReferenceEvaluator
 >>> model = parser.parse_model('''
@@ -11,33 +12,14 @@
 [array([3., 1.], dtype=float32)]
 """
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from onnx.reference.op_run import OpRun
 
-from ndtool.errors import RuleError
-from ndtool.inmemory import ops, tensorscatter
+from ndtool.inmemory import onnxnodes
 from ndtool.rules import specs
-from ndtool.rules.operators import OPERATORS
-
-Array = NDArray[Any]
-_STRING_KINDS = "OSU"  # dtype kinds that hold ONNX's strings
-
-
-def _apply_to_strings(compute: Callable[..., Array], data: Array, *updates: Array) -> Array:
-    """Compute an operator without arithmetic; strings are replaced by their linear indices."""
-    if data.dtype.kind not in _STRING_KINDS:
-        return compute(data, *updates)
-    strings = np.concatenate([array.reshape(-1) for array in (data, *updates)])
-    linear_indices = np.arange(strings.size)
-    result_indices = compute(
-        linear_indices[: data.size].reshape(data.shape),
-        *(linear_indices[data.size :].reshape(array.shape) for array in updates),
-    )
-    return np.asarray(strings[result_indices.reshape(-1)].reshape(result_indices.shape))
+from ndtool.rules.operators import ALL_OPERATORS
 
 
 class _Operator(OpRun):
@@ -46,23 +28,11 @@ class _Operator(OpRun):
     op_domain = ""
     operator: str  # ndtool's name
 
-    def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
-        keywords = {name: value for name, value in attributes.items() if value is not None}
-        keywords["spec"] = self._spec()
-        compute = getattr(ops, self.operator)
-        indices, updates = operands[0], operands[1:]
-
-        def compute_result(data: Array, *updates: Array) -> Array:
-            result: Array = compute(data, indices, *updates, **keywords)
-            return result
-
-        if keywords.get("reduction", "none") != "none":
-            return (compute_result(data, *updates),)
-        return (_apply_to_strings(compute_result, data, *updates),)
-
-    def _spec(self) -> str:
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[NDArray[Any]]:
         opsets = self.run_params["opsets"]
-        return f"onnx:{opsets.get('', opsets.get('ai.onnx'))}"
+        spec = f"onnx:{opsets.get('', opsets.get('ai.onnx'))}"
+        title = type(self).__name__
+        return (onnxnodes.compute(self.operator, title, spec, inputs, attributes),)
 
 
 class Scatter(_Operator):
@@ -70,38 +40,13 @@ class Scatter(_Operator):
 
     operator = "scatter_elements"
 
-    def _spec(self) -> str:
-        spec = super()._spec()
-        if spec not in ("onnx:9", "onnx:10"):
-            raise RuleError(f"{spec} has no Scatter: onnx:9 and onnx:10 have it")
-        return "onnx:11"
-
-
-class TensorScatter(_Operator):
-    """TensorScatter, whose last input is optional."""
-
-    operator = "tensor_scatter"
-
-    def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
-        update, write_indices = operands[0], operands[1] if len(operands) > 1 else None
-        keywords = {name: value for name, value in attributes.items() if value is not None}
-
-        def compute(past: Array, update: Array) -> Array:
-            result: Array = tensorscatter.tensor_scatter(
-                past, update, write_indices, **keywords, spec=self._spec()
-            )
-            return result
-
-        return (_apply_to_strings(compute, data, update),)
-
 
 # The value for `new_ops` of a ReferenceEvaluator.
 OPS: tuple[type[OpRun], ...] = (
     *(
         type(operator.title, (_Operator,), {"operator": operator.name, "__doc__": operator.title})
-        for operator in OPERATORS.values()
+        for operator in ALL_OPERATORS.values()
         if specs.rows("onnx", operator.name)
     ),
     Scatter,
-    TensorScatter,
 )

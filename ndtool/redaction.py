@@ -6,20 +6,20 @@ arguments registers each URL, and `redact_secrets` removes the registered secret
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from threading import Lock
 from typing import Any
 
 _MAX_URLS = 32  # registered URLs, the most recent ones
+_MAX_SECRETS = 512  # secrets to search for, the longest ones: a URL has a dozen
 _MIN_QUERY_SECRET = 3  # characters of a secret in a query; shorter values are ordinary text
 MIN_EMBEDDED_SECRET = 8  # characters of a secret that is also removed inside longer words
 _MAX_COMPARED = 16  # initial characters of a secret to compare: messages may truncate it
 
-# User and password end at the last @ before the host. A password may contain a slash, as keys of S3
-# do: text between a colon and an @ is a password unless it is a port.
-_USER = r"://(?:[^/{space}?#]*@|(?!\[)[^/{space}?#@:]*:(?!:|\d*(?:[/?#]|$))[^{space}]*@)"
-# A query ends at the colon before a member name, which contains no & and no =.
-_QUERY = r"(://[^?{space}]*\?)((?:[^{space}]*[&=])?[^:{space}]*)"
+# User and password end at the last @ before the host.
+_LOGIN = re.compile(r"[^/?#]*@")
+# A password may contain a slash, as keys of S3 do: it is all text between a colon and the last @,
+# unless that is a port.
+_USER = re.compile(r"(?!\[)[^/?#@:]*:(?!:|\d*(?:[/?#]|\Z))")
 _SEPARATORS = r"\s\"'<>/?#@:&;=+,"
 _WORD = (
     r"(?:(?<![0-9A-Za-z])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
@@ -37,11 +37,10 @@ def register(text: str) -> None:
     """Register the secrets of a URL, or of an address such as `user:password@host:port`."""
     global _literal_replacements
     if "://" in text:
-        encoded_secrets = tuple(_encoded_secrets(text))
+        encoded_secrets = tuple(_split_secrets(text)[1][:_MAX_SECRETS])
     else:
-        encoded_secrets = tuple(
-            encoded_secret.removeprefix("://") for encoded_secret in _encoded_secrets(f"://{text}")
-        )
+        secrets = _split_secrets(f"://{text}")[1]
+        encoded_secrets = tuple(secret.removeprefix("://") for secret in secrets)
     with _lock:
         if not encoded_secrets or next(reversed(_registered), None) == encoded_secrets:
             return
@@ -72,8 +71,7 @@ def redact_urls(text: str) -> str:
         text = text.replace(encoded_secret, replacement)
     if "://" not in text:
         return text
-    user, query = _url_patterns(r"\s")
-    return query.sub(r"\1...", user.sub("://", text))
+    return re.sub(r"\S+", lambda word: _split_secrets(word[0])[0], text)
 
 
 def redact_secrets(text: str, min_length: int = 1) -> str:
@@ -96,10 +94,37 @@ def redact_json(value: Any, redact: Callable[[str], str] = redact_urls) -> Any:
     return value
 
 
-@cache
-def _url_patterns(terminator: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for user and query of a URL; terminator: a regex for the end of a URL."""
-    return re.compile(_USER.format(space=terminator)), re.compile(_QUERY.format(space=terminator))
+def _split_secrets(text: str) -> tuple[str, list[str]]:
+    """Return a text without the secrets of the URLs in it, and these secrets.
+
+    A secret is as it is encoded, with its leading delimiter. Takes time linear in the text.
+    """
+    if "://" not in text:
+        return text, []
+    secrets: list[str] = []
+    parts, position, last_at = list[str](), 0, text.rfind("@")
+    while 0 <= (start := text.find("://", position)) < last_at:
+        host = start + 3
+        if login := _LOGIN.match(text, host):
+            host = login.end()
+        elif (user := _USER.match(text, host)) and user.end() <= last_at:
+            host = last_at + 1
+        if host > start + 3:
+            secrets.append(text[start:host])
+        parts.append(f"{text[position:start]}://")
+        position = host
+    text = "".join(parts) + text[position:]
+    # A query ends at the colon before a member name, which contains no & and no =.
+    parts, position, last_parameter = [], 0, max(text.rfind("&"), text.rfind("="))
+    while (start := text.find("://", position)) >= 0:
+        if (mark := text.find("?", start + 3)) < 0:
+            break
+        end = text.find(":", max(mark, last_parameter) + 1)
+        end = len(text) if end < 0 else end
+        secrets.append(text[mark:end])
+        parts.append(f"{text[position:mark]}?...")
+        position = end
+    return "".join(parts) + text[position:], secrets
 
 
 def _pattern(min_length: int) -> re.Pattern[str] | None:
@@ -110,18 +135,10 @@ def _pattern(min_length: int) -> re.Pattern[str] | None:
                 secret for encoded_secrets in _registered for secret in _secrets(encoded_secrets)
             }
             searched = [secret for secret in secrets if len(secret) >= min_length]
-            alternatives = map(_secret_pattern, sorted(searched, key=len, reverse=True))
+            longest = sorted(searched, key=len, reverse=True)[:_MAX_SECRETS]
+            alternatives = map(_secret_pattern, longest)
             _patterns[min_length] = re.compile("|".join(alternatives), re.I) if searched else None
         return _patterns[min_length]
-
-
-def _encoded_secrets(url: str) -> Iterator[str]:
-    """Yield the secrets of a URL, as they are encoded in it, each with its leading delimiter."""
-    user, query = _url_patterns()
-    for match in user.finditer(url):
-        yield match[0]
-    for match in query.finditer(user.sub("://", url)):
-        yield f"?{match[2]}"
 
 
 def _secrets(encoded_secrets: tuple[str, ...]) -> Iterator[str]:
@@ -179,4 +196,4 @@ def _character_pattern(character: str) -> str:
     )
     spellings += {"&": ["&amp;"], "<": ["&lt;"], ">": ["&gt;"], '"': ["&quot;"]}.get(character, [])
     spellings += {"'": ["&#x27;", "&#39;"]}.get(character, [])
-    return rf"\\*(?:{'|'.join(spellings)})"
+    return rf"\\{{0,16}}(?:{'|'.join(spellings)})"  # unlimited, it takes quadratic time

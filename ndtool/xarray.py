@@ -9,7 +9,8 @@ array([1, 2])
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import chain, count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,7 +52,10 @@ def isel_points(
     array([5, 2])
     """
     if isinstance(obj, xr.DataArray):
-        name = "array of isel_points"
+        given = [*(indexers or {}).values(), *more.values()]
+        name = _unused_name(
+            obj.coords, obj.dims, *(getattr(value, "coords", ()) for value in given)
+        )
         points = isel_points(obj.to_dataset(name=name), indexers, dims, **more)
         return points[name].rename(obj.name)
     if not isinstance(obj, xr.Dataset):
@@ -165,12 +169,21 @@ def _select_points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.V
     return result.transpose(*dims)
 
 
+def _unused_name(*collections: Iterable[Hashable]) -> str:
+    """Return a name that is in none of the collections."""
+    used_names = set(chain(*collections))
+    return next(name for name in map(str, count()) if name not in used_names)
+
+
 def _merge(
     obj: xr.Dataset, indexers: dict[Hashable, Any], lazy_variables: dict[Hashable, xr.Variable]
 ) -> xr.Dataset:
     """Select the points of eager variables by xarray, and add the lazily selected variables."""
     sizes = {dim: np.broadcast_to(np.int8(0), obj.sizes[dim]) for dim in indexers}
-    shapes = {f"size of {dim}": (dim, zeros) for dim, zeros in sizes.items()}
+    shapes: dict[Hashable, Any] = {}
+    used_names = (obj.variables, obj.dims, *(indexer.coords for indexer in indexers.values()))
+    for dim, zeros in sizes.items():
+        shapes[_unused_name(*used_names, shapes)] = (dim, zeros)
     eager_indexers = {
         dim: indexer
         if indexer.chunks is None

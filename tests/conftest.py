@@ -65,6 +65,13 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def clean_workdir(workdir: Path) -> Iterator[None]:
+    """Fail a test that leaves a temporary file in the directory."""
+    yield
+    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
+
+
 @pytest.fixture(autouse=True)
 def enable_sigint() -> None:
     """Enable SIGINT, which pytest-xdist's workers, and some libraries, ignore."""

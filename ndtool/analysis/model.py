@@ -1,16 +1,18 @@
 """The gather and scatter nodes of an ONNX model: their metadata, and their results on inputs.
 
-Metadata are read without the onnx package. In a run, ndtool computes these nodes and the package's
-reference evaluator the others.
+Metadata are read without the onnx package. In a run, ndtool computes these nodes and an engine the
+others (see modelrun).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from ndtool import __version__
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
 from ndtool.analysis.engines import (
     MAX_LISTED,
@@ -22,12 +24,14 @@ from ndtool.analysis.engines import (
     require_any,
 )
 from ndtool.analysis.modelinputs import Arrays
+from ndtool.analysis.modelrun import ModelRun, is_own
 from ndtool.analysis.verify import recompute
 from ndtool.arrays.source import DeclaredType, ModelInfo, OperatorNode, TypedNode
 from ndtool.errors import DifferenceError, DtypeError, NdtoolError, RuleError, UsageError, printable
 from ndtool.formats import locators
-from ndtool.formats.onnx import OPERATORS as TITLES
 from ndtool.formats.onnx import modelproto
+from ndtool.inmemory import onnxnodes
+from ndtool.machine import threads
 from ndtool.rules import dtypes, inference, plans, shapes, specs, tensorscatter
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
@@ -39,10 +43,11 @@ class ModelNode(NamedTuple):
     """A gather or scatter node of a model.
 
     version: the operator's version, None if its operator set lacks it. inputs: names and types by
-    role. assumed: conditions on sizes that the model does not declare. runs: how often a run of the
-    model computed the node, None without a run; inputs then have actual types, and actual_output is
-    set. reports: on engines, for the node's first inputs. saved: the files of its first inputs and
-    output, by role.
+    role. assumed: conditions on sizes that the model does not declare. problem: the rule of its
+    version that the node breaks, as its declarations show, None if it breaks none. runs: how often
+    a run of the model computed the node, None without a run; inputs then have actual types, and
+    actual_output is set. reports: on engines, for the node's first inputs. saved: the files of its
+    first inputs and output, by role.
     """
 
     node: OperatorNode
@@ -50,17 +55,31 @@ class ModelNode(NamedTuple):
     inputs: dict[str, tuple[str, DeclaredType]]
     output: DeclaredType
     assumed: tuple[str, ...] = ()
+    problem: str | None = None
     runs: int | None = None
     actual_output: DeclaredType | None = None
     reports: tuple[EngineReport, ...] = ()
     saved: dict[str, str] | None = None
 
 
+class Computed(NamedTuple):
+    """How many nodes of a model an engine computed, ndtool included; version: the engine's."""
+
+    engine: str
+    version: str
+    nodes: int
+
+
 class Outcome(NamedTuple):
-    """The nodes of a model, and the error of a failed run or of an engine that differs."""
+    """The nodes of a model, and the error of a failed run or of an engine that differs.
+
+    computed: who computed how many nodes, empty without a run. warnings: about the run.
+    """
 
     nodes: list[ModelNode]
     error: NdtoolError | None
+    computed: tuple[Computed, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def nodes(path: str) -> list[ModelNode]:
@@ -93,45 +112,76 @@ def _model_node(typed_node: TypedNode, outputs: dict[str, DeclaredType]) -> Mode
     roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)
     inputs = {role: (name, type_of(name)) for role, name in roles if name}  # "": input omitted
     output = types[node.output] if node.output else DeclaredType(None, None)
-    inferred = _infer_output(node, {role: declared for role, (_, declared) in inputs.items()})
+    version, problem = _version(node)
+    declared_types = {role: declared for role, (_, declared) in inputs.items()}
+    inferred = None
+    try:
+        inferred = _infer_output(node, declared_types)
+        _accept(node, declared_types)
+    except NdtoolError as exc:
+        problem = problem or exc.message
     if output.shape is None and inferred is not None:
-        return ModelNode(node, _version(node), inputs, *inferred)
-    return ModelNode(node, _version(node), inputs, output)
+        return ModelNode(node, version, inputs, *inferred, problem)
+    return ModelNode(node, version, inputs, output, (), problem)
 
 
-def _version(node: OperatorNode) -> int | None:
-    """Return the version of a node's operator in its operator set."""
+def _version(node: OperatorNode) -> tuple[int | None, str | None]:
+    """Return the version of a node's operator in its operator set, None and why if it has none."""
     try:
         row = specs.resolve(f"onnx:{node.version}", node.operator)
-    except NdtoolError:
-        return None
-    return row.version if row.title == node.title else None  # Scatter is ScatterElements since 11
+    except NdtoolError as exc:
+        return None, exc.message
+    if row.title == node.title:
+        return row.version, None
+    return None, f"onnx:{node.version} has no {node.title}: onnx:9 and onnx:10 have it"
 
 
 def _infer_output(
     node: OperatorNode, input_types: dict[str, DeclaredType]
 ) -> tuple[DeclaredType, tuple[str, ...]] | None:
-    """Infer a node's output type and its assumptions; None if input types are not declared."""
+    """Infer a node's output type and its assumptions; None if input types are not declared.
+
+    Raises RuleError or DtypeError if the node breaks a rule of its version.
+    """
     sizes: dict[str, plans.Shape] = {}
     is_lowered = node.operator in LOWERED
+    attributes = _attributes(node.attributes)
+    if any(type(a) is not type(b) for a, b in zip(attributes, Attributes(), strict=True)):
+        return None  # an attribute of the wrong type
     for role in input_types if is_lowered else operator_of(node.operator).inputs:
         shape = input_types[role].shape if role in input_types else None
         if shape is None:
             return None
         sizes[role] = tuple(_size(role, axis, size) for axis, size in enumerate(shape))
-    attributes = _attributes(node.attributes)
-    if any(type(a) is not type(b) for a, b in zip(attributes, Attributes(), strict=True)):
-        return None  # an attribute of the wrong type
+    if node.operator.endswith("_nd") and any(
+        isinstance(size, Symbol) for size in sizes["indices"][-1:]
+    ):
+        return None  # how many axes of data a tuple indexes is unknown
     plan: plans.Plan | tensorscatter.Lowering
     try:
         if is_lowered:
             trace, plan = tensorscatter.infer(sizes, attributes.axis)
         else:
             trace, plan = shapes.infer(node.operator, sizes, attributes)
-    except (NdtoolError, KeyError):  # KeyError: a node without its inputs
+    except KeyError:  # a node without its inputs
         return None
     data = next(iter(input_types.values())).dtype
     return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumptions
+
+
+def _accept(node: OperatorNode, input_types: dict[str, DeclaredType]) -> None:
+    """Raise RuleError or DtypeError for declared types or attributes that its version lacks."""
+    if node.operator in LOWERED:
+        return
+    names = {role: declared.dtype for role, declared in input_types.items()}
+    if all(names.get(role) for role in operator_of(node.operator).inputs):
+        types = {
+            role: dtypes.from_name("U1" if name == "string" else name)
+            for role, name in names.items()
+            if name is not None
+        }
+        spec = onnxnodes.row_spec(node.title, f"onnx:{node.version}")
+        specs.accept(spec, node.operator, types, _attributes(node.attributes))
 
 
 class _UndeclaredSize(Symbol):
@@ -187,8 +237,8 @@ def run(
         return Outcome(model_run.nodes, exc)
     if save is not None:
         model_run.folder = modeltensors.prepare(save)
-    error = model_run.run(path, feeds)
-    return Outcome(model_run.nodes, error or _disagreement(model_run.nodes))
+    error = model_run.run(path, feeds) or _disagreement(model_run.nodes)
+    return Outcome(model_run.nodes, error, model_run.computed, tuple(model_run.warnings))
 
 
 def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
@@ -213,7 +263,7 @@ class _NodeFailedError(Exception):
 
 
 class _ModelRun:
-    """A run of a model: records the inputs and outputs of nodes as the evaluator computes them."""
+    """A run of a model: computes its gathers and scatters, and records their inputs and outputs."""
 
     def __init__(
         self,
@@ -224,6 +274,8 @@ class _ModelRun:
     ) -> None:
         self.folder: str | None = None  # for the tensors of nodes
         self.nodes = [model_node._replace(runs=0) for model_node in model_nodes]
+        self.computed: tuple[Computed, ...] = ()
+        self.warnings: list[str] = []
         self._engine_names, self._settings, self._progress = engine_names, engine_settings, progress
         self._error: NdtoolError | None = None
 
@@ -231,63 +283,45 @@ class _ModelRun:
         """Run the model; return the error of the first node that fails, or None."""
         onnx: Any = import_module("onnx")
         with modelcheck.converted_errors(path):
-            try:
-                model = onnx.load(path)
-                self._write_node_indices(model)
-                evaluator = self._evaluator()(model)
-                evaluator.run(None, feeds)
-            except _NodeFailedError:
-                return self._error
+            model = onnx.load(path)
+            self._write_node_indices(model)
+        n_threads = self._settings.threads or threads.default_threads()
+        model_run = ModelRun(path, model, self._compute, n_threads)
+        try:
+            model_run.run(feeds)
+        except _NodeFailedError:
+            return self._error
+        except RuleError as exc:
+            return exc
+        finally:
+            self.computed = (
+                Computed("ndtool", __version__, sum(node.runs or 0 for node in self.nodes)),
+                *(Computed(*engine, len(ids)) for engine, ids in model_run.computed.items()),
+            )
         return None
 
     def _write_node_indices(self, model: Any) -> None:
-        """Write the index of each node in `nodes` to its doc_string; the evaluator preserves it."""
+        """Write the index of each node in `nodes` to its doc_string, which copies preserve."""
         unassigned: dict[str, list[int]] = {}
         for node_index, model_node in enumerate(self.nodes):
             unassigned.setdefault(model_node.node.node, []).append(node_index)
         for name, node in _walk(model):
             node.doc_string = str(unassigned[name].pop(0))
 
-    def _evaluator(self) -> Any:
-        """Return an evaluator class that computes and records gathers and scatters with ndtool.
-
-        It does so in subgraphs and functions, too.
-        """
-        reference: Any = import_module("onnx.reference")
-        operators: Any = import_module("ndtool.onnx")
-        model_run = self
-
-        def recording_class(operator_class: Any) -> Any:
-            class RecordingOperator(operator_class):  # type: ignore[misc]
-                def _run(self, *inputs: Any, **attributes: Any) -> Any:
-                    node_index = int(self.onnx_node.doc_string)
-                    compute = super()._run
-                    return model_run._compute(
-                        node_index, inputs, attributes, lambda: compute(*inputs, **attributes)
-                    )
-
-            RecordingOperator.__name__ = operator_class.__name__
-            return RecordingOperator
-
-        operator_classes = [recording_class(operator_class) for operator_class in operators.OPS]
-
-        class Evaluator(reference.ReferenceEvaluator):  # type: ignore[misc]
-            def __init__(self, proto: Any, **settings: Any) -> None:
-                super().__init__(proto, **{**settings, "new_ops": operator_classes})
-
-        return Evaluator
-
-    def _compute(
-        self,
-        node_index: int,
-        inputs: tuple[Any, ...],
-        attributes: dict[str, Any],
-        compute: Callable[[], Any],
-    ) -> Any:
-        """Compute a node for the evaluator; attributes: with the values of function parameters."""
+    def _compute(self, node: Any, inputs: Sequence[Any], spec: str) -> Any:
+        """Return the output of a node of ndtool's. spec: its operator set, as in "onnx:13"."""
+        node_index = int(node.doc_string)
         model_node = self.nodes[node_index]
+        helper: Any = import_module("onnx.helper")
+        attributes = {
+            item.name: value.decode() if isinstance(value, bytes) else value
+            for item in node.attribute
+            for value in (helper.get_attribute_value(item),)
+        }
+        operator = model_node.node.operator
         try:
-            (result,) = compute()
+            spec = self._allow_negatives(model_node, spec, inputs)
+            result = onnxnodes.compute(operator, model_node.node.title, spec, inputs, attributes)
             if not model_node.runs and self._engine_names:
                 model_node = model_node._replace(
                     reports=self._compare_engines(node_index, inputs, attributes)
@@ -306,10 +340,31 @@ class _ModelRun:
         self.nodes[node_index] = model_node._replace(
             inputs=actual_inputs, runs=runs, actual_output=_type_of(result)
         )
-        return (result,)
+        return result
+
+    def _allow_negatives(self, model_node: ModelNode, spec: str, inputs: Sequence[Any]) -> str:
+        """Return the standard of a node; a later one, with a warning, if its own lacks negatives.
+
+        Runtimes count negative indices from the end in every version.
+        """
+        if model_node.node.operator in LOWERED:
+            return spec
+        rules = onnxnodes.row_spec(model_node.node.title, spec)
+        row = specs.resolve(rules, model_node.node.operator)
+        if row.negatives or not bool((np.asarray(inputs[1]) < 0).any()):
+            return spec
+        later = next(item for item in specs.rows("onnx", row.operator) if item.negatives)
+        warning = (
+            f"{printable(model_node.node.node)}: {row.title}-{row.version} allows no negative"
+            " indices: they count from the end, as in onnxruntime and in"
+            f" {later.title}-{later.version}"
+        )
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+        return later.spec
 
     def _compare_engines(
-        self, node_index: int, inputs: tuple[Any, ...], attributes: dict[str, Any]
+        self, node_index: int, inputs: Sequence[Any], attributes: dict[str, Any]
     ) -> tuple[EngineReport, ...]:
         model_node = self.nodes[node_index]
         if model_node.node.operator in LOWERED:
@@ -346,7 +401,7 @@ def _input_names(model_node: ModelNode) -> dict[str, str]:
     return {role: name for role, (name, _) in model_node.inputs.items()}
 
 
-def _add_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
+def _add_names(exc: NdtoolError, model_node: ModelNode, inputs: Sequence[Any]) -> NdtoolError:
     """Add the names of a node and of its inputs to an error; return it."""
     named_inputs = {
         role: Input(name, dtypes.from_numpy(array.dtype), array.shape)
@@ -373,7 +428,7 @@ def _walk(model: Any) -> Iterator[tuple[str, Any]]:
 def _walk_nodes(graph_nodes: Any, path: str) -> Iterator[tuple[str, Any]]:
     for node in graph_nodes:
         name = path + (node.name or next(iter(node.output), "") or node.op_type)
-        if node.op_type in TITLES and node.domain in ("", "ai.onnx"):
+        if is_own(node):
             yield name, node
         for attribute in node.attribute:
             if attribute.HasField("g"):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineReport
     from ndtool.analysis.explain import Element, Origin
     from ndtool.analysis.model import ModelNode
+    from ndtool.analysis.model import Outcome as ModelOutcome
     from ndtool.analysis.stats import Stats
     from ndtool.analysis.verify import Comparison, Difference
     from ndtool.runs.calls import OpenCall
@@ -297,6 +298,7 @@ def node_record(model_node: ModelNode) -> dict[str, Any]:
         },
         "output": {"name": node.output, "dtype": output.dtype, "shape": output.shape},
         "assumed": model_node.assumed if model_node.actual_output is None else (),
+        "problem": model_node.problem,
     }
     if model_node.runs is not None:
         record |= {"runs": model_node.runs, "engines": engine_records(model_node.reports)}
@@ -331,6 +333,11 @@ def inspection_record(
     return {"version": __version__, "arrays": arrays, "nodes": [node._asdict() for node in nodes]}
 
 
-def model_record(nodes: Sequence[ModelNode]) -> dict[str, Any]:
+def model_record(outcome: ModelOutcome) -> dict[str, Any]:
     """Return the answer of `model` as a JSON object."""
-    return {"version": __version__, "nodes": [node_record(node) for node in nodes]}
+    return {
+        "version": __version__,
+        "nodes": [node_record(node) for node in outcome.nodes],
+        "computed": [item._asdict() for item in outcome.computed],
+        "warnings": outcome.warnings,
+    }

@@ -245,7 +245,7 @@ def duplicates_verdict(
         second, first = min(pairs)
         shape = call.plan.positions
         raise DuplicatesError(
-            layouts.unravel_index(first, shape), layouts.unravel_index(second, shape)
+            first=layouts.unravel_index(first, shape), second=layouts.unravel_index(second, shape)
         )
 
 

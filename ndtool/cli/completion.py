@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from click.shell_completion import (
     BashComplete,
     CompletionItem,
     FishComplete,
+    ShellComplete,
     ZshComplete,
     split_arg_string,
 )
@@ -16,33 +18,36 @@ from click.shell_completion import (
 from ndtool.errors import NdtoolError
 from ndtool.formats import table
 
-# Bash quotes values as file names; no space follows a folder or the colon before a member.
+# Each completion ends with a NUL, because names in files may contain newlines. Bash inserts
+# them as they are, so they are quoted before; zsh and fish quote what they insert. No space follows
+# a folder or the colon before a member.
 _BASH = """\
 %(complete_func)s() {
-    local kind value
+    local value
     COMPREPLY=()
-    while IFS=, read -r kind value; do
+    while IFS= read -r -d '' value; do
         COMPREPLY+=("$value")
-        [[ $kind == path ]] && compopt -o filenames
         [[ $value == *[/:] ]] && compopt -o nospace
     done < <(
-        COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" %(complete_var)s=bash_complete "$1"
+        COMP_WORD="${COMP_WORDS[COMP_CWORD]}" COMP_WORDS="${COMP_WORDS[*]}" \\
+            COMP_CWORD="$COMP_CWORD" %(complete_var)s=bash_complete "$1"
     )
 }
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
-# Zsh does not split words at colons; no space follows a folder or the colon before a member.
+# Zsh does not split words at colons.
 _ZSH = """\
 #compdef %(prog_name)s
 
 %(complete_func)s() {
     local value help
-    local -a described
-    for value help in "${(@f)$(
-        COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT - 1)) \\
-            %(complete_var)s=zsh_complete "${words[1]}"
+    local -a described typed=("${(@Q)words}")
+    typed[CURRENT]="${(Q):-$QIPREFIX$PREFIX$compstate[quote]}"
+    for value help in "${(@0)$(
+        COMP_WORDS="${(j: :)${(@qq)typed}}" COMP_CWORD=$((CURRENT - 1)) \\
+            %(complete_var)s=zsh_complete "${(Q)words[1]}"
     )}"; do
         if [[ -n $help ]]; then
             described+=("${value//:/\\\\:}:$help")
@@ -63,17 +68,29 @@ fi
 """
 _FISH = """\
 function %(complete_func)s
-    set -l line (commandline -cp)
-    set -l typed (commandline -ct)
+    set -l line (commandline -cp | string collect)
+    set -l typed (commandline -ct | string collect)
     set -l program (commandline -opc)[1]
-    env "COMP_WORDS=$line" "COMP_CWORD=$typed" %(complete_var)s=fish_complete $program
+    env "COMP_WORDS=$line" "COMP_CWORD=$typed" %(complete_var)s=fish_complete $program |
+        string split0
 end
 
 complete --no-files --keep-order --command %(prog_name)s --arguments "(%(complete_func)s)"
 """
+_UNQUOTED = re.compile(r"[\w%+,./:=@^-]")  # characters without a meaning to bash
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Bash(BashComplete):
+class _NulTerminated(ShellComplete):
+    """A shell whose completions end with NULs."""
+
+    def complete(self) -> str:
+        """Return all completions of the word at the cursor."""
+        items = self.get_completions(*self.get_completion_args())
+        return "".join(f"{self.format_completion(item)}\0" for item in items)
+
+
+class Bash(_NulTerminated, BashComplete):
     """Bash, which splits words at colons and completes what follows the last one."""
 
     source_template = _BASH
@@ -82,7 +99,8 @@ class Bash(BashComplete):
         """Return the words before the cursor, and the word at it, with words joined at colons."""
         words = split_arg_string(os.environ["COMP_WORDS"])
         cursor_word = int(os.environ["COMP_CWORD"])
-        self._prefix = ""
+        self._open_quote, before_quote = _open_quote(os.environ.get("COMP_WORD", ""))
+        self._prefix = before_quote
         joined: list[str] = []
         is_after_colon = False
         for word in [*words[: cursor_word + 1], *[""] * (cursor_word + 1 - len(words))]:
@@ -93,31 +111,67 @@ class Bash(BashComplete):
                 joined.append(word)
             is_after_colon = is_colon
         if joined and joined[-1] != (words[cursor_word] if cursor_word < len(words) else ""):
-            self._prefix = joined[-1][: joined[-1].rindex(":") + 1]
+            self._prefix = joined[-1][: joined[-1].rindex(":") + 1] + before_quote
         return joined[1:-1], joined[-1] if joined else ""
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for one completion."""
-        return f"{item.type},{item.value.removeprefix(self._prefix)}"
+        """Return a completion, quoted for the quotes that are open at the cursor."""
+        return _quoted(item.value.removeprefix(self._prefix), self._open_quote)
 
 
-class Zsh(ZshComplete):
-    """Zsh, which reads each completion and its help from two lines."""
+def _open_quote(word: str) -> tuple[str, str]:
+    """Return the quote that is open at the end of a word, "" if none, and the text before it."""
+    quote, before, escaped = "", "", False
+    for position, character in enumerate(word):
+        if escaped:
+            escaped = False
+        elif character == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote, before = character, "".join(split_arg_string(word[:position]))
+    return (quote, before) if quote else ("", "")
+
+
+def _quoted(value: str, quote: str) -> str:
+    """Return a word as bash reads it after an open quote, or without one."""
+    if quote == "'":
+        return value.replace("'", "'\\''")
+    if quote:  # an exclamation mark means a command of the history, except in single quotes
+        return re.sub(r'([\\"$`])', r"\\\1", value).replace("!", "\"'!'\"")
+    return "".join(
+        character
+        if _UNQUOTED.match(character)
+        else f"'{character}'"
+        if _CONTROL.match(character)
+        else f"\\{character}"
+        for character in value
+    )
+
+
+class Zsh(_NulTerminated, ZshComplete):
+    """Zsh, which reads each completion and its help as two strings."""
 
     source_template = _ZSH
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return two lines for one completion."""
-        return f"{item.value}\n{_on_one_line(item.help)}"
+        """Return a completion and its help."""
+        return f"{item.value}\0{_on_one_line(item.help)}"
 
 
-class Fish(FishComplete):
-    """Fish, which reads each completion from a line, with its help after a tab."""
+class Fish(_NulTerminated, FishComplete):
+    """Fish, which reads each completion with its help after a tab."""
 
     source_template = _FISH
 
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return completions without tabs."""
+        items = super().get_completions(args, incomplete)
+        return [item for item in items if "\t" not in item.value]
+
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for one completion."""
+        """Return a completion with its help."""
         return f"{item.value}\t{_on_one_line(item.help)}".rstrip("\t")
 
 
@@ -138,12 +192,12 @@ def array_arguments(typed: str) -> list[CompletionItem]:
     names = _paths(typed, tuple(row.suffix for row in table.FORMATS if row.suffix))
     if names == [typed]:
         names += _members(typed)
-    return [CompletionItem(name, type="path") for name in names]
+    return [CompletionItem(name) for name in names]
 
 
 def files_with_suffix(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
     """Complete folders, and files with one of the suffixes."""
-    return [CompletionItem(name, type="path") for name in _paths(typed, suffixes)]
+    return [CompletionItem(name) for name in _paths(typed, suffixes)]
 
 
 def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:

@@ -15,7 +15,7 @@ from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter, format_table
 from ndtool.cli.variables import is_from_environment
 from ndtool.cli.wrapping import wrap_lines
-from ndtool.errors import UsageError, printable
+from ndtool.errors import UsageError, format_count, printable
 from ndtool.rules import dtypes
 from ndtool.rules.operators import operator_of
 
@@ -61,16 +61,17 @@ def _model(
                 report_progress,
                 save,
             )
+    reporter.print_warnings(list(outcome.warnings))
     if html is not None:
         page.write_model(
-            html, model, outcome, (*node_table(outcome), assumption_lines(outcome)), reporter
+            html, model, outcome, (*node_table(outcome), remark_lines(outcome)), reporter
         )
     _print_nodes(reporter, outcome)
 
 
 def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
     """Print the nodes of a model; raise the error of the node that failed."""
-    record = model_record(outcome.nodes)
+    record = model_record(outcome)
     if not reporter.json:
         columns, node_rows = node_table(outcome)
         write_stdout(
@@ -78,7 +79,7 @@ def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
             if node_rows
             else f"{records.NO_NODES}\n"
         )
-        write_stdout(wrap_lines(assumption_lines(outcome), 1))
+        write_stdout(wrap_lines(remark_lines(outcome), 1))
         rows = [
             (printable(model_node.node.node), *row)
             for model_node in outcome.nodes
@@ -141,14 +142,23 @@ def node_table(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]
     return columns, [_node_row(model_node) for model_node in outcome.nodes]
 
 
-def assumption_lines(outcome: Outcome) -> list[str]:
-    """Return lines with assumptions about symbolic sizes; computed nodes have none."""
-    return [
+def remark_lines(outcome: Outcome) -> list[str]:
+    """Return lines on assumed sizes, on nodes that break rules, and on who computed others."""
+    lines = [
         f"assumed: {printable(model_node.node.node)}: {printable(sentence)}"
         for model_node in outcome.nodes
         for sentence in model_node.assumed
         if model_node.actual_output is None
     ]
+    lines += [
+        f"breaks a rule: {printable(model_node.node.node)}: {printable(model_node.problem)}"
+        for model_node in outcome.nodes
+        if model_node.problem is not None
+    ]
+    others = [
+        f"{format_count(nodes, 'node')} by {engine}" for engine, _, nodes in outcome.computed[1:]
+    ]
+    return [*lines, *([f"computed: {', '.join(others)}"] if others else [])]
 
 
 def _node_row(model_node: ModelNode) -> tuple[str, ...]:
@@ -181,6 +191,6 @@ def model() -> click.Command:
             *options.REPORTING,
         ),
         "Show the gather and scatter nodes of an ONNX model. --inputs runs the model, with ndtool"
-        " for these nodes and the onnx package for the others.",
+        " for these nodes and onnxruntime, or else the onnx package, for the others.",
         "model.onnx",
     )

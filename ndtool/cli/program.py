@@ -144,7 +144,7 @@ def _complete(group: click.Group, request: str) -> None:
             f"{_COMPLETION_VARIABLE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as"
             " the shell's completion function sets them"
         ) from None
-    write_stdout(completion.complete() + "\n")
+    write_stdout(os.fsencode(completion.complete()))
 
 
 def _help_width() -> int:

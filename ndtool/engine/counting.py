@@ -96,8 +96,13 @@ class ReductionOptions(NamedTuple):
         return self.bind_counts(zeros, tuples, width, self.has_totals(tuples, width))
 
     def neutral_elements(self, dtype: Dtype, width: int) -> bytes | None:
-        """Return the neutral element, repeated for a slice; None if current values are included."""
+        """Return the neutral element, repeated for a slice; None if current values are included.
+
+        None also if reducing an update with it may change bits: in another floating-point state.
+        """
         if not self.copies_first_update or self.reduction == "none":
+            return None
+        if dtype.kind not in "biu" and not _kernels.has_default_floats():
             return None
         return neutral_element(dtype, self.reduction) * (width // dtype.itemsize) or None
 

@@ -97,8 +97,8 @@ def check_blocks(
         if position >= 0:
             positions = stored.plan.positions
             raise DuplicatesError(
-                layouts.unravel_index(position, positions),
-                layouts.unravel_index(repeated, positions),
+                first=layouts.unravel_index(position, positions),
+                second=layouts.unravel_index(repeated, positions),
             )
     raise OutputError("indices changed during the run")
 

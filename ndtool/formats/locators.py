@@ -108,7 +108,7 @@ def _parse_url(url: str) -> Locator:
 
 def _has_members(path: str) -> bool:
     if not os.path.isfile(path):
-        return local.is_zarr_store(path)
+        return local.is_zarr_store(path) or bool(local.parquet_files(path))
     try:
         with closing(local.open_file(path)) as storage:
             return table.format_of(storage, path).members

@@ -84,9 +84,10 @@ FORMATS = (
     Format(
         ".safetensors.index.json", True, "ndtool.formats.safetensors.shards", self_identifying=False
     ),
-    Format(".parquet", True, "ndtool.formats.arrow.parquet"),
-    Format(".arrow", True, "ndtool.formats.arrow.ipc"),
-    Format(".feather", True, "ndtool.formats.arrow.ipc"),
+    *(
+        Format(suffix, True, "ndtool.formats.arrow")
+        for suffix in (".parquet", ".arrow", ".feather")
+    ),
     Format(".pb", True, "ndtool.formats.onnx.pb", self_identifying=False),
     Format(".onnx", True, "ndtool.formats.onnx", self_identifying=False),
     *(

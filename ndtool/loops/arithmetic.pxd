@@ -207,23 +207,6 @@ cdef inline real divide_floats(real a, real b) noexcept nogil:
     return x86_nan(a, b, a / b)
 
 
-cdef inline real select(real a, real b, bint first) noexcept nogil:
-    """Return a if `first`, else b, without a branch."""
-    cdef uint32_t a4, b4
-    cdef uint64_t a8, b8
-    if real is float:
-        memcpy(&a4, &a, 4)
-        memcpy(&b4, &b, 4)
-        a4 = b4 ^ ((a4 ^ b4) & <uint32_t> -<int32_t> first)
-        memcpy(&a, &a4, 4)
-    else:
-        memcpy(&a8, &a, 8)
-        memcpy(&b8, &b, 8)
-        a8 = b8 ^ ((a8 ^ b8) & <uint64_t> -<int64_t> first)
-        memcpy(&a, &a8, 8)
-    return a
-
-
 cdef inline bint selects_first(int op, number a, number b) noexcept nogil:
     """Return whether the max or min of two 16-bit floats is a, which it is if a is a NaN."""
     cdef float fa = 0, fb = 0
@@ -291,9 +274,11 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
         elif op == DIV:
             r = divide_floats(a, b)
         elif op == MAX:
-            r = select(a, b, (a > b) | (a != a))
+            r = a if a > b else b    # an instruction, which also flushes subnormal numbers if set
+            r = a if a != a else r
         else:
-            r = select(a, b, (a < b) | (a != a))
+            r = a if a < b else b
+            r = a if a != a else r
     else:
         # through uint64, where overflow wraps by definition, for every width and sign
         if op == ADD:

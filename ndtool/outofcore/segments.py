@@ -220,7 +220,7 @@ class FolderStore:
         try:
             with open(partial, "xb", buffering=0, opener=_private) as file:
                 for view in views:
-                    failures.retry_full_disk(descriptors.write_at, file.fileno(), start, view)
+                    failures.retry_call(partial(_write_at, file.fileno(), start, view))
                     start += len(view)
             os.rename(partial, os.path.join(self._path, name))
         except BaseException as exc:
@@ -412,6 +412,11 @@ def require_shared(url: str) -> None:
             f"{printable(url)}: workers cannot share it: expected s3://, gs://, az:// or a"
             " directory that all workers see"
         )
+
+
+def _write_at(fd: int, start: int, view: memoryview) -> None:
+    with descriptors.os_errors(_FILE, OutputError):
+        descriptors.write_at(fd, start, view)
 
 
 def convert_error(exc: BaseException, name: str = _FILE) -> Any:

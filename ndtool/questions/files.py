@@ -66,12 +66,12 @@ def model(
     """Show the gather and scatter nodes of an ONNX model; with inputs, run it.
 
     model: an .onnx file. inputs: the model's inputs by name, an archive of them, or a folder with
-    input_0.pb and so on, as in ONNX's backend tests; ndtool computes its nodes and the onnx package
-    the others. save: a folder for the tensors of each node, as files for `explain`. within: the
-    accepted distance of elements, in ulp (units in the last place). against: other engines to
-    compare, such as "onnxruntime" or "auto". runs, timeout, threads: runs of each engine with
-    several threads, seconds for one, the most threads. progress: True for a line on a terminal, or
-    a callback for the completed fraction.
+    input_0.pb and so on, as in ONNX's backend tests; ndtool computes these nodes and onnxruntime
+    the others, without it the onnx package. save: a folder for the tensors of each node, as files
+    for `explain`. within: the accepted distance of elements, in ulp (units in the last place).
+    against: other engines to compare, such as "onnxruntime" or "auto". runs, timeout, threads: runs
+    of each engine with several threads, seconds for one, the most threads. progress: True for a
+    line on a terminal, or a callback for the completed fraction.
 
     Returns the nodes, with the dtypes and shapes of their inputs and outputs.
     Raises InputError for a file that is no model, the error of a node that fails (BoundsError,
@@ -92,7 +92,8 @@ def model(
         if against is not None or save is not None:
             name = "save" if against is None else "against"
             raise UsageError(f"{name} requires inputs: it needs the tensors of a run")
-        return Model.from_record(records.model_record(models.nodes(model_path)))
+        outcome = models.Outcome(models.nodes(model_path), None)
+        return Model.from_record(records.model_record(outcome))
     feeds: Any
     if isinstance(inputs, Mapping):
         names = [string("a name in inputs", name) for name in inputs]
@@ -106,7 +107,7 @@ def model(
         outcome = models.run(
             model_path, feeds, engines, settings, lambda fraction, _: report(fraction), folder
         )
-    record = records.model_record(outcome.nodes)
+    record = records.model_record(outcome)
     if outcome.error is not None:
         outcome.error.extra_fields["nodes"] = record["nodes"]
         raise outcome.error

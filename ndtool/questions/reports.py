@@ -176,7 +176,8 @@ class Inspection(Answer):
 class ModelNode(Value):
     """A gather or scatter node of a model. version, opset: those of its operator, operator set.
 
-    assumed: conditions on sizes that the model does not declare. runs, engines, saved: if the model
+    assumed: conditions on sizes that the model does not declare. problem: a broken rule of its
+    version, as its declarations show. runs, engines, saved: if the model
     ran, the count of computations, reports on other engines, and files of its tensors by role.
     """
 
@@ -191,17 +192,32 @@ class ModelNode(Value):
     inputs: Mapping[str, Typed]
     output: Typed
     assumed: tuple[str, ...]
+    problem: str | None
     runs: int | None = None
     engines: tuple[Engine, ...] | None = None
     saved: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Model(Answer):
-    """The gather and scatter nodes of an ONNX model."""
+class Computed(Value):
+    """How many nodes of a model an engine computed, ndtool included."""
 
-    NESTED: ClassVar = {"nodes": ModelNode}
+    engine: str
+    version: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model(Answer):
+    """The gather and scatter nodes of an ONNX model.
+
+    computed: who computed how many of all nodes, if the model ran. warnings: about the run.
+    """
+
+    NESTED: ClassVar = {"nodes": ModelNode, "computed": Computed}
     nodes: tuple[ModelNode, ...]
+    computed: tuple[Computed, ...]
+    warnings: tuple[str, ...]
 
     def tables(self) -> list[Table]:
         """Return the nodes, and the reports on other engines if there are any."""

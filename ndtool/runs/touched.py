@@ -145,17 +145,19 @@ class TouchedByGather:
         for first in range(0, tuples, step):
             tuple_indices = np.arange(first, min(first + step, tuples))
             slab = values[self._stored_rows(tuple_indices)]
-            rows = np.zeros(len(slab), np.int64)
+            rows, is_dropped = np.zeros(len(slab), np.int64), np.zeros(len(slab), np.bool_)
             for component, axis in enumerate(self._indexed_axes):
                 size = self._row_shape[axis]
                 coordinates = bounds.normalize_indices(slab[:, component], size, self._handling)
-                # Dropped indices need no block, so clip them.
-                rows += coordinates.clip(0, size - 1) // steps[axis] * strides[axis]
+                is_dropped |= coordinates == size
+                if self._handling.pad is not None:
+                    is_dropped |= slab[:, component] == self._handling.pad
+                rows += coordinates // steps[axis] * strides[axis]
             for axis, size in enumerate(self._row_shape):
                 if axis not in self._indexed_axes and steps[axis] < size:
                     coordinates = tuple_indices // position_strides[axis] % self._positions[axis]
                     rows += coordinates // steps[axis] * strides[axis]
-            touched.add(rows // granule)
+            touched.add(rows[~is_dropped] // granule if is_dropped.any() else rows // granule)
         return touched
 
 

@@ -6,10 +6,11 @@ The network libraries' exceptions are recognized by name, so that no library nee
 from __future__ import annotations
 
 import asyncio
-import errno
 import re
 import time
 from collections.abc import Callable, Coroutine
+from itertools import count
+from random import uniform
 from typing import Any, TypeVar
 
 from ndtool.errors import (
@@ -24,10 +25,10 @@ from ndtool.errors import (
 T = TypeVar("T")
 
 TIMEOUT = 60  # seconds without a byte after which a response times out
-MAX_ATTEMPTS = 3
-MAX_PATIENT_ATTEMPTS = 8  # after errors that pass: 25 seconds in total
+MAX_ATTEMPTS = 3  # after errors of the network or the server
+MAX_PATIENT_ATTEMPTS = 8  # after errors that pass with time: a throttled request, a full disk
 THROTTLING_STATUSES = (429, 503)  # HTTP statuses of throttled requests
-BACKOFF = 0.2  # seconds before the first retry; each later delay is four times as long
+BACKOFF = 0.2  # mean seconds before the second attempt; each later delay is twice as long
 _NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
 _ARGUMENT_NAMES = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError
 _PERMANENT_ERRORS = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
@@ -50,42 +51,36 @@ class TruncatedError(Exception):
 
 
 async def retry(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Await `request()`, with retries and exponential backoff after transient errors."""
-    attempt = 0
-    while True:
+    """Await `request()`, again after errors that may pass."""
+    for attempt in count(1):
         try:
             return await request()
         except Exception as exc:
-            delay = _delay(exc, attempt)
-            if delay is None:
+            if (delay := _delay(exc, attempt)) is None:
                 raise
         await asyncio.sleep(delay)
-        attempt += 1
+    raise AssertionError
 
 
-def retry_full_disk(write: Callable[..., T], *arguments: Any) -> T:
-    """Write to a disk, with retries while it is full: other processes may free space."""
-    attempt = 0
-    while True:
+def retry_call(function: Callable[[], T]) -> T:
+    """Call `function()`, again after errors that may pass."""
+    for attempt in count(1):
         try:
-            return write(*arguments)
-        except OSError as exc:
-            delay = _delay(exc, attempt)
-            if delay is None or exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return function()
+        except Exception as exc:
+            if (delay := _delay(exc, attempt)) is None:
                 raise
         time.sleep(delay)
-        attempt += 1
+    raise AssertionError
 
 
 def _delay(exc: Exception, attempt: int) -> float | None:
-    """Return the seconds to wait after an error of an attempt; None if a retry would not help.
-
-    A server that throttles, or a full disk, takes longer to recover than a lost connection.
-    """
-    is_full = isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
-    if is_full or status_of(exc) in THROTTLING_STATUSES:
-        return BACKOFF * 2**attempt if attempt < MAX_PATIENT_ATTEMPTS - 1 else None
-    return BACKOFF * 4**attempt if is_transient(exc) and attempt < MAX_ATTEMPTS - 1 else None
+    """Return the seconds to wait after the failure of an attempt, None if it was the last one."""
+    passes = getattr(exc, "passing", False) or status_of(exc) in THROTTLING_STATUSES
+    limit = MAX_PATIENT_ATTEMPTS if passes else MAX_ATTEMPTS if is_transient(exc) else 1
+    if attempt >= limit:
+        return None
+    return BACKOFF * 2.0 ** (attempt - 1) * uniform(0.5, 1.5)  # not all clients at the same time
 
 
 def status_of(exc: BaseException) -> int | None:
@@ -160,7 +155,9 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
     if kinds & {"TruncatedError", "ClientPayloadError", "ServerDisconnectedError"}:
         return kind(f"{name}: the connection was lost {MAX_ATTEMPTS} times")
     if status is not None and status >= 400:
-        return kind(f"{name}: the server answers {status}{_reason(exc)}")
+        error = kind(f"{name}: the server answers {status}{_reason(exc)}")
+        error.passing = status in THROTTLING_STATUSES
+        return error
     return kind(f"{name}: {library_message(getattr(exc, 'strerror', None) or exc)}")
 
 

@@ -160,7 +160,7 @@ class HttpObject:
 def _range_start(response: Any) -> int:
     """Return the start of a response's Content-Range, -1 if it has none."""
     text = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    return int(text) if text.isdecimal() else -1
+    return int(text) if text.isdecimal() and len(text) < 19 else -1
 
 
 def object_size(text: str) -> int | None:

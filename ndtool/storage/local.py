@@ -249,6 +249,15 @@ def is_zarr_store(path: str) -> bool:
         return False
 
 
+def parquet_files(path: str) -> list[str]:
+    """Return the names of the Parquet files in a folder, sorted, an empty list for no folder."""
+    try:
+        names = os.listdir(path)
+    except (OSError, ValueError):
+        return []
+    return sorted(name for name in names if name.endswith(".parquet") and name[0] not in "._")
+
+
 def open_file(path: str) -> LocalFile:
     """Open a regular file without blocking; InputError for any other kind."""
     fd = -1

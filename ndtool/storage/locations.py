@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from ndtool import redaction
 from ndtool.errors import UsageError, printable
-from ndtool.storage.local import ZARR_METADATA, File, Folder, LocalFile, is_zarr_store, open_file
+from ndtool.storage.local import (
+    ZARR_METADATA,
+    File,
+    Folder,
+    LocalFile,
+    is_zarr_store,
+    open_file,
+    parquet_files,
+)
 from ndtool.storage.localfolder import LocalFolder
 
 if TYPE_CHECKING:
@@ -85,10 +93,10 @@ def open_storage(path: str) -> "LocalFile | RemoteFile":
 
 
 def open_folder(path: str) -> Folder | None:
-    """Open the folder of a Zarr store, None if there is no store."""
+    """Open the folder of a Zarr store or of Parquet files, None if there is none."""
     path = local_path(path)
     if not is_url(path):
-        return LocalFolder(path) if is_zarr_store(path) else None
+        return LocalFolder(path) if is_zarr_store(path) or parquet_files(path) else None
     from ndtool.storage.remotefolder import RemoteFolder
 
     folder = RemoteFolder(path)

@@ -22,9 +22,8 @@ RUN = ("gather-nd", "data.npy", "idx.npy")
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir):
+def files(workdir: Path) -> None:
     save(data=DATA, idx=IDX)
-    return workdir
 
 
 def shell(script, **env):

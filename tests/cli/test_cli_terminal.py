@@ -19,9 +19,8 @@ WRITTEN_MESSAGE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir):
+def files(workdir: Path) -> None:
     save(data=DATA, idx=IDX)
-    return workdir
 
 
 def strip_escapes(screen):

@@ -13,9 +13,8 @@ DATA = np.arange(12.0).reshape(4, 3)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path) -> Path:
+def files(workdir: Path) -> None:
     save(data=DATA, idx=np.array([[3], [0]]))
-    return workdir
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,15 @@ def test_an_answer_has_the_fields_of_json(arguments: tuple[str, ...], ask: Any) 
     assert list(answer.fields()) == list(expected)
     with pytest.raises(AttributeError):
         answer.version = "2"
+    require_copies(answer)
     require_tables(answer)
+
+
+def require_copies(result: Any) -> None:
+    """Require that a result survives copy, deepcopy and pickle with all its fields."""
+    for copied in (copy.copy(result), copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
+        assert type(copied) is type(result)
+        assert copied == result
 
 
 def require_tables(answer: Answer) -> None:
@@ -164,9 +172,9 @@ def test_fields_of_a_single_element() -> None:
     scalar = ndtool.explain("gather_nd", [1, 2], [1], at=())
     assert scalar.value == 2
     inferred = ndtool.infer("gather", DATA, [0])
-    for answer in (explanation, inferred):
-        assert copy.deepcopy(answer) == answer
-        assert pickle.loads(pickle.dumps(answer)) == answer
+    for answer in (explanation, inferred, ndtool.convert(DATA, "x.npy")):
+        require_copies(answer)
+    require_copies(files.gather_nd("data.npy", "idx.npy", out="y.npy"))
     with pytest.raises(TypeError, match="an answer does not change"):
         inferred.attributes["axis"] = 1  # type: ignore[index]
     where = np.argwhere(DATA[[0, 1]] > 1)

@@ -115,6 +115,18 @@ def test_how_urls_are_shown(url: str, expected_text: str) -> None:
     assert redaction.redact_urls(f"{url} is there") == f"{expected_text} is there"
 
 
+@pytest.mark.parametrize(
+    "repeated",
+    ["a://", "a://b?", "a://b:", "a://[b:", "://:1?", "://a@", "://a:b@", "?&=:", "@", "\\"],
+)
+def test_long_texts_take_linear_time(repeated: str) -> None:
+    """With quadratic time, this test would take an hour."""
+    redaction.register("https://me:wörd~~~@host/?k=wörd~~~~")
+    for text in (repeated * 100_000, repeated * 100_000 + "://b:c@h?d=e"):
+        redaction.register(text)
+        assert "wörd" not in redaction.redact_secrets(f"{text} wörd~~~")
+
+
 def test_an_address_without_a_scheme() -> None:
     redaction.register("me:word@host:8786")
     assert redaction.redact_urls("me:word@host:8786 is away") == "host:8786 is away"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from command import ndtool, python, save
 from outputs import open_sink
 from outputs import save as write_array
 
+from ndtool import files
 from ndtool.arrays import source
 from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
 from ndtool.formats import arrow, locators
-from ndtool.formats.arrow import parquet
 from ndtool.formats.streams import Streams
 from ndtool.publish import sinks
 
@@ -95,8 +96,8 @@ def test_dictionaries_tensors_and_slices_are_read(suffix: str) -> None:
     assert read(f"x.{suffix}").shape == (0,)
 
 
-def test_large_row_groups_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "MAX_BLOCK_BYTES", 100)
+def test_large_row_groups_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "BLOCK_BYTES", 100)
     monkeypatch.setattr(arrow, "BATCH_BYTES", 64)
     lists = RNG.random((50, 3))
     fixed_lists = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
@@ -138,6 +139,151 @@ def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
         (entry,) = locators.describe(f"x.{suffix}:{name}")
         raw = np.fromfile(f"x.{suffix}", expected.dtype, expected.size, offset=entry.position)
         assert np.array_equal(raw.reshape(expected.shape), expected)
+
+
+LISTS = [
+    ("list", pa.list_(pa.float32())),
+    ("large list", pa.large_list(pa.float32())),
+    ("list of lists", pa.list_(pa.list_(pa.float32(), 2))),
+    ("fixed list", pa.list_(pa.float32(), 4)),
+    ("structs", pa.struct([("x", pa.list_(pa.float32()))])),
+]
+
+
+@every_suffix
+@pytest.mark.parametrize(("kind", "arrow_type"), LISTS, ids=[kind for kind, _ in LISTS])
+@pytest.mark.parametrize("bad", [None, []], ids=["null", "empty"])
+def test_only_selected_rows_may_not_be_null_or_of_another_length(
+    suffix: str, kind: str, arrow_type: Any, bad: Any
+) -> None:
+    row: Any = [1.0, 2.0, 3.0, 4.0]
+    if kind == "list of lists":
+        row = [[1.0, 2.0], [3.0, 4.0]]
+    if bad == [] and kind == "fixed list":
+        pytest.skip("a fixed list is never empty")
+    rows = [bad, bad, row, row, bad, row]
+    if kind == "structs":
+        rows = [None if item is None else {"x": item} for item in rows]
+    name = "e.x" if kind == "structs" else "e"
+    write_table(f"x.{suffix}", pa.table({"e": pa.array(rows, arrow_type)}), 2)
+    flat = files.gather(f"x.{suffix}:{name}", "[2, -1, -1]").array.reshape(3, 4)
+    assert flat.tolist() == [[1, 2, 3, 4]] * 3
+    for index in (0, 4):
+        reason = "null" if bad is None else f"a list of 0: expected {len(row)}, as in row 2"
+        with pytest.raises(InputError, match=f"row {index} is {reason}"):
+            files.gather(f"x.{suffix}:{name}", f"[{index}, 2]")
+    with pytest.raises(InputError, match="row 0 is"):
+        read(f"x.{suffix}:{name}")
+    (entry,) = locators.describe(f"x.{suffix}")
+    assert entry.metadata is not None
+    assert entry.metadata.shape in ((6, 4), (6, 2, 2))
+
+
+@every_suffix
+def test_nulls_in_lists_without_elements_are_refused(suffix: str) -> None:
+    for lists in (
+        pa.array([[], None], pa.list_(pa.int8(), 0)),
+        pa.array([[], None, []], pa.list_(pa.int8())),
+    ):
+        write_table(f"x.{suffix}", pa.table({"e": lists}), 1)
+        with pytest.raises(InputError, match=r"row 1 is null|size=0"):
+            files.gather(f"x.{suffix}:e", "[0]")
+    write_table(f"x.{suffix}", pa.table({"e": pa.array([[], []], pa.list_(pa.int8()))}))
+    assert read(f"x.{suffix}:e").shape == (2, 0)
+
+
+def test_a_padding_index_selects_no_row() -> None:
+    write_table("x.parquet", pa.table({"a": pa.array([None, 1, 2, None])}), 2)
+    assert files.gather("x.parquet", "[-1, 2]", pad=-1).array.tolist() == [0, 2]
+    result = files.gather("x.parquet", "[-4, 2, 9]", negatives=False, out_of_bounds="fill").array
+    assert result.tolist() == [0, 2, 0]
+
+
+@every_suffix
+def test_fields_of_structs_are_columns(suffix: str) -> None:
+    users = [{"id": i, "at": {"x": i / 2, "y": -i}} for i in range(5)]
+    table = pa.table({"user": users, "user.id": np.arange(5) * 10, "n": np.arange(5)})
+    write_table(f"x.{suffix}", table, 2)
+    assert read(f"x.{suffix}:user.at.x").tolist() == [0, 0.5, 1, 1.5, 2]
+    assert read(f"x.{suffix}:user.at.y,n").tolist() == [[-i, i] for i in range(5)]
+    assert read(f"x.{suffix}:user.id").tolist() == [0, 10, 20, 30, 40]
+    names = {entry.member for entry in locators.describe(f"x.{suffix}")}
+    assert names == {"user.id", "user.at.x", "user.at.y", "n"}
+    write_table(f"x.{suffix}", table.select(["user"]), 2)
+    assert read(f"x.{suffix}:user.id").tolist() == [0, 1, 2, 3, 4]
+    for missing in ("user.x", "user.at.", "user.id.x", "user", ".id"):
+        with pytest.raises(InputError):
+            read(f"x.{suffix}:{missing}")
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_arrow_streams_are_read(compression: str | None) -> None:
+    lists = RNG.random((3000, 4))
+    table = pa.table(
+        {
+            "a": np.arange(3000),
+            "e": pa.FixedSizeListArray.from_arrays(lists.reshape(-1), 4),
+            "d": pa.array([5, 7] * 1500).dictionary_encode(),
+        }
+    )
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    for rows in (250, 3000):
+        with (
+            pa.OSFile("x.arrow", "wb") as file,
+            pa.ipc.new_stream(file, table.schema, options=options) as writer,
+        ):
+            writer.write_table(table, max_chunksize=rows)
+        assert np.array_equal(read("x.arrow:a"), np.arange(3000))
+        assert np.array_equal(read("x.arrow:e"), lists)
+        assert read("x.arrow:d").tolist() == [5, 7] * 1500
+        position = locators.describe("x.arrow:e")[0].position
+        assert (position is not None) == (compression is None and rows == 3000)
+    raw = Path("x.arrow").read_bytes()
+    for size in (0, 8, 100, 700, len(raw) // 2):
+        Path("x.arrow").write_bytes(raw[:size])
+        with pytest.raises(NdtoolError):
+            read("x.arrow:e")
+
+
+def test_a_folder_of_parquet_files_is_one_table() -> None:
+    os.mkdir("t")
+    for name in ("part-1", "part-0", "part-2"):
+        first = int(name[-1]) * 10
+        write_table(
+            f"t/{name}.parquet", pa.table({"a": np.arange(first, first + 10), "b": [1.5] * 10}), 4
+        )
+    Path("t/_SUCCESS").touch()
+    assert read("t:a").tolist() == list(range(30))
+    assert files.gather("t:a", "[29, 3, -30]").array.tolist() == [29, 3, 0]
+    assert {entry.name for entry in locators.describe("t")} == {"t:a", "t:b"}
+    with closing(locators.open_source("t:a", Streams(-1))) as opened:
+        opened.require_unchanged()
+        write_table("t/part-1.parquet", pa.table({"a": np.arange(11), "b": [1.5] * 11}), 4)
+        with pytest.raises(OutputError, match="changed during the run"):
+            opened.require_unchanged()
+    write_table("t/part-1.parquet", pa.table({"a": np.arange(10)}), 4)
+    with pytest.raises(InputError, match=r"part-1\.parquet: its columns are not those of t/part-0"):
+        read("t:a")
+
+
+def test_many_columns_are_listed_in_time_proportional_to_their_number() -> None:
+    seconds = []
+    for count in (500, 4000):
+        write_table("x.parquet", pa.table({f"c{i}": [1] for i in range(count)}))
+        started = time.process_time()
+        assert len(locators.describe("x.parquet")) == count
+        seconds.append(time.process_time() - started)
+    assert seconds[1] < 16 * seconds[0]
+
+
+def test_large_row_groups_are_read_within_small_memory() -> None:
+    values = np.arange(1 << 22)  # 32 MiB
+    write_table("x.parquet", pa.table({"a": values}), 1 << 22)
+    rows = RNG.integers(0, len(values), 1 << 16)
+    np.save("i.npy", rows)
+    completed = ndtool("gather", "x.parquet:a", "i.npy", "-o", "o.npy", "--memory", "32MiB")
+    assert completed.status == 0, completed
+    assert np.array_equal(np.load("o.npy"), values[rows])
 
 
 REFUSED = [
@@ -217,7 +363,7 @@ def test_encrypted_and_version_1_files_are_refused() -> None:
 def test_pyarrow_reads_the_outputs(
     dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
+    monkeypatch.setattr(arrow, "GROUP_BYTES", 64)
     for shape in ((50,), (20, 3), (0,), (0, 3)):
         expected = random_array(dtype, *shape)
         write_array(f"x.{suffix}:ids", expected, "items")

@@ -31,10 +31,9 @@ TOUCHED = "touched-by-code-in-a-file"
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path) -> Path:
+def files(workdir: Path) -> None:
     save(idx=IDX, old=DATA)
     os.rename("old.npy", "out.npy")
-    return workdir
 
 
 def run(*arguments: object, **options: object) -> Completed:

@@ -67,9 +67,8 @@ MEMORY_LIMIT = 4 << 20  # bytes that a header may allocate, whatever it declares
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(workdir: Path, check_files_closed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, TOY))
-    return workdir
 
 
 # Writers of each format without ndtool

@@ -23,9 +23,7 @@ HALF = np.arange(6).astype(ml_dtypes.bfloat16)
 TARGETS = ("b.npy", "b.npz", "b.npz:x", "b.safetensors", "b.safetensors:x")
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Path:
-    return workdir
+pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 
 
 def run(source: str, output: str, **options: Any) -> Any:

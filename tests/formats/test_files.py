@@ -29,10 +29,10 @@ def write_file(path, raw):
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir, check_files_closed, monkeypatch):
+def temporary_directory(workdir, check_files_closed, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(workdir / "tmp"))
     (workdir / "tmp").mkdir()
-    yield workdir
+    yield
     assert not list((workdir / "tmp").iterdir())
 
 

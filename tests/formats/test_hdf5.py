@@ -54,9 +54,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Path:
-    return workdir
+pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 
 
 def write_dataset(

@@ -19,9 +19,8 @@ DATA = np.arange(24.0).reshape(6, 4)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Path:
+def files(workdir: Path, check_files_closed: None) -> None:
     np.save("data.npy", DATA)
-    return workdir
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import os
 import tracemalloc
 import warnings
-from collections.abc import Iterator
 from contextlib import closing
 from math import prod
 from pathlib import Path
@@ -32,10 +31,7 @@ MAX_MEMORY = 4 << 20  # bytes to read a message, whatever sizes it declares
 TYPES = sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "STRING"})
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Iterator[Path]:
-    yield workdir
-    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
+pytestmark = pytest.mark.usefixtures("clean_workdir", "check_files_closed")
 
 
 def load(argument: str) -> tuple[str, tuple[int, ...], bytes]:

@@ -26,10 +26,9 @@ LARGE = np.arange(1 << 17)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Path:
+def files(workdir: Path, check_files_closed: None) -> None:
     save(data=DATA, idx=IDX, upd=UPD)
     os.mkfifo("fifo")
-    return workdir
 
 
 def npy_stream(*arrays: Any) -> bytes:

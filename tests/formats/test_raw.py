@@ -19,9 +19,8 @@ RAW = bytes(range(256)) * 2
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Path:
+def files(workdir: Path, check_files_closed: None) -> None:
     Path("dump.bin").write_bytes(RAW)
-    return workdir
 
 
 @pytest.mark.parametrize(

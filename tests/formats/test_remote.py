@@ -1,5 +1,6 @@
 """URLs as inputs: an HTTP server on the loopback interface with configurable behaviour."""
 
+import errno
 import gc
 import io
 import json
@@ -23,13 +24,20 @@ from npyfile import write_sparse
 from webserver import Server, serving
 
 from ndtool.arrays import source
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, redact_urls
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+    redact_urls,
+)
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.runs import operands, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import ranged
+from ndtool.storage import descriptors, failures, ranged
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -364,8 +372,8 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
     ("status", "message", "requests"),
     [
         (500, "the server answers 500", 3),
-        (503, "the server answers 503", 3),
-        (429, "the server answers 429", 3),
+        (503, "the server answers 503", 8),
+        (429, "the server answers 429", 8),
         (404, "there is no such object", 1),
         (410, "there is no such object", 1),
         (403, "access is denied", 1),
@@ -375,10 +383,33 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
 )
 def test_refusals(server: Server, status: int, message: str, requests: int) -> None:
     error = assert_refused(
-        server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {message}"
+        server.add("/x.npy", npy(ROWS), refusals=[status] * 99), f"/x.npy: {message}"
     )
     assert error.status == 3
     assert len(server.requests) == requests
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 8),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 8),
+        (OSError(errno.EACCES, "Permission denied"), 1),
+        (OSError(errno.EFBIG, "File too large"), 1),
+    ],
+    ids=str,
+)
+def test_errors_of_disks_that_may_pass_are_retried(error: OSError, attempts: int) -> None:
+    failing = [error] * 9
+
+    def write() -> None:
+        raise descriptors.failure(failing.pop(), "x.npy", OutputError)
+
+    with pytest.raises((OutputError, ResourceError)):
+        failures.retry_call(write)
+    assert len(failing) == 9 - attempts
+    failing = [error] * (attempts - 1)
+    assert failures.retry_call(lambda: write() if failing else "written") == "written"
 
 
 def test_a_wrong_content_length(server: Server) -> None:
@@ -401,6 +432,22 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
         server.objects["/x.npy"].shift = 5
         with pytest.raises(InputError, match="no byte range, although one was requested"):
             source.load_bytes(opened_source)
+
+
+DIGITS = "1" * 5000  # more than Python converts to an integer
+
+
+@pytest.mark.parametrize(
+    "content_range",
+    [f"bytes {DIGITS}-1/10", f"bytes 0-{DIGITS}/{DIGITS}", f"bytes {DIGITS}-{DIGITS}/{DIGITS}"],
+)
+def test_numbers_of_too_many_digits(server: Server, content_range: str) -> None:
+    url = server.add("/x.npy", npy(ROWS), content_range=content_range)
+    with pytest.raises(NdtoolError) as excinfo:
+        load(url)
+    assert isinstance(excinfo.value, InputError)
+    assert "limit" not in str(excinfo.value)
+    assert DIGITS not in str(excinfo.value)
 
 
 def test_a_compressed_reply(server: Server) -> None:

@@ -39,9 +39,7 @@ ARRAYS = {
 METADATA = {"format": "pt", "what": 'é "quoted"\n'}
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Path:
-    return workdir
+pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 
 
 def pack(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:

@@ -46,11 +46,6 @@ def small_thresholds(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def npy(array: np.ndarray, fortran: bool = False) -> bytes:
     """Return the bytes that np.save writes, padding in records included."""
     stream = io.BytesIO()

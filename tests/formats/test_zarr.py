@@ -26,15 +26,13 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
-pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("workdir"),
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+]
 codecs = pytest.importorskip("numcodecs")
 
 RNG = np.random.default_rng(12)
-
-
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path) -> Path:
-    return workdir
 
 
 def put(path: str, array: Any, **settings: Any) -> Any:

@@ -29,7 +29,10 @@ from ndtool.formats.zarr.decompress import decompressor
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 numcodecs = pytest.importorskip("numcodecs")
 google_crc32c = pytest.importorskip("google_crc32c")
-pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("workdir"),
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+]
 
 CHUNK = 1 << 20
 DATA = (np.arange(4 * CHUNK) % 251).astype("u1")
@@ -40,11 +43,6 @@ VERSIONS: list[dict[str, Any]] = [
     {"zarr_format": 3},
     {"zarr_format": 3, "shards": DATA.shape},
 ]
-
-
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path) -> Path:
-    return workdir
 
 
 @pytest.fixture

@@ -29,18 +29,16 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::zarr.errors.UnstableSpecificationWarning", "ignore::zarr.errors.ZarrUserWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("workdir"),
+    pytest.mark.filterwarnings(
+        "ignore::zarr.errors.UnstableSpecificationWarning", "ignore::zarr.errors.ZarrUserWarning"
+    ),
+]
 
 DATA = np.arange(24 * 10, dtype="<i4").reshape(24, 10)
 INDICES = np.array([[3], [-1], [4]])
 GATHER = ("gather-nd", "data.npy", "[[3]]", "-o")
-
-
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path) -> Path:
-    return workdir
 
 
 def layout_of(version: int) -> ChunkLayout:

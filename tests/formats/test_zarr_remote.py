@@ -33,17 +33,15 @@ from ndtool.storage.remotefolder import RemoteFolder
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 fsspec = pytest.importorskip("fsspec")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::zarr.errors.UnstableSpecificationWarning", "ignore::zarr.errors.ZarrUserWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("workdir"),
+    pytest.mark.filterwarnings(
+        "ignore::zarr.errors.UnstableSpecificationWarning", "ignore::zarr.errors.ZarrUserWarning"
+    ),
+]
 
 DATA = np.arange(24 * 10, dtype="<i4").reshape(24, 10)
 ROWS = np.array([[3], [-1], [4]])
-
-
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path) -> Path:
-    return workdir
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ THREADS = (1, 2)
 
 
 @pytest.fixture
-def workdir(workdir: Path) -> Iterator[Path]:
+def emptied_workdir(workdir: Path) -> Iterator[Path]:
     """Change to a folder that is emptied afterwards: pytest would retain gigabytes."""
     yield workdir
     for path in workdir.iterdir():

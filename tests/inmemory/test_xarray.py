@@ -87,6 +87,23 @@ def test_equals_isel(dataset: Any, name: str, chunks: Any) -> None:
         xr.testing.assert_identical(selected.compute(), dataset[variable].isel(plain(selection)))
 
 
+INVENTED = ("size of x", "array of isel_points", "points of x", "0", "1", "2", "x", "y")
+
+
+@pytest.mark.parametrize("chunks", [None, {"x": 2}])
+def test_any_name_of_a_variable_is_preserved(chunks: Any) -> None:
+    variables = {name: ("x", [4, 5, 6]) for name in INVENTED if name not in "xy"}
+    dataset = xr.Dataset(variables | {"3": (("y", "x"), np.arange(6).reshape(2, 3))})
+    x = array([0, 2], "p", coords={"p": [7, 8], "4": ("p", [1, 2]), "5": 9})
+    coordinates = {name: ("x", [1, 2, 3]) for name in INVENTED if name != "y"}
+    named = array(np.arange(6).reshape(2, 3), ("y", "x"), name="0", coords=coordinates)
+    for original in (dataset, dataset.set_coords(["0", "size of x"]), named):
+        chunked = original if chunks is None else original.chunk(chunks)
+        for indexers in ({"x": x}, {"x": x, "y": array([1, 0], "p")}):
+            expected = original.isel(indexers)
+            xr.testing.assert_identical(isel_points(chunked, indexers).compute(), expected)
+
+
 def test_lazy_indexers(dataset: Any) -> None:
     chunked = dataset.drop_vars("names").chunk({"x": 4})
     expected = chunked.isel(x=array([1, 5, -1], "points"), y=array([0, 3, -4], "points"))

@@ -24,10 +24,12 @@ import thresholds
 from bits import results_match
 from command import execute, save
 from command import ndtool as command
+from floatstates import STATES, float_state
 from limits import fail_with
 from strategies import (
     ARITHMETIC,
     COMPLEX,
+    FLOATS,
     Array,
     all_reduction_options,
     bits_equal,
@@ -108,6 +110,7 @@ class Call(NamedTuple):
     algorithm: Algorithm
     arrays: tuple[Array, Array, Array]
     reduction_options: dict[str, Any]
+    linear_indices: Array
     expected: Array
 
     def run(self, threads: int) -> Array:
@@ -145,7 +148,7 @@ def make_call(
     make_array = random_values if has_special_values else order_sensitive_values
     data, updates = make_array(rng, dtype, algorithm.data), make_array(rng, dtype, shape)
     expected = expected_scatter(data, linear_indices, updates, **reduction_options)
-    return Call(algorithm, (data, indices, updates), reduction_options, expected)
+    return Call(algorithm, (data, indices, updates), reduction_options, linear_indices, expected)
 
 
 def tuples(
@@ -257,6 +260,41 @@ def test_every_type_and_reduction_has_the_bits_of_one_thread(
         for few_targets in (True, False)
     ]
     compare(calls, REPEATS, called)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [s if s == "both" else pytest.param(s, marks=pytest.mark.slow("as others")) for s in STATES],
+)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_all_threads_calculate_in_the_callers_floating_point_state(
+    dtype: np.dtype, state: str, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounding modes and flushed subnormal numbers; threads have started in another state."""
+    monkeypatch.setattr(tuning, "WIDE_SLICE", tuning.WIDE_SLICE)
+    rng = np.random.default_rng(46)
+    for algorithm in {row.kernel + row.function: row for row in ALGORITHMS}.values():
+        calls = [
+            make_call(rng, algorithm, dtype, reduction_options, True)
+            for reduction_options in all_reduction_options(dtype)
+        ]
+        force_algorithm(algorithm)
+        for call in calls:
+            data, _, updates = call.arrays
+            for array in (data, updates):  # half of them subnormal
+                small = rng.integers(0, 4, array.shape).astype(f"u{dtype.itemsize}").view(dtype)
+                array[...] = np.where(rng.integers(0, 2, array.shape), small, array)
+            before = call.run(2)
+            with float_state(state):
+                results = [call.run(threads) for threads in (1, 2, 4)]
+                expected = expected_scatter(
+                    data, call.linear_indices, updates, **call.reduction_options
+                )
+            if dtype.itemsize > 2:  # NumPy's conversions to 16 bits ignore the rounding mode
+                assert results_match(results[0], expected, call.reduction_options["reduction"])
+            for result in results:
+                assert bits_equal(result, results[0]), (algorithm, call.reduction_options)
+            assert bits_equal(call.run(2), before), "the state of a thread is restored"
 
 
 @pytest.mark.slow("the bits of one thread with the default thresholds")

@@ -87,7 +87,10 @@ def test_guard_pages_fault(name: str) -> None:
 
 def run_child(name: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "faulthandler", __file__, name]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=1800, check=False, env=environment
+    )
 
 
 def set_thresholds(**thresholds: int) -> None:

@@ -59,9 +59,7 @@ def refuse(outside: BoundsError) -> None:
     raise outside
 
 
-def run_sweep(
-    case: Case, budget: int, threads: int, held: int, depth: int = 1
-) -> Any:
+def run_sweep(case: Case, budget: int, threads: int, held: int, depth: int = 1) -> Any:
     """Return the result of a sweep within a memory limit, None if the plan is direct."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
     arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
@@ -119,7 +117,11 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
     assert list(plan) == [
         "way", "partitions", "blocks", "read", "written", "spilled", "memory", "requests", "reason",
     ]  # fmt: skip
-    assert (plan["way"], plan["partitions"], plan["blocks"]) == ("sweep", (4 << 20) // (1 << 16), 28)
+    assert (plan["way"], plan["partitions"], plan["blocks"]) == (
+        "sweep",
+        (4 << 20) // (1 << 16),
+        28,
+    )
     assert 0 < plan["spilled"] < 50_000 * (4 + 4 + 1)
     read = (4 << 20) + 50_000 * 16 + plan["spilled"]
     assert read - 2 <= plan["read"] <= read  # shares of a file are rounded

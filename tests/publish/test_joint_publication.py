@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,7 @@ MAX_TEMPORARY_NAMES = 64
 NAMES = [f"{number}.npy" for number in range(5)]
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Iterator[Path]:
-    yield workdir
-    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
+pytestmark = pytest.mark.usefixtures("clean_workdir", "check_files_closed")
 
 
 @pytest.fixture(params=["unnamed", "named"])

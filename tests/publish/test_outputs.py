@@ -37,10 +37,7 @@ PREVIOUS = b"old bytes"
 METADATA_OF_10_BYTES = metadata_of(np.zeros(10, "u1"))
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir, check_files_closed):
-    yield workdir
-    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
+pytestmark = pytest.mark.usefixtures("clean_workdir", "check_files_closed")
 
 
 @pytest.fixture(params=["unnamed", "named"])

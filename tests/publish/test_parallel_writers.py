@@ -4,7 +4,6 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,7 @@ CONFLICT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path) -> Iterator[Path]:
-    yield workdir
-    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
+pytestmark = pytest.mark.usefixtures("clean_workdir")
 
 
 def array_names(path: str) -> set[str]:

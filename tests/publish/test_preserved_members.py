@@ -5,7 +5,6 @@ import os
 import struct
 import tracemalloc
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
@@ -33,10 +32,7 @@ HAS_COPY = pytest.mark.parametrize("system", ["system copies", "copied here"])
 DATA, IDX, UPD = np.arange(600.0).reshape(20, 30), np.array([[3], [0], [3]]), np.ones((3, 30))
 
 
-@pytest.fixture(autouse=True)
-def workdir(workdir: Path, check_files_closed: None) -> Iterator[Path]:
-    yield workdir
-    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
+pytestmark = pytest.mark.usefixtures("clean_workdir", "check_files_closed")
 
 
 class RawMember(NamedTuple):

@@ -17,7 +17,7 @@ class Object:
     content: bytes, or the path of a file. ranges: whether ranges are supported. etag: a function of
     the number of the request, or None for a server without. cuts: so many responses end after
     `cut_at` bytes. refusals: statuses of the first responses. claims: the excess of Content-Length.
-    delay: seconds between two blocks. moved: the target of a redirect. before: called with the
+    content_range: a header in place of the right one. delay: seconds between two blocks. moved: the target of a redirect. before: called with the
     number of each request.
     """
 
@@ -34,6 +34,7 @@ class Object:
         self.before: Callable[[int], None] = lambda number: None
         self.headers: dict[str, str] = {}
         self.shift = 0
+        self.content_range: str | None = None
         for name, value in changes.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
@@ -117,9 +118,8 @@ class Handler(BaseHTTPRequestHandler):
                 return
         self.send_response(206 if ranged else 200)
         if ranged:
-            self.send_header(
-                "Content-Range", f"bytes {start + found.shift}-{stop - 1}/{found.size}"
-            )
+            content_range = f"bytes {start + found.shift}-{stop - 1}/{found.size}"
+            self.send_header("Content-Range", found.content_range or content_range)
         if found.etag is not None:
             self.send_header("ETag", found.etag)
         for name, value in found.headers.items():

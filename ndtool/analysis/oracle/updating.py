@@ -56,7 +56,7 @@ def _skip_duplicates(blocks: Blocks, shape: Position, raise_error: bool, repeate
                 first_positions[row] = position[: repeated.start] + position[repeated.stop :]
             elif raise_error:
                 second = position[: repeated.start] + position[repeated.stop :]
-                raise DuplicatesError(first_positions[row], second)
+                raise DuplicatesError(first=first_positions[row], second=second)
             else:
                 distinct[n] = None
         yield positions, distinct

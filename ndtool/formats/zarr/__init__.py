@@ -19,7 +19,8 @@ from ndtool.formats.zarr import hierarchy, location, store, writer
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
-from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, ProgressCallback
+from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, ProgressCallback, is_zarr_store
+from ndtool.storage.localfolder import LocalFolder
 
 _BITMAP_BITS = 1 << 10  # bits of an integer in the bitmap of files that were read
 _UINT64_MASK = (1 << 64) - 1
@@ -28,8 +29,10 @@ check, planned_metadata, create = location.check, writer.planned_metadata, write
 
 
 def recognises(storage: Any) -> bool:
-    """Whether a storage is a folder; only Zarr stores are opened as folders."""
-    return hasattr(storage, "subfolders")
+    """Whether a folder has metadata of Zarr; no other folder at a URL is opened."""
+    if not hasattr(storage, "subfolders"):
+        return False
+    return not isinstance(storage, LocalFolder) or is_zarr_store(storage.path)
 
 
 def entries(storage: Folder, path: str, member: str | None) -> list[MemberInfo]:

@@ -1,0 +1,505 @@
+"""A run of an ONNX model: control flow here, gathers and scatters by ndtool, all else by an engine.
+
+The engine is onnxruntime if it is installed, as models are deployed in it; else, and for operators
+and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each run of
+other nodes between two that are computed here is a model of its own.
+
+The evaluator never executes control flow or functions: it runs a Loop without `cond` zero times,
+mixes up scan outputs, and ignores default attributes of functions.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.errors import NdtoolError, ResourceError, RuleError, library_message, printable
+from ndtool.formats.onnx import OPERATORS as TITLES
+from ndtool.formats.onnx.modelproto import DOMAINS
+
+Array = NDArray[Any]
+Compute = Callable[[Any, Sequence[Any], str], Any]
+
+_MAX_CONSTANT = 1 << 16  # bytes; larger constants are inputs of an engine's model, not copied
+_MAX_MESSAGE = 500  # characters of a message of an engine
+MEMORY_MESSAGES = (
+    "bad_alloc", "failed to map segment", "Cannot allocate memory", "bfc_arena", "allocate memory",
+)  # fmt: skip
+
+
+class _Undefined(Exception):  # noqa: N818 - not an error: another engine follows
+    """An engine lacks an operator or a type."""
+
+
+class Engine(NamedTuple):
+    """An engine: its name, its version, and the function that compiles a model for it."""
+
+    name: str
+    version: str
+    compile: Callable[[Any], Callable[[list[str], dict[str, Any]], list[Any]]]
+
+
+class _Segment(NamedTuple):
+    """Consecutive nodes of a graph that an engine computes; inputs, outputs: names of values."""
+
+    nodes: list[Any]
+    inputs: list[str]
+    outputs: list[str]
+
+
+class _Body(NamedTuple):
+    """A graph or a function: its constants, its nodes as steps, the names of its outputs.
+
+    owner: keeps its protobuf messages alive, as their IDs are keys.
+    """
+
+    owner: Any
+    constants: dict[str, Array]
+    steps: list[Any]
+    outputs: list[str]
+
+
+class ModelRun:
+    """A run of a model of the onnx package.
+
+    path: for messages. compute: returns the output of a gather or scatter, given the node, its
+    inputs and its standard such as "onnx:13". computed: the IDs of the nodes that each engine
+    computed, by its name and version.
+    """
+
+    def __init__(self, path: str, model: Any, compute: Compute, threads: int) -> None:
+        self._path, self._model, self._compute = path, model, compute
+        self._functions = {
+            (function.domain, function.name, getattr(function, "overload", "")): function
+            for function in model.functions
+        }
+        self._engines = list(_engines(threads))
+        self._bodies: dict[int, _Body] = {}  # by the ID of a graph or of a function's node
+        self._constants: dict[int, Array] = {}  # by the ID of the array
+        self._sessions: dict[tuple[Any, ...], tuple[Engine, Any]] = {}
+        self.computed: dict[tuple[str, str], set[int]] = defaultdict(set)
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Return the outputs of the model."""
+        opsets = {opset.domain: opset.version for opset in self._model.opset_import}
+        return self._graph(self._model.graph, ChainMap(dict(feeds)), opsets)
+
+    def _graph(self, graph: Any, scope: ChainMap[str, Any], opsets: dict[str, int]) -> list[Any]:
+        """Return the outputs of a graph; scope: its inputs, then the values of outer graphs."""
+        if id(graph) not in self._bodies:
+            numpy_helper: Any = import_module("onnx.numpy_helper")
+            constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+            constants |= {
+                tensor.values.name: _dense(tensor, numpy_helper)
+                for tensor in graph.sparse_initializer
+            }
+            outputs = [value.name for value in graph.output]
+            self._bodies[id(graph)] = self._body(graph, graph.node, constants, outputs)
+        body, given = self._bodies[id(graph)], scope.maps[0]
+        given.update({name: body.constants[name] for name in body.constants.keys() - given.keys()})
+        return self._results(body, scope, opsets)
+
+    def _body(
+        self, owner: Any, nodes: Iterable[Any], constants: dict[str, Array], outputs: list[str]
+    ) -> _Body:
+        """Return a graph or a function as steps; nodes Constant become constants."""
+        others = list[Any]()
+        for node in nodes:
+            if node.op_type == "Constant" and node.domain in DOMAINS:
+                constants = {**constants, node.output[0]: _constant(node)}
+            else:
+                others.append(node)
+        self._constants |= {id(array): array for array in constants.values()}
+        return _Body(owner, constants, self._segments(others, outputs), outputs)
+
+    def _results(self, body: _Body, scope: ChainMap[str, Any], opsets: dict[str, int]) -> list[Any]:
+        """Compute the steps of a body in order; return its outputs."""
+        for step in body.steps:
+            if isinstance(step, _Segment):
+                values = self._run_segment(step, scope, opsets)
+                scope.update(zip(step.outputs, values, strict=True))
+                continue
+            operands = [scope[name] if name else None for name in step.input]
+            if is_own(step):
+                domain = next((name for name in DOMAINS if name in opsets), "")
+                results = [self._compute(step, operands, f"onnx:{opsets.get(domain, 0)}")]
+            elif _function_key(step) in self._functions:
+                results = self._call(self._functions[_function_key(step)], step, operands)
+            else:
+                results = self._control(step, operands, scope, opsets)
+            names = zip(step.output, results, strict=False)  # optional outputs may be missing
+            scope.update((name, value) for name, value in names if name)
+        return [scope[name] for name in body.outputs]
+
+    def _segments(self, nodes: Any, outputs: list[str]) -> list[Any]:
+        """Return the nodes of a graph as steps: single nodes, and segments for an engine."""
+        steps: list[Any] = []
+        for node in nodes:
+            if self._is_computed_here(node):
+                steps.append(node)
+            elif steps and isinstance(steps[-1], list):
+                steps[-1].append(node)
+            else:
+                steps.append([node])
+        readers: dict[str, set[int]] = {}  # the steps that read a name; the last stands for outputs
+        for n, step in enumerate([*steps, outputs]):
+            names = step if n == len(steps) else _names_read(step)
+            for name in names:
+                readers.setdefault(name, set()).add(n)
+        for n, step in enumerate(steps):
+            if isinstance(step, list):
+                written = {name for node in step for name in node.output if name}
+                read = [name for name in dict.fromkeys(_names_read(step)) if name not in written]
+                needed = [name for name in written if readers.get(name, set()) - {n}]
+                steps[n] = _Segment(step, read, sorted(needed))
+        return [step for step in steps if not isinstance(step, _Segment) or step.outputs]
+
+    def _is_computed_here(self, node: Any) -> bool:
+        if is_own(node) or _function_key(node) in self._functions:
+            return True
+        graphs = list(_graphs_of(node))
+        evaluator_only = self._engines[0].name == "onnx"
+        return bool(graphs) and (
+            evaluator_only
+            or any(self._is_computed_here(inner) for graph in graphs for inner in graph.node)
+        )
+
+    def _call(self, function: Any, node: Any, operands: list[Any]) -> list[Any]:
+        """Return the outputs of a function of the model."""
+        if id(node) not in self._bodies:
+            attributes = {item.name: item for item in function.attribute_proto}
+            attributes |= {item.name: item for item in node.attribute}
+            nodes = [_bind(inner, attributes) for inner in function.node]
+            self._bodies[id(node)] = self._body((node, nodes), nodes, {}, list(function.output))
+        body = self._bodies[id(node)]
+        values = dict.fromkeys(function.input) | body.constants
+        values |= dict(zip(function.input, operands, strict=False))
+        opsets = {opset.domain: opset.version for opset in function.opset_import}
+        return self._results(body, ChainMap(values), opsets)
+
+    def _control(
+        self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
+    ) -> list[Any]:
+        """Return the outputs of If, Loop, Scan or SequenceMap."""
+        helper: Any = import_module("onnx.helper")
+        attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        operators = {"Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}
+
+        def run_body(graph: Any, inputs: Sequence[Any]) -> list[Any]:
+            names = [value.name for value in graph.input]
+            return self._graph(
+                graph, scope.new_child(dict(zip(names, inputs, strict=True))), opsets
+            )
+
+        if node.op_type == "If":
+            is_true = bool(np.asarray(operands[0]).reshape(-1)[0])
+            return run_body(attributes["then_branch" if is_true else "else_branch"], ())
+        version = opsets.get("", opsets.get("ai.onnx", 0))
+        is_unknown = node.op_type not in operators or node.domain not in DOMAINS
+        if is_unknown or (node.op_type == "Scan" and version < 9):  # Scan-8 has batches
+            name = printable(node.name or next(iter(node.output), ""))
+            raise RuleError(
+                f"{printable(self._path)}: {name}: ndtool does not run the subgraphs of"
+                f" {node.op_type} of operator set {version}"
+            )
+        run: Callable[..., list[Any]] = operators[node.op_type]
+        return run(attributes, operands, run_body)
+
+    def _run_segment(
+        self, segment: _Segment, scope: ChainMap[str, Any], opsets: dict[str, int]
+    ) -> list[Any]:
+        """Return the outputs of a segment, computed by the first engine that can."""
+        feeds = {name: scope[name] for name in segment.inputs}
+        types = {name: _type_of(value) for name, value in feeds.items()}
+        key = (id(segment.nodes[0]), tuple(types.values()))
+        engines = self._engines
+        if key in self._sessions:
+            engines = [self._sessions[key][0]]
+        for n, engine in enumerate(engines):
+            is_last = n == len(engines) - 1
+            try:
+                if key not in self._sessions or self._sessions[key][0] is not engine:
+                    model, inputs = self._segment_model(segment, feeds, types, opsets)
+                    self._sessions[key] = engine, (engine.compile(model), inputs)
+                compute, inputs = self._sessions[key][1]
+                results: list[Any] = compute(
+                    segment.outputs, {name: feeds[name] for name in inputs}
+                )
+            except _Undefined as exc:
+                self._sessions.pop(key, None)
+                if is_last:
+                    raise self._engine_error(engine, exc) from None
+            except NdtoolError:
+                raise
+            except Exception as exc:
+                raise self._engine_error(engine, exc) from None
+            else:
+                self.computed[engine.name, engine.version] |= set(map(id, segment.nodes))
+                return results
+        raise AssertionError("the last engine computes or raises")
+
+    def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
+        reason, path = library_message(exc, _MAX_MESSAGE), printable(self._path)
+        if isinstance(exc, MemoryError) or any(text in reason for text in MEMORY_MESSAGES):
+            return ResourceError(f"{path}: not enough memory: {reason}")
+        title = "the onnx package" if engine.name == "onnx" else engine.name
+        return RuleError(f"{path}: {title} cannot run it: {reason}")
+
+    def _segment_model(
+        self,
+        segment: _Segment,
+        feeds: dict[str, Any],
+        types: dict[str, tuple[Any, ...]],
+        opsets: dict[str, int],
+    ) -> tuple[Any, list[str]]:
+        """Return a segment as a model, and the names of its inputs; small constants are stored."""
+        helper: Any = import_module("onnx.helper")
+        onnx: Any = import_module("onnx")
+        numpy_helper: Any = import_module("onnx.numpy_helper")
+        constants = [name for name in segment.inputs if self._is_constant(feeds[name])]
+        inputs = [name for name in segment.inputs if name not in constants]
+        graph = helper.make_graph(
+            segment.nodes,
+            "segment",
+            [onnx.ValueInfoProto(name=name, type=_type_proto(types[name])) for name in inputs],
+            [onnx.ValueInfoProto(name=name) for name in segment.outputs],
+            [numpy_helper.from_array(feeds[name], name) for name in constants],
+        )
+        imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        return helper.make_model(
+            graph, opset_imports=imports, ir_version=max(8, self._model.ir_version)
+        ), inputs
+
+    def _is_constant(self, value: Any) -> bool:
+        """Whether a value is an initializer that an engine may need while it compiles a model."""
+        if not isinstance(value, np.ndarray) or value.nbytes > _MAX_CONSTANT:
+            return False
+        return id(value) in self._constants
+
+
+def _engines(threads: int) -> Iterator[Engine]:
+    """Yield the engines that are installed, in order of preference."""
+    if find_spec("onnxruntime") is not None:
+        ort: Any = import_module("onnxruntime")
+        compile_model = partial(_onnxruntime, ort, threads)
+        yield Engine("onnxruntime", ort.__version__, compile_model)
+    onnx: Any = import_module("onnx")
+    yield Engine("onnx", onnx.__version__, _evaluator)
+
+
+def _onnxruntime(
+    ort: Any, threads: int, model: Any
+) -> Callable[[list[str], dict[str, Any]], list[Any]]:
+    """Return the function that runs a model in onnxruntime."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as exc:
+        raise _Undefined(library_message(exc, _MAX_MESSAGE)) from None
+
+    def run(outputs: list[str], feeds: dict[str, Any]) -> list[Any]:
+        try:
+            results: list[Any] = session.run(outputs, feeds)
+        except Exception as exc:
+            # A plain RuntimeError: no type of NumPy for a value, such as bfloat16.
+            if type(exc) is RuntimeError or type(exc).__name__ == "NotImplemented":
+                raise _Undefined(library_message(exc, _MAX_MESSAGE)) from None
+            raise
+        return results
+
+    return run
+
+
+def _evaluator(model: Any) -> Callable[[list[str], dict[str, Any]], list[Any]]:
+    """Return the function that runs a model in the reference evaluator of the onnx package."""
+    reference: Any = import_module("onnx.reference")
+    evaluator = reference.ReferenceEvaluator(model)
+    return lambda outputs, feeds: [
+        value if value is None or isinstance(value, list) else np.asarray(value)
+        for value in evaluator.run(outputs, feeds)
+    ]
+
+
+def is_own(node: Any) -> bool:
+    """Whether ndtool computes a node."""
+    return node.op_type in TITLES and node.domain in DOMAINS
+
+
+def _function_key(node: Any) -> tuple[str, str, str]:
+    return node.domain, node.op_type, getattr(node, "overload", "")
+
+
+def _graphs_of(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _names_read(nodes: Any) -> list[str]:
+    """Return the names that nodes read, those that their subgraphs take from outside included."""
+    names: list[str] = []
+    for node in nodes if isinstance(nodes, list) else [nodes]:
+        names += filter(None, node.input)
+        for graph in _graphs_of(node):
+            inner = {value.name for value in graph.input}
+            inner |= {tensor.name for tensor in graph.initializer}
+            inner |= {name for graph_node in graph.node for name in graph_node.output}
+            outputs = [value.name for value in graph.output]
+            read = [*_names_read(list(graph.node)), *outputs]
+            names += [name for name in read if name not in inner]
+    return names
+
+
+def _bind(node: Any, attributes: dict[str, Any]) -> Any:
+    """Return a copy of a function's node, with the values of the function's attributes."""
+    bound = type(node)()
+    bound.CopyFrom(node)
+    del bound.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name in attributes:
+                bound.attribute.add().CopyFrom(attributes[attribute.ref_attr_name])
+                bound.attribute[-1].name = attribute.name
+            continue
+        target = bound.attribute.add()
+        target.CopyFrom(attribute)
+        for graph in (*([target.g] if target.HasField("g") else ()), *target.graphs):
+            for n, inner in enumerate(graph.node):
+                graph.node[n].CopyFrom(_bind(inner, attributes))
+    return bound
+
+
+def _constant(node: Any) -> Array:
+    """Return the value of a node Constant."""
+    helper: Any = import_module("onnx.helper")
+    numpy_helper: Any = import_module("onnx.numpy_helper")
+    (attribute,) = node.attribute
+    if attribute.name == "value":
+        value: Array = numpy_helper.to_array(attribute.t)
+        return value
+    if attribute.name == "sparse_value":
+        return _dense(attribute.sparse_tensor, numpy_helper)
+    values: Any = helper.get_attribute_value(attribute)
+    texts = "string" in attribute.name
+    if texts:
+        values = [item.decode() for item in values] if isinstance(values, list) else values.decode()
+    return np.array(values, object if texts else np.float32 if "float" in attribute.name else None)
+
+
+def _dense(tensor: Any, numpy_helper: Any) -> Array:
+    """Return a sparse initializer as a dense array."""
+    values, indices = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
+    shape = tuple(tensor.dims)
+    dense = np.zeros(shape, values.dtype)
+    if indices.ndim == 2:
+        indices = np.ravel_multi_index(tuple(indices.T), shape)
+    dense.reshape(-1)[indices] = values
+    return dense
+
+
+def _type_of(value: Any) -> tuple[Any, ...]:
+    """Return the type of a value: (element type, rank) or ("sequence", element type)."""
+    helper: Any = import_module("onnx.helper")
+    if isinstance(value, list):
+        return ("sequence", _type_of(value[0])[0] if value else None)
+    if value is None:
+        return (None, 0)
+    if value.dtype.kind in "OSU":
+        return (import_module("onnx").TensorProto.STRING, value.ndim)
+    return (helper.np_dtype_to_tensor_dtype(value.dtype), value.ndim)
+
+
+def _type_proto(kind: tuple[Any, ...]) -> Any:
+    helper: Any = import_module("onnx.helper")
+    if kind[0] is None or kind[-1] is None:  # an optional value, an empty sequence
+        return None
+    if kind[0] == "sequence":
+        return helper.make_sequence_type_proto(helper.make_tensor_type_proto(kind[1], None))
+    return helper.make_tensor_type_proto(kind[0], [None] * kind[1])
+
+
+def _loop(
+    attributes: dict[str, Any], operands: list[Any], run_body: Callable[..., list[Any]]
+) -> list[Any]:
+    """Run a Loop: a missing trip count is no limit, a missing condition is true."""
+    body, (trips, condition), carried = attributes["body"], operands[:2], list(operands[2:])
+    limit = None if trips is None else int(np.asarray(trips).reshape(-1)[0])
+    goes_on = condition is None or bool(np.asarray(condition).reshape(-1)[0])
+    scans: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
+    iteration = 0
+    while goes_on and (limit is None or iteration < limit):
+        state = np.array(iteration, np.int64), np.array(goes_on)
+        after, *results = run_body(body, (*state, *carried))
+        goes_on = bool(np.asarray(after).reshape(-1)[0])
+        carried = results[: len(carried)]
+        for scan, value in zip(scans, results[len(carried) :], strict=True):
+            scan.append(value)
+        iteration += 1
+    declared = body.output[len(body.output) - len(scans) :]
+    return [*carried, *(_stack(*pair, 0) for pair in zip(scans, declared, strict=True))]
+
+
+def _stack(values: list[Any], declared: Any, axis: int) -> Array:
+    """Return the values of all iterations as one array; without any, of the declared type."""
+    if values:
+        return np.stack(values, axis)
+    helper: Any = import_module("onnx.helper")
+    tensor = declared.type.tensor_type
+    if not tensor.elem_type:
+        raise RuleError(f"{printable(declared.name)} has no iteration and no declared type")
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    sizes = [size.dim_value for size in tensor.shape.dim]
+    sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
+    return np.zeros(sizes, dtype)
+
+
+def _scan(
+    attributes: dict[str, Any], operands: list[Any], run_body: Callable[..., list[Any]]
+) -> list[Any]:
+    """Run a Scan of operator set 9 or newer."""
+    body, scanned = attributes["body"], attributes["num_scan_inputs"]
+    states, inputs = operands[: len(operands) - scanned], operands[len(operands) - scanned :]
+    outputs = len(body.output) - len(states)
+    axes = attributes.get("scan_input_axes", [0] * scanned)
+    reverses = attributes.get("scan_input_directions", [0] * scanned)
+    moved = [
+        np.moveaxis(array, axis, 0)[:: -1 if reverse else 1]
+        for array, axis, reverse in zip(inputs, axes, reverses, strict=True)
+    ]
+    collected: list[list[Any]] = [[] for _ in range(outputs)]
+    for n in range(len(moved[0])):
+        results = run_body(body, (*states, *(np.ascontiguousarray(array[n]) for array in moved)))
+        states = results[: len(states)]
+        for values, value in zip(collected, results[len(states) :], strict=True):
+            values.append(value)
+    output_axes = attributes.get("scan_output_axes", [0] * outputs)
+    for values, reverse in zip(
+        collected, attributes.get("scan_output_directions", [0] * outputs), strict=True
+    ):
+        if reverse:
+            values.reverse()
+    stacked = zip(collected, body.output[len(states) :], output_axes, strict=True)
+    return [*states, *(_stack(*item) for item in stacked)]
+
+
+def _sequence_map(
+    attributes: dict[str, Any], operands: list[Any], run_body: Callable[..., list[Any]]
+) -> list[Any]:
+    """Run a SequenceMap: its body for each item of its first input."""
+    body, results = attributes["body"], list[list[Any]]()
+    for n in range(len(operands[0])):
+        items = [operand[n] if isinstance(operand, list) else operand for operand in operands]
+        results.append(run_body(body, items))
+    return [list(column) for column in zip(*results, strict=True)] or [[] for _ in body.output]

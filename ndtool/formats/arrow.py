@@ -1,0 +1,760 @@
+"""Columns of Parquet and Arrow files as arrays, read by pyarrow, whose results are validated.
+
+A column of numbers is an array of rank 1, a column of lists of equal length an array of rank 2.
+Several columns, `a,b`, are stacked along the last axis; `a.b` is the field b of structs. A folder
+of Parquet files is one table. A single uncompressed record batch is mapped.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import cached_property
+from itertools import accumulate, islice
+from math import prod
+from threading import Lock
+from typing import Any, NamedTuple
+
+from ndtool.arrays.source import (
+    AccessedElements,
+    ArrayMetadata,
+    ContiguousSource,
+    MemberInfo,
+    StoredSource,
+)
+from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable
+from ndtool.formats import members
+from ndtool.formats.decoding import library_errors
+from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
+from ndtool.publish.targets import Target
+from ndtool.rules import dtypes, grid, shapes
+from ndtool.rules.dtypes import Dtype
+from ndtool.storage import local
+from ndtool.storage.local import File, Fingerprint
+from ndtool.storage.localfolder import LocalFolder, digest
+
+TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
+BATCH_BYTES = 1 << 20  # approximate bytes of rows that are decoded together
+BLOCK_BYTES = 4 << 20  # maximum bytes of a block of rows
+GROUP_BYTES = 8 << 20  # approximate bytes of a written row group
+DEFAULT_NAME = "output"  # name of a written column if none is given
+PARQUET, ENCRYPTED, ARROW, FEATHER_1 = b"PAR1", b"PARE", b"ARROW1", b"FEA1"
+_STREAM = b"\xff\xff\xff\xff"  # before the first message of an Arrow stream
+_READ_BYTES = 1 << 20  # bytes of a column chunk that are read together
+_MAX_RANK = 8  # of the value in a row
+_DTYPE_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
+
+
+def recognises(storage: File | LocalFolder) -> bool:
+    """Whether a file begins as Parquet, Arrow or Feather do, or a folder has Parquet files."""
+    if isinstance(storage, LocalFolder):
+        return bool(local.parquet_files(storage.path)) and not local.is_zarr_store(storage.path)
+    start = storage.peek(0, 8)
+    if start[:4] == _STREAM and len(start) == 8:
+        length = int.from_bytes(start[4:], "little")
+        return 0 < length <= storage.size - 8 and length % 8 == 0
+    return start[:6] == ARROW or start[:4] in (PARQUET, ENCRYPTED, FEATHER_1)
+
+
+def entries(storage: File | LocalFolder, path: str, member: str | None) -> list[MemberInfo]:
+    """Return the member info of all columns, or of the selected columns `member`."""
+    table = _open_table(storage, path)
+    found = []
+    for name in table.names if member is None else [member]:
+        label = f"{path}:{name}"
+        try:
+            with library_errors(path):
+                columns = table.select(name)
+                position = table.position(columns)
+        except NdtoolError as exc:
+            if member is not None:
+                raise
+            found.append(MemberInfo.invalid(label, name, storage.size, exc))
+            continue
+        problem = "in columns" if position is None else ""
+        found.append(MemberInfo(label, name, columns.metadata, position, storage.size, problem))
+    return found
+
+
+def open_source(
+    storage: File | LocalFolder, name: str, path: str, member: str | None
+) -> ContiguousSource | ColumnsSource:
+    """Open the selected columns, or the only column; closing the source closes the storage."""
+    table = _open_table(storage, path)
+    with library_errors(path):
+        columns = table.select(table.only_column() if member is None else member)
+        position = table.position(columns)
+    if position is None or isinstance(storage, LocalFolder):
+        return ColumnsSource(name, table, columns)
+    byte_range = storage.byte_range(position, columns.metadata.nbytes, name)
+    return ContiguousSource(name, columns.metadata, byte_range, storage)
+
+
+def library() -> Any:
+    """Import and return pyarrow; UsageError if it is missing."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise UsageError(
+            "a Parquet or Arrow file needs the pyarrow package", hint="pip install 'ndtool[arrow]'"
+        ) from None
+    return pyarrow
+
+
+class Columns(NamedTuple):
+    """Selected columns of one type.
+
+    paths: of each, the name of the column, then of fields of structs. rank: of the value in a row.
+    length: the length of lists, and the first row with it.
+    """
+
+    label: str
+    paths: tuple[tuple[str, ...], ...]
+    metadata: ArrayMetadata
+    rank: int
+    length: tuple[int, int] | None
+
+
+class _Column(NamedTuple):
+    """The type of a column. inner_shape: of the value in a row, () for a number."""
+
+    dtype: Dtype
+    inner_shape: tuple[int, ...]
+    length: tuple[int, int] | None
+
+    @property
+    def description(self) -> str:
+        sizes = f"[{','.join(map(str, self.inner_shape))}]" if self.inner_shape else ""
+        return self.dtype.name + sizes
+
+
+class Table:
+    """An open table. row_counts: of each row group or record batch."""
+
+    schema: Any
+    row_counts: list[int]
+
+    def __init__(self, storage: Any, path: str) -> None:
+        self.storage, self.path = storage, path
+
+    def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
+        """Yield columns as record batches from a group on. rows: the approximate size of one."""
+        raise NotImplementedError
+
+    def position(self, columns: Columns) -> int | None:
+        """Return the offset of the elements in the file, None if they cannot be mapped."""
+        return None
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        return {field.name: field for field in self.schema}
+
+    @cached_property
+    def name_counts(self) -> Counter[str]:
+        return Counter(self.schema.names)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns, of structs those of their fields."""
+        return [name for field in self.schema for name in _leaf_names(field.name, field.type)]
+
+    @cached_property
+    def group_starts(self) -> list[int]:
+        """The first row of each group, then the number of rows."""
+        starts = [0, *accumulate(self.row_counts)]
+        if min(self.row_counts, default=0) < 0:
+            raise InputError(f"{printable(self.path)}: a row group of {min(self.row_counts)} rows")
+        return starts
+
+    @cached_property
+    def block_rows(self) -> int:
+        return max(self.row_counts, default=0)
+
+    def only_column(self) -> str:
+        """Return the name of the only column; an error lists the columns if there are several."""
+        if not (names := self.names):
+            raise InputError(f"{printable(self.path)}: the file has no columns")
+        if len(names) != 1:
+            count = f"the file has {len(names)} columns"
+            raise members.unnamed_member_error(self.path, count, names[0], self._listing())
+        return names[0]
+
+    def select(self, member: str) -> Columns:
+        """Return the selected columns `member`; InputError unless they are arrays of one type."""
+        label, path = f"{self.path}:{member}", self._find(member)
+        names = [member] if path else member.split(",")
+        paths = (path,) if path else tuple(self._require(name) for name in names)
+        first, *others = (
+            self._parse(path, f"{self.path}:{name}")
+            for path, name in zip(paths, names, strict=True)
+        )
+        for name, column in zip(names[1:], others, strict=True):
+            if column[:2] != first[:2]:
+                raise InputError(
+                    f"{printable(label)}: {printable(name)} is {column.description}, and"
+                    f" {printable(names[0])} {first.description}: expected columns of one type"
+                )
+        inner_shape = first.inner_shape if len(names) == 1 else (*first.inner_shape, len(names))
+        shape, itemsize = (self.group_starts[-1], *inner_shape), first.dtype.itemsize
+        nbytes = prod(size or 1 for size in shape) * itemsize
+        if min(shape) < 0 or nbytes > shapes.MAX_SIZE:
+            raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
+        rows = BLOCK_BYTES // (prod(inner_shape) * itemsize or 1)
+        rows = min(self.block_rows, max(1, rows))
+        metadata = ArrayMetadata(first.dtype, shape, "C", (rows, *inner_shape), {})
+        return Columns(label, paths, metadata, len(first.inner_shape), first.length)
+
+    def _find(self, name: str) -> tuple[str, ...] | None:
+        """Return the path of a column or of a field of structs, None if there is none."""
+        return _find(self.fields, name)
+
+    def _require(self, name: str) -> tuple[str, ...]:
+        path = self._find(name)
+        if path is None or self.name_counts[path[0]] != 1:
+            count = self.name_counts[path[0]] if path else 0
+            reason = f"names {count} columns" if path else "is not a column"
+            raise InputError(
+                f"{printable(self.path)}: {printable(repr(name))} {reason} of the file",
+                places=self._listing(),
+            )
+        return path
+
+    def _listing(self) -> tuple[str, ...]:
+        columns = ((field.name, printable(str(field.type), 80)) for field in self.schema)
+        return members.listing(columns, len(self.schema))
+
+    def _parse(self, path: tuple[str, ...], label: str) -> _Column:
+        """Return the type of a column; InputError unless its values are numbers."""
+        types, self_name = library().types, path[0]
+        if self.name_counts[self_name] != 1:
+            self._require(self_name)
+        arrow_type = self.fields[self_name].type
+        for name in path[1:]:
+            arrow_type = arrow_type.field(arrow_type.get_field_index(name)).type
+        declared_type, inner_shape, length = arrow_type, list[int](), None
+        while True:
+            if (storage_type := _storage_type(arrow_type)) is not arrow_type:
+                arrow_type = storage_type
+            elif types.is_fixed_size_list(arrow_type):
+                inner_shape.append(arrow_type.list_size)
+                arrow_type = arrow_type.value_type
+            elif _is_list(arrow_type) and not inner_shape:
+                length = self._list_length(path, label)
+                inner_shape.append(length[0])
+                arrow_type = arrow_type.value_type
+            else:
+                break
+        dtype = _DTYPE_NAMES.get(str(arrow_type), str(arrow_type))
+        if dtype not in TYPES or len(inner_shape) > _MAX_RANK:
+            raise InputError(
+                f"{printable(label)}: a column of {printable(str(declared_type), 80)}: expected"
+                " numbers, or lists of them of equal length"
+            )
+        return _Column(dtypes.from_name(dtype), tuple(inner_shape), length)
+
+    def _list_length(self, path: tuple[str, ...], label: str) -> tuple[int, int]:
+        """Return the length of the first list that is not empty or null, and its row."""
+        import numpy as np
+
+        row = 0
+        with library_errors(label):
+            for batch in self.batches(0, path[:1], 1 << 12):
+                array = _decode_storage(_field(batch.column(0), path[1:]))
+                array.validate(full=True)
+                lengths = np.asarray(array.value_lengths().fill_null(0))
+                if len(indices := np.flatnonzero(lengths)):
+                    return int(lengths[indices[0]]), row + int(indices[0])
+                row += batch.num_rows
+        return 0, 0
+
+
+class ColumnsSource(StoredSource):
+    """A source of columns, decoded in order from the row group of a block on.
+
+    A row that is null, or a list of another length, is an error if a run reads it.
+    """
+
+    def __init__(self, name: str, table: Table, columns: Columns) -> None:
+        self.name, self.metadata = name, columns.metadata
+        self._table, self._columns, self._storage = table, columns, table.storage
+        self._lock = Lock()
+        self._touched: AccessedElements | None = None
+        row_nbytes = prod(self.metadata.shape[1:]) * self.metadata.dtype.itemsize
+        self._batch_rows = max(1, BATCH_BYTES // (row_nbytes or 1))
+        self._batches: Iterator[tuple[int, Any]] = iter(())
+        self._current: tuple[int, Any] | None = None  # the first row of a batch, and the batch
+        if not row_nbytes:  # blocks without bytes are not read
+            for row, batch in self._decode(0):
+                self._values(batch, row)
+
+    def load(self, touched: AccessedElements | None = None) -> None:
+        self._touched = touched
+
+    def block(self, index: int) -> memoryview:
+        import numpy as np
+
+        from ndtool.arrays.assembly import as_bytes
+
+        metadata = self.metadata
+        (first, last), *_ = grid.box(metadata.shape, metadata.block_shape, index)
+        block = np.empty((last - first, *metadata.shape[1:]), metadata.dtype.descr)
+        with self._lock, library_errors(self._columns.label):
+            self._seek(first)
+            while first < last:
+                if self._current is None or first >= self._current[0] + self._current[1].num_rows:
+                    self._current = next(self._batches)
+                    continue
+                row, batch = self._current
+                part = batch.slice(first - row, last - first)
+                start = first - last + len(block)
+                block[start : start + part.num_rows] = self._values(part, first)
+                first += part.num_rows
+        return as_bytes(block).toreadonly()
+
+    def _seek(self, row: int) -> None:
+        """Continue with the batches of a row's group, unless they are the next ones anyway."""
+        starts = self._table.group_starts
+        group = bisect_right(starts, row) - 1
+        if self._current is None or not starts[group] <= self._current[0] <= row:
+            self._batches, self._current = self._decode(group), None
+
+    def _decode(self, group: int) -> Iterator[tuple[int, Any]]:
+        """Yield batches from a group on: the number of the first row, and a record batch."""
+        starts, names = self._table.group_starts, [path[0] for path in self._columns.paths]
+        row, unique_names = starts[group], list(dict.fromkeys(names))
+        with library_errors(self._columns.label):
+            for batch in self._table.batches(group, unique_names, self._batch_rows):
+                if batch.num_columns != len(unique_names) or row + batch.num_rows > starts[-1]:
+                    break
+                yield row, batch
+                row += batch.num_rows
+        if row != starts[-1]:
+            raise InputError(
+                f"{printable(self._columns.label)}: the row groups do not have the {starts[-1]}"
+                " rows that the file claims"
+            )
+
+    def _values(self, batch: Any, row: int) -> Any:
+        """Return the rows of a batch as an ndarray. row: the number of the first one."""
+        import numpy as np
+
+        columns = []
+        for path in self._columns.paths:
+            values, problems = column_values(batch, path, self._columns, row)
+            for bad_row, problem in problems:
+                if self._is_read(bad_row):
+                    raise InputError(
+                        f"{printable(self._columns.label)}: row {bad_row} is {problem}"
+                    )
+            columns.append(values)
+        return np.stack(columns, -1) if len(columns) > 1 else columns[0]
+
+    def _is_read(self, row: int) -> bool:
+        if self._touched is None:
+            return True
+        if self._touched_rows is None:
+            self._touched_rows = frozenset(self._touched.blocks((1, *self.metadata.shape[1:])))
+        return row in self._touched_rows
+
+    _touched_rows: frozenset[int] | None = None
+
+
+def column_values(
+    batch: Any, path: tuple[str, ...], columns: Columns, row: int
+) -> tuple[Any, Iterator[tuple[int, str]]]:
+    """Return a column's rows as an ndarray, and the rows that are no arrays, with what they are.
+
+    These are zeros in the array. row: the number of the first row.
+    """
+    import numpy as np
+
+    inner_shape = columns.metadata.shape[1 : 1 + columns.rank]
+    array, rows = batch.column(batch.schema.get_field_index(path[0])), batch.num_rows
+    array.validate(full=True)
+    array = _decode_storage(_field(array, path[1:]))
+    kept, problems, per_row = np.arange(rows), list[Iterator[tuple[int, str]]](), 1
+
+    def drop(is_bad: Any, describe: Any) -> None:
+        """Drop rows with elements for which `is_bad`."""
+        nonlocal kept, array
+        first, counts = is_bad.reshape(-1, per_row).argmax(1), is_bad.reshape(-1, per_row).any(1)
+        bad_rows = np.flatnonzero(counts)
+        problems.append(
+            zip(
+                (kept[bad_rows] + row).tolist(),
+                map(describe, (bad_rows * per_row + first[bad_rows]).tolist()),
+                strict=True,
+            )
+        )
+        kept = kept[~counts]
+        array = array.filter(library().array(np.repeat(~counts, per_row)))
+
+    for size in (*inner_shape, None):
+        if array.null_count:
+            nulls = array.is_null().to_numpy(zero_copy_only=False)
+            drop(nulls, lambda index: "null: expected a value in every row")
+        if size is None or not per_row:
+            break
+        lengths = np.asarray(array.value_lengths()) if hasattr(array, "value_lengths") else None
+        if lengths is not None and (lengths != size).any():
+            like = columns.length[1] if columns.length else 0
+            drop(
+                lengths != size,
+                lambda index, lengths=lengths, size=size, like=like: (
+                    f"a list of {lengths[index]}: expected {size}, as in row {like}"
+                ),
+            )
+        array, per_row = _decode_storage(array.flatten()), per_row * size
+    dtype, shape = np.dtype(columns.metadata.dtype.descr), (len(kept), *inner_shape)
+    values = array.to_numpy(zero_copy_only=False) if per_row else np.empty(0, dtype)
+    if values.dtype != dtype or values.size != prod(shape):
+        raise InputError(f"{printable(columns.label)}: rows from {row} on are not {dtype.name}")
+    values = values.reshape(shape)
+    if len(kept) == rows:
+        return values, iter(())
+    complete = np.zeros((rows, *inner_shape), dtype)
+    complete[kept] = values
+    return complete, iter(sorted(problem for found in problems for problem in found))
+
+
+def _field(array: Any, path: tuple[str, ...]) -> Any:
+    """Return the values of a field of structs; those of a null struct are null."""
+    for name in path:
+        array = array.flatten()[array.type.get_field_index(name)]
+    return array
+
+
+def _find(fields: dict[str, Any], name: str) -> tuple[str, ...] | None:
+    """Return the path of a name such as `column.field`; a complete name is preferred."""
+    if name in fields:
+        return (name,)
+    for index in (index for index, character in enumerate(name) if character == "."):
+        field = fields.get(name[:index])
+        if field is not None and library().types.is_struct(field.type):
+            rest = _find({inner.name: inner for inner in field.type}, name[index + 1 :])
+            if rest is not None:
+                return (name[:index], *rest)
+    return None
+
+
+def _leaf_names(name: str, arrow_type: Any) -> Iterator[str]:
+    if not library().types.is_struct(arrow_type):
+        yield name
+        return
+    for field in arrow_type:
+        yield from _leaf_names(f"{name}.{field.name}", field.type)
+
+
+def _is_list(arrow_type: Any) -> bool:
+    types = library().types
+    kinds = (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+    return any(is_kind(arrow_type) for is_kind in kinds)
+
+
+def _storage_type(arrow_type: Any) -> Any:
+    """Return the type of the values of an extension type, a dictionary or a run-end encoding."""
+    pa = library()
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return arrow_type.storage_type
+    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
+        return arrow_type.value_type
+    return arrow_type
+
+
+def _decode_storage(array: Any) -> Any:
+    """Decode an Arrow array with an extension type, a dictionary or run-end encoding."""
+    pa = library()
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_run_end_encoded(array.type):
+        import pyarrow.compute
+
+        array = pyarrow.compute.run_end_decode(array)
+    return array
+
+
+# Tables
+
+
+def _open_table(storage: File | LocalFolder, path: str) -> Table:
+    if isinstance(storage, LocalFolder):
+        return _ParquetFolder(storage, path)
+    start = storage.peek(0, 6)
+    if start[:4] == ENCRYPTED:
+        raise InputError(f"{printable(path)}: the file is encrypted")
+    if start[:4] == FEATHER_1:
+        raise InputError(f"{printable(path)}: a Feather file of version 1: expected version 2")
+    return (_ParquetFile if start[:4] == PARQUET else _ArrowFile)(storage, path)
+
+
+class _ParquetFile(Table):
+    """An open Parquet file."""
+
+    def __init__(self, storage: File, path: str) -> None:
+        super().__init__(storage, path)
+        library()
+        import pyarrow.parquet
+
+        with library_errors(path):
+            self._file = pyarrow.parquet.ParquetFile(
+                _InputFile(storage, path), pre_buffer=False, buffer_size=_READ_BYTES
+            )
+            metadata = self._file.metadata
+            self.schema = self._file.schema_arrow
+            groups = range(metadata.num_row_groups)
+            self.row_counts = [metadata.row_group(group).num_rows for group in groups]
+        if sum(self.row_counts) != metadata.num_rows:
+            raise InputError(
+                f"{printable(path)}: the row groups have {sum(self.row_counts)} rows: the file"
+                f" claims {metadata.num_rows}"
+            )
+
+    def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
+        for number in range(group, len(self.row_counts)):
+            yield from (
+                batch.select(list(names))
+                for batch in self._file.iter_batches(
+                    rows, row_groups=[number], columns=list(names), use_threads=False
+                )
+            )
+
+
+class _ArrowFile(Table):
+    """An open Arrow file or stream."""
+
+    def __init__(self, storage: File, path: str) -> None:
+        super().__init__(storage, path)
+        pa = library()
+        with library_errors(path):
+            self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).load())
+            self.is_stream = storage.peek(0, 4) == _STREAM
+            self.schema = self._open(None).schema
+            self._is_encoded = any(map(self._is_copied, islice(self._iterate(None, 0), 1)))
+            fields = [0] if self._is_encoded else None
+            self.row_counts = [batch.num_rows for batch in self._iterate(fields, 0)]
+
+    def _is_copied(self, batch: Any) -> bool:
+        """Whether a batch is compressed, so that its buffers are not in the file's."""
+        buffers = (buffer for column in batch.columns for buffer in column.buffers())
+        start, stop = self._buffer.address, self._buffer.address + self._buffer.size
+        return any(buffer and not start <= buffer.address <= stop for buffer in buffers)
+
+    def _open(self, fields: list[int] | None) -> Any:
+        ipc = library().ipc
+        open_reader = ipc.open_stream if self.is_stream else ipc.open_file
+        options = ipc.IpcReadOptions(included_fields=fields)
+        return open_reader(library().BufferReader(self._buffer), options=options)
+
+    def _iterate(self, fields: list[int] | None, group: int) -> Iterator[Any]:
+        """Yield batches from a group on. fields: decode only these columns, None for all."""
+        reader = self._open(fields)
+        if not self.is_stream:
+            yield from map(reader.get_batch, range(group, reader.num_record_batches))
+            return
+        yield from islice(reader, group, None)
+
+    def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
+        fields = sorted(map(self.schema.get_field_index, names))
+        for batch in self._iterate(fields if self._is_encoded else None, group):
+            yield batch.select(list(names))
+
+    def position(self, columns: Columns) -> int | None:
+        metadata, (path, *others) = columns.metadata, columns.paths
+        if others or len(path) > 1 or metadata.dtype.kind == "b" or not metadata.nbytes:
+            return None
+        if len(self.row_counts) != 1 or self._is_encoded:
+            return None
+        (batch,) = self.batches(0, path, 1)
+        _, problems = column_values(batch, path, columns, 0)
+        array, types = batch.column(0), library().types
+        if next(problems, None):
+            return None  # it is reported if a run reads it
+        for _ in range(columns.rank):
+            if not types.is_fixed_size_list(array.type):
+                return None
+            array = array.flatten()
+        if not types.is_primitive(array.type):
+            return None
+        values = array.buffers()[1]
+        slice_offset = array.offset * array.type.bit_width // 8
+        offset = int(values.address - self._buffer.address + slice_offset)
+        return offset if 0 <= offset <= self.storage.size - metadata.nbytes else None
+
+
+class _ParquetFolder(Table):
+    """The Parquet files of a folder, in order of their names, as one table."""
+
+    def __init__(self, storage: LocalFolder, path: str) -> None:
+        super().__init__(_FolderOfFiles(storage.path), path)
+        self._groups = list[tuple[str, int]]()  # of each group, its file and number in it
+        self.row_counts = []
+        for name in self.storage.names:
+            with closing(local.open_file(name)) as file:
+                table = _open_table(file, name)
+                if self._groups and table.schema != self.schema:
+                    raise InputError(
+                        f"{printable(name)}: its columns are not those of {self._groups[0][0]}"
+                    )
+                self.schema = table.schema
+                self._groups += [(name, group) for group in range(len(table.row_counts))]
+                self.row_counts += table.row_counts
+
+    def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
+        while group < len(self._groups):
+            name, first = self._groups[group]
+            with closing(local.open_file(name)) as file:
+                yield from _open_table(file, name).batches(first, names, rows)
+            while group < len(self._groups) and self._groups[group][0] == name:
+                group += 1
+
+
+class _FolderOfFiles:
+    """The storage of a table of several files."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.names = [os.path.join(path, name) for name in local.parquet_files(path)]
+        self._fingerprint = self._current()
+
+    def _current(self) -> Fingerprint:
+        try:
+            return digest([(name, *local.status_fingerprint(os.stat(name))) for name in self.names])
+        except OSError:
+            return None
+
+    def describe_change(self) -> str:
+        return "" if self._current() == self._fingerprint else "changed during the run"
+
+    def fingerprint(self) -> Fingerprint:
+        return self._fingerprint
+
+    def is_same_file(self, fd: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Do nothing: each file is open only while it is read."""
+
+
+class _InputFile(io.RawIOBase):
+    """A file object from which pyarrow reads a storage."""
+
+    def __init__(self, storage: File, label: str) -> None:
+        self._storage, self._label, self._position = storage, label, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._storage.size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        remaining = max(0, self._storage.size - self._position)
+        count = remaining if size is None or size < 0 else min(size, remaining)
+        data = self._storage.read(self._position, count, self._label)
+        self._position += count
+        return data
+
+
+# Outputs
+
+
+def stored_dtype(dtype: Dtype) -> Dtype:
+    """Return the element type in native byte order; DtypeError if no column can have it."""
+    dtypes.require_one_of(dtype, TYPES, "a column")
+    return dtypes.from_name(dtype.name)
+
+
+def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
+    """Return a sink for a new file of one column."""
+    path, rank = printable(target.path), len(metadata.shape)
+    if rank not in (1, 2) or (rank == 2 and not metadata.shape[1]):
+        raise RuleError(
+            f"{path}: the output has rank {rank}, shape {metadata.shape}: a column has rank 1, or 2"
+            " with lists of at least one element"
+        )
+    target.require_replaceable()
+    try:
+        (target.member or DEFAULT_NAME).encode()
+    except UnicodeError:
+        raise UsageError(f"{path}: the name of the column is not UTF-8") from None
+    encoder = _GroupEncoder(metadata, target)
+    return EncodedSink(target, metadata, encoder, batch_size_of(metadata, GROUP_BYTES), 1)
+
+
+class _OutputFile(io.RawIOBase):
+    """A file object that pyarrow writes sequentially."""
+
+    write_bytes: Write | None = None
+    _size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self.write_bytes is not None:
+            self.write_bytes(view)
+        self._size += len(view)
+        return len(view)
+
+
+class _GroupEncoder:
+    """An encoder of rows as row groups of Parquet, or record batches of Arrow."""
+
+    def __init__(self, metadata: ArrayMetadata, target: Target) -> None:
+        pa = library()
+        self._dtype = metadata.dtype
+        element_type = pa.from_numpy_dtype(stored_dtype(metadata.dtype).name)
+        self._list_size = metadata.shape[1] if len(metadata.shape) == 2 else 0
+        column_type = (
+            pa.list_(pa.field("element", element_type, False), self._list_size)
+            if self._list_size
+            else element_type
+        )
+        self._schema = pa.schema([pa.field(target.member or DEFAULT_NAME, column_type, False)])
+        self._is_parquet = target.path.partition("?")[0].endswith(".parquet")
+        self._file = _OutputFile()
+        self._writer: Any = None
+
+    def add(self, rows: memoryview, write: Write) -> None:
+        """Write a row group."""
+        import numpy as np
+
+        pa = library()
+        flat = np.frombuffer(rows, self._dtype.descr)
+        if self._dtype.kind == "b":
+            flat = flat.view("u1").astype(bool)
+        values = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
+        if self._list_size:
+            values = pa.FixedSizeListArray.from_arrays(values, type=self._schema.field(0).type)
+        self._open_writer(write).write_batch(pa.record_batch([values], schema=self._schema))
+
+    def finish(self, write: Write) -> None:
+        self._open_writer(write).close()
+
+    def _open_writer(self, write: Write) -> Any:
+        """Return pyarrow's writer, created at first use; its output is passed to `write`."""
+        self._file.write_bytes = write
+        if self._writer is None and self._is_parquet:
+            import pyarrow.parquet
+
+            self._writer = pyarrow.parquet.ParquetWriter(self._file, self._schema)
+        elif self._writer is None:
+            self._writer = library().ipc.new_file(self._file, self._schema)
+        return self._writer

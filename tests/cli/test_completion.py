@@ -1,0 +1,224 @@
+"""Completion of words in bash, zsh and fish."""
+
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+from command import environment, ndtool
+from npyfile import npy
+
+
+def complete(typed, shell="bash", current_word=None, cwd=None):
+    env = {
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ") if current_word is None else current_word),
+    }
+    completed = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env}, cwd=cwd)
+    assert (completed.status, completed.err) == (0, "")
+    words = completed.out.decode().split("\0")[:-1]
+    return words[::2] if shell == "zsh" else [word.partition("\t")[0] for word in words]
+
+
+def test_completion_of_commands_and_options():
+    gathers = ["gather-nd", "gather-elements", "gather"]
+    assert complete("ndtool gather") == gathers
+    assert "--batch-dims" in complete("ndtool gather-nd --b")
+    reductions = complete("ndtool scatter-nd a b c --reduction m")
+    assert reductions == ["mul", "max", "min", "mean"]
+    assert complete("ndtool spec scatter") == [
+        "scatter-nd", "scatter-elements", "scatter",
+    ]  # fmt: skip
+    assert complete("") == complete("ndtool ")
+    assert complete("ndtool 'gather") == complete("ndtool gather")
+    assert "--axis" in complete("ndtool gather-elements --threads x --a")
+    assert "bfloat16" in complete("ndtool gather-nd --dtype bf")
+    assert "openvino:15" in complete("ndtool gather-nd --spec op")
+    assert "18" in complete("ndtool gather-nd --spec onnx : 1", current_word=5)
+    assert "16" in complete("ndtool gather-nd --spec onnx :", current_word=4)
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """Create a folder of arrays and other files."""
+    np.save(tmp_path / "data.npy", np.arange(3))
+    np.save(tmp_path / ".hidden.npy", np.arange(3))
+    np.savez(tmp_path / "many.npz", first=np.arange(2), found=np.arange(2), other=np.arange(2))
+    (tmp_path / "datasheet.pdf").write_text("no array")
+    (tmp_path / "dates").mkdir()
+    return tmp_path
+
+
+def test_completion_of_files_that_can_be_arrays(arrays):
+    assert complete("ndtool gather-nd da", cwd=arrays) == ["data.npy", "dates/"]
+    assert complete("ndtool gather-nd a b -o da", cwd=arrays) == ["data.npy", "dates/"]
+    assert complete("ndtool gather-nd .h", cwd=arrays) == [".hidden.npy"]
+    assert complete("ndtool gather-nd nowhere/x", cwd=arrays) == []
+
+
+def test_completion_of_members(arrays):
+    members = ["many.npz:first", "many.npz:found"]
+    typed = "ndtool gather-nd many.npz:f"
+    assert complete(typed, "zsh", cwd=arrays) == members
+    assert complete(typed, "fish", current_word="many.npz:f", cwd=arrays) == members
+    # bash splits words at colons by default
+    assert complete("ndtool gather-nd many.npz : f", current_word=4, cwd=arrays) == [
+        "first", "found",
+    ]  # fmt: skip
+    assert complete("ndtool gather-nd many.npz :", current_word=3, cwd=arrays) == [
+        "first", "found", "other",
+    ]  # fmt: skip
+    assert complete("ndtool gather-nd many.npz:f", cwd=arrays) == [f"{m}" for m in members]
+    assert len(complete("ndtool gather-nd many.npz", cwd=arrays)) == 4
+
+
+NAMES = (
+    "a$(touch PWNED)`touch PWNED`;touch PWNED&touch PWNED|touch PWNED",
+    "!a b'c\"d\\e!f*g?[h]{i,j}#k~<l>(m)=%^\u00e9\u2028b",
+    "a\ntouch PWNED\n\x1b[31mb\x07\x7f\r\x03c",
+    "~a$'a'", "-a",
+)  # fmt: skip
+SHELLS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-d", "-f", "-i"], "fish": ["-N", "-i"]}
+SETUP = {
+    "bash": "PS1=; source ./source",
+    "zsh": "PS1=; autoload -U compinit; compinit -u -D; source ./source",
+    "fish": "source ./source",
+}
+
+
+class Shell:
+    """A shell in a terminal, in which ndtool only reports the words that it receives."""
+
+    def __init__(self, shell, folder):
+        path = shutil.which(shell)
+        if path is None:
+            pytest.skip(f"{shell} is not installed")
+        source, self._report = os.pipe()
+        (folder / "source").write_bytes(ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_source"}).out)
+        command = folder / "ndtool"
+        command.write_text(
+            f"#!/bin/sh\n[ -z $_NDTOOL_COMPLETE ] || exec {shlex.quote(sys.executable)} -m ndtool\n"
+            f"printf '%s\\0' \"$@\" END >/dev/fd/{self._report}\n"
+        )
+        command.chmod(0o755)
+        self._words = open(source, "rb")  # noqa: SIM115
+        self._controller, terminal = pty.openpty()
+        self._child = subprocess.Popen(
+            [path, *SHELLS[shell]], cwd=folder, pass_fds=[self._report, terminal],
+            preexec_fn=lambda: os.login_tty(terminal),  # fish requires a controlling terminal
+            env=environment(PATH=f"{folder}:{os.environ['PATH']}", HOME=str(folder), TERM="dumb"),
+        )  # fmt: skip
+        os.close(terminal)
+        os.close(self._report)
+        self._reader = threading.Thread(target=read_until_closed, args=(self._controller,))
+        self._reader.start()
+        self.run(f"{SETUP[shell]}; ndtool")
+
+    def run(self, keys):
+        """Type a line; return the words of the command, without the first two of `ndtool x`."""
+        os.write(self._controller, keys.encode() + b"\r")
+        words = [b""]
+        while words[-1] != b"END":
+            character = self._words.read(1)
+            assert character, "the shell has exited"
+            words = [*words, b""] if character == b"\0" else [*words[:-1], words[-1] + character]
+        self._words.read(1)
+        return [os.fsdecode(word) for word in words[:-1]]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._child.kill()
+        self._child.wait()
+        self._words.close()
+        self._reader.join()
+        os.close(self._controller)
+
+
+def read_until_closed(fd):
+    """Read a terminal's output until all processes have closed it."""
+    try:
+        while os.read(fd, 1 << 16):
+            pass
+    except OSError:
+        pass
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete_words(arrays, shell):
+    (arrays / "two words.npy").write_bytes((arrays / "data.npy").read_bytes())
+    (arrays / "x,y.npy").write_bytes((arrays / "data.npy").read_bytes())
+    with Shell(shell, arrays) as session:
+        for typed, word in (
+            ("many.npz:ot", "many.npz:other"), ("data.npy many.npz:fi", "many.npz:first"), ("datash", "datash"),
+            ("tw", "two words.npy"), ("'tw", "two words.npy"), ('"tw', "two words.npy"), ("x", "x,y.npy"),
+            ("two\\ ", "two words.npy"), ("--batch", "--batch-dims"),
+        ):  # fmt: skip
+            assert session.run(f"ndtool gather-nd {typed}\t")[-1] == word
+        assert session.run("ndtool scatter-e\t") == ["scatter-elements"]
+        assert session.run("ndtool gather-nd dates\tx") == ["gather-nd", "dates/x"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_names_from_files_are_quoted(tmp_path, shell):
+    paths = []
+    for number, name in enumerate(NAMES):
+        with zipfile.ZipFile(tmp_path / f"{number}.npz", "w") as archive:
+            archive.writestr(f"{name}.npy", npy(np.arange(3)))
+        folder = tmp_path / f"in{number}"
+        folder.mkdir()
+        (folder / f"{name}.npy").write_bytes(npy(np.arange(3)))
+        paths.append((f"in{number}/", f"in{number}/{name}.npy"))
+    members = [(f"{number}.npz:", f"{number}.npz:{name}") for number, name in enumerate(NAMES)]
+    with Shell(shell, tmp_path) as session:
+        for typed, word in (
+            *members, *paths, *((quote + typed, word) for quote in "'\"" for typed, word in members[:3])
+        ):  # fmt: skip
+            assert session.run(f"ndtool gather {typed}\t") == ["gather", word], typed
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_requirements_of_shell_completion(shell):
+    completed = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_source"})
+    assert completed.status == 0
+    assert b"_ndtool_completion" in completed.out
+    assert f"{shell}_complete".encode() in completed.out
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"_NDTOOL_COMPLETE": "bash_complete"}, "expected COMP_WORDS and COMP_CWORD"),
+        ({"_NDTOOL_COMPLETE": "fish_complete", "COMP_WORDS": "ndtool"}, "expected COMP_WORDS"),
+        *(
+            (
+                {"_NDTOOL_COMPLETE": "zsh_complete", "COMP_WORDS": "ndtool", "COMP_CWORD": number},
+                "expected COMP_WORDS and COMP_CWORD",
+            )
+            for number in ("x", "", "1.5", "9" * 5000)
+        ),
+        *(
+            ({"_NDTOOL_COMPLETE": value}, "expected SHELL_source or SHELL_complete")
+            for value in ("1", "bash", "bash_", "_complete", "csh_source", "bash_\x1b[31m")
+        ),
+    ],
+)
+def test_invalid_completion_variables_are_refused(env, message):
+    completed = ndtool("gather-nd", env=env)
+    assert (completed.status, completed.out) == (2, b"")
+    assert completed.err.startswith("error: _NDTOOL_COMPLETE is ")
+    assert message in completed.err
+    assert completed.err.count("\n") == 1
+    assert "\x1b" not in completed.err
+
+
+def test_an_empty_variable_requests_no_completion():
+    assert ndtool("--version", env={"_NDTOOL_COMPLETE": ""}) == ndtool("--version")
