@@ -196,8 +196,10 @@ class Cluster:
 
 def _result(phase: str, future: Any, outcome: Any) -> Any:
     """Return the result of a task; raise its error."""
-    if future.status != "error":
+    if future.status == "finished":
         return outcome
+    if future.status != "error":  # the scheduler has forgotten it
+        raise _connection_lost()
     _, error, trace = outcome
     if isinstance(error, library().KilledWorker):
         raise ResourceError(
@@ -236,11 +238,12 @@ def _connection_errors() -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def connect(
-    scheduler: Any, workers: int | None, threads: int, limit: int | None
+    scheduler: Any, workers: int | None, threads: int, limit: int | None, cleans: bool = True
 ) -> Iterator[Cluster]:
     """Connect to a cluster, or start one of `workers` processes until the context ends.
 
     scheduler: an address, the path of a scheduler file, or a client; None to start a cluster.
+    cleans: whether to remove what killed runs have left in the folder of temporary files.
     """
     if scheduler is not None and workers is not None:
         raise UsageError("--scheduler and --workers: expected one of them")
@@ -251,7 +254,7 @@ def connect(
             from ndtool.outofcore import localcluster
 
             local_cluster, kill = stack.enter_context(
-                localcluster.cluster(workers, threads, JOIN_TIMEOUT)
+                localcluster.cluster(workers, threads, JOIN_TIMEOUT, cleans)
             )
             client = stack.enter_context(distributed.Client(local_cluster, set_as_default=False))
         elif isinstance(scheduler, str):
@@ -431,47 +434,62 @@ def fingerprints(inputs: dict[str, str], sources: dict[str, Source]) -> dict[str
     return found
 
 
-def run_name(
+class Identity(NamedTuple):
+    """The name of a run, a hash of all that determines its segments; the inputs' fingerprints."""
+
+    name: str
+    fingerprints: dict[str, Any]
+
+
+def identify(
     inference: Inference, partitioning: Partitioning, inputs: dict[str, str],
-    input_fingerprints: dict[str, Any],
-) -> str:  # fmt: skip
-    """Return the hash of all that determines the content and the names of segments."""
+    sources: dict[str, Source],
+) -> Identity:  # fmt: skip
+    """Return the identity of a run; inputs: the locations of inputs for workers."""
+    found = fingerprints(inputs, sources)
     types = [(info.dtype, info.shape) for info in inference.inputs.values()]
     call = inference.operator, inference.spec, inference.attributes, types
     shape = partitioning.rows, partitioning.block_tuples, partitioning.shapes
     names = {role: redact_urls(name) for role, name in inputs.items()}
-    content = repr((__version__, call, shape, names, sorted(input_fingerprints.items())))
-    return hashlib.sha256(content.encode()).hexdigest()[:24]
+    content = repr((__version__, call, shape, names, sorted(found.items())))
+    return Identity(hashlib.sha256(content.encode()).hexdigest()[:24], found)
 
 
 class Resumed:
-    """The segments of a killed run. tasks: how many tasks of each phase need not be repeated.
+    """What a run resumes of a killed one, whose folder it claims: the complete segments.
 
-    reason: why none is resumed, "" if some are or if there is no killed run.
+    folder: the folder, None if no killed run has the same name. tasks: how many tasks of each phase
+    need not be repeated. reason: why none is resumed, "" if some are or if there is no killed run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, locations_: Locations, identity: Identity) -> None:
         self.tasks: dict[str, int] = {"split": 0}
+        self.folder: SpillFolder | None = None
         self.reason = ""
-        self._store: SharedStore | None = None
-        self._sizes: dict[str, int] = {}
+        for role, fingerprint in identity.fingerprints.items():
+            if fingerprint is None:
+                argument = argument_name(locations_.inputs[role])
+                self.reason = f"changes of {argument} cannot be detected"
+                return
+        self.folder = segments.find_folder(locations_.spill, identity.name)
+        if self.folder is not None:
+            self._store = segments.open_store(self.folder.working_folder)
+            self._sizes = self._store.sizes()
+        elif segments.abandoned_folders(locations_.spill):
+            self.reason = (
+                "the killed run had another call, other inputs, chunks or tasks, or another"
+                " version of ndtool"
+            )
 
-    @property
-    def is_found(self) -> bool:
-        """Whether there is a killed run to resume."""
-        return self._store is not None
-
-    def find(self, store: SharedStore) -> None:
-        """Find the segments in the folder of a killed run."""
-        self._store, self._sizes = store, store.sizes()
+    def close(self) -> None:
+        """Release the folder for another run, unless it was removed."""
+        if self.folder is not None:
+            self.folder.suspend()
 
     def results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
         """Return the results of the tasks whose segments are complete, by number."""
-        if (
-            self._store is None
-            or phase == "replay"
-            or (phase == "sweep" and not work.partitioning.gathers)
-        ):
+        is_spilled = phase == "split" or (phase == "sweep" and work.partitioning.gathers)
+        if self.folder is None or not is_spilled:
             return {}
         result = self._split_result if phase == "split" else self._sweep_result
         found = {
@@ -507,6 +525,7 @@ def run(
     call: Inputs,
     partitioning: Partitioning,
     locations_: Locations,
+    identity: Identity,
     cluster: Cluster,
     resumed: Resumed | None,
     sink: Any,
@@ -517,7 +536,7 @@ def run(
     """Execute a run on a cluster, into a sink; yield the name of each phase before it begins.
 
     report: a callback for the bounds report, if the mode allows indices out of bounds. resumed:
-    receives what a killed run has left; None to resume nothing and to leave nothing.
+    what a killed run has left; None to resume nothing and to leave nothing.
     """
     shared_output: SharedOutput | None = sink.share() if hasattr(sink, "share") else None
     is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
@@ -532,10 +551,11 @@ def run(
         return
     assert shared_output is not None, "validated before"
     inference, token = call.inference, os.urandom(8).hex()
-    before = fingerprints(locations_.inputs, call.sources)
-    is_resumable = None not in before.values()
-    name = run_name(inference, partitioning, locations_.inputs, before)
-    folder = _open_folder(locations_, partitioning, name, is_resumable, resumed, dry, before)
+    before = identity.fingerprints
+    folder = resumed.folder if resumed else None
+    folder = folder or _create_folder(
+        locations_.spill, partitioning, identity.name, not dry and resumed is None
+    )
     is_remote = any(map(locations.is_url, (shared_output.path, folder.working_folder)))
     seconds = REMOTE_CLOSE_TIMEOUT if is_remote else CLOSE_TIMEOUT
     abort = partial(cluster.abort, worker.close_run, token, seconds=seconds)
@@ -560,42 +580,24 @@ def run(
             pending = (number for number in numbers if number not in done)
             cluster.map(partial(worker.perform, task_call), phase, pending, add)
 
+        if dry and resumed:
+            resumed.results(work, "split", range(partitioning.blocks))
         advance = execution.meter(partitioning, progress)
         yield from phases.run(work, work.root, map_cluster, advance, report, distributes=True)
         raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)
         _require_same(before, fingerprints(locations_.inputs, call.sources), locations_)
     except BaseException as error:
         abort()
-        if resumed is not None and is_resumable and isinstance(error, ResourceError) and not dry:
+        is_resumable = None not in before.values()
+        if resumed is not None and not dry and isinstance(error, ResourceError) and is_resumable:
             folder.suspend()
             error.hint = error.hint or "--resume continues this run"
         raise
     finally:
         signals.remove_cleanup(abort)
-        if dry and resumed is not None and resumed.is_found:
-            folder.suspend()
+        if dry and resumed is not None:
+            resumed.close()
         folder.drop()
-
-
-def _open_folder(
-    locations_: Locations, partitioning: Partitioning, name: str, is_resumable: bool,
-    resumed: Resumed | None, dry: bool, before: dict[str, Any],
-) -> SpillFolder:  # fmt: skip
-    """Reopen the folder of a killed run with the same name, or create one."""
-    if resumed is not None and not is_resumable:
-        role = next(role for role, fingerprint in before.items() if fingerprint is None)
-        argument = argument_name(locations_.inputs[role])
-        resumed.reason = f"changes of {argument} cannot be detected"
-    elif resumed is not None:
-        if folder := segments.find_folder(locations_.spill, name):
-            resumed.find(segments.open_store(folder.working_folder))
-            return folder
-        if segments.abandoned_folders(locations_.spill):
-            resumed.reason = (
-                "the killed run had another call, other inputs, chunks or tasks, or another"
-                " version of ndtool"
-            )
-    return _create_folder(locations_.spill, partitioning, name, not dry and resumed is None)
 
 
 def _require_same(before: dict[str, Any], after: dict[str, Any], locations_: Locations) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -216,16 +217,16 @@ class FolderStore:
 
     def write_file(self, name: str, views: Iterable[memoryview]) -> None:
         """Write a file that all workers can read, which appears when it is complete."""
-        partial, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
+        temporary, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
         try:
-            with open(partial, "xb", buffering=0, opener=_private) as file:
+            with open(temporary, "xb", buffering=0, opener=_private) as file:
                 for view in views:
                     failures.retry_call(partial(_write_at, file.fileno(), start, view))
                     start += len(view)
-            os.rename(partial, os.path.join(self._path, name))
+            os.rename(temporary, os.path.join(self._path, name))
         except BaseException as exc:
             with suppress(OSError):
-                os.unlink(partial)
+                os.unlink(temporary)
             raise convert_error(exc) from None
 
     def read_file(self, name: str, start: int, buffer: memoryview) -> None:
@@ -379,7 +380,7 @@ def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFol
 
 def find_folder(location: str, run_name: str) -> SpillFolder | None:
     """Reopen the spill folder of a killed run with this name; None if there is none."""
-    for path in abandoned_folders(location, f"{_SPILL}-{run_name}"):
+    for path in abandoned_folders(location, run_name):
         with suppress(OSError, OutputError):  # another run has claimed it
             if not locations.is_url(path):
                 temporary = os.path.dirname(path)
@@ -391,15 +392,17 @@ def find_folder(location: str, run_name: str) -> SpillFolder | None:
     return None
 
 
-def abandoned_folders(location: str, prefix: str = _SPILL) -> list[str]:
-    """Return the spill folders of killed runs in a directory or at a URL."""
+def abandoned_folders(location: str, run_name: str = "") -> list[str]:
+    """Return the spill folders of killed runs in a directory or at a URL; with a name if given."""
     if locations.is_url(location):
         from ndtool.publish import claims
 
         shared = locations.is_shared(location)
-        return claims.abandoned_folders(location, f"{prefix}-")[0] if shared else []
+        return claims.abandoned_folders(location, f"{_SPILL}-{run_name}")[0] if shared else []
     try:
-        folders, _ = cleanup.abandoned_folders(os.path.abspath(location), prefix)
+        folders, _ = cleanup.abandoned_folders(
+            os.path.abspath(location), f"{_SPILL}-{run_name or '[0-9a-f]+'}"
+        )
     except OSError:
         return []  # creating a folder reports the error
     return [os.path.join(path, cleanup.NEW_FOLDER) for path in folders]

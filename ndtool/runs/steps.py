@@ -135,14 +135,20 @@ def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack
         request.arguments, call.sources, request.output, call.spill, request.attributes.reduction
     )
     assert output is not None, "a cluster requires an output"
-    resumed = cluster.Resumed() if request.resume else None
     connection = stack.enter_context(
-        cluster.connect(request.scheduler, request.workers, call.threads, request.memory)
+        cluster.connect(
+            request.scheduler, request.workers, call.threads, request.memory, not request.resume
+        )
     )
     partitioning = cluster.partition(call, connection, output)
+    identity = cluster.identify(call.inference, partitioning, locations.inputs, call.sources)
+    resumed = None
+    if request.resume:  # before an output is created, which removes what killed runs have left
+        resumed = cluster.Resumed(locations, identity)
+        stack.callback(resumed.close)
     reason = "--scheduler or --workers was given"
     planned = plan.partitioned_plan("cluster", call, partitioning, reason, output, locations.spill)
-    execution = partial(cluster.run, call, partitioning, locations, connection, resumed)
+    execution = partial(cluster.run, call, partitioning, locations, identity, connection, resumed)
     return PreparedRun(call, output, planned, None, execution, resumed)
 
 
