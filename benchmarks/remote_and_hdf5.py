@@ -121,7 +121,7 @@ def ranges() -> None:
     def measure_rate(url: str, concurrency: int, variables: dict[str, str]) -> float:
         os.environ.update(variables)
         file = RemoteFile(url)
-        file._reader.concurrency = concurrency
+        file._object.concurrency = concurrency
         start = time.perf_counter()
         file.download(byte_ranges)
         seconds = time.perf_counter() - start

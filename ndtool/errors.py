@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Self
 
 from ndtool.redaction import redact_secrets
 from ndtool.redaction import redact_urls as redact_urls
@@ -294,6 +295,10 @@ class ResourceError(NdtoolError, MemoryError):
     """Insufficient memory or disk space, or a limit exceeded."""
 
     status = Status.RESOURCE
+
+    def __new__(cls, *args: object, **_: object) -> Self:
+        """Create an error without MemoryError's method, which refuses classes with another base."""
+        return Exception.__new__(cls, *args)
 
 
 class OutputError(NdtoolError, OSError):

@@ -43,8 +43,8 @@ class Options(CallOptions, total=False):
     standard to validate against. out_of_bounds, fill, pad, negatives, include_self, duplicates: as
     in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit, in bytes or as "500MB" or "2GiB",
     mapped files included. spill: the directory for temporary files, or a sequence of directories;
-    with a cluster one directory or URL. scheduler: the client of a dask cluster, or the address of its
-    scheduler. workers: the number of processes to start as a cluster. resume:
+    with a cluster one directory or URL. scheduler: the client of a dask cluster, or the address of
+    its scheduler. workers: the number of processes to start as a cluster. resume:
     whether to reuse what a killed run wrote to `spill`. clobber: whether `out` may replace an
     existing file. only: whether other members of the output archive are removed. sync: whether to
     fsync the output. chunks, shards, codec: the encoding of a Zarr output; HDF5 outputs have no
@@ -218,7 +218,7 @@ def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes
 
 def array_source(role: str, value: Any, mode: str = "error") -> Source:
     """Return an array of the caller as the source of an input; mode: the out-of-bounds mode."""
-    values = index_array(value, mode) if role == "indices" else array(role, value)
+    values = index_array(value, mode, role) if role.endswith("indices") else array(role, value)
     return buffers.source(role, values)
 
 

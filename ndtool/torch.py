@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 
-from ndtool.errors import DtypeError
+from ndtool.errors import BoundsError, DtypeError
 from ndtool.inmemory import tensors
-from ndtool.inmemory.arguments import index_array, reduction_name
+from ndtool.inmemory.arguments import element_type, index_array, reduction_name, restore_exact_index
 from ndtool.inmemory.gradients import Gather, LinearCall, Scatter, require_gradient
 from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
+from ndtool.rules import specs
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -219,10 +220,7 @@ def _gather(
     call: LinearCall, data: Tensor, indices: ArrayLike | Tensor, spec: str, fill: object
 ) -> Tensor:
     _require_tensors(data=data)
-    gathered: Tensor = Gather.apply(
-        data, _indices(indices, call), call, {"spec": spec, "fill": fill}
-    )
-    return gathered
+    return _apply(Gather, indices, call, (data,), {"spec": spec, "fill": fill})
 
 
 def _scatter(
@@ -240,10 +238,24 @@ def _scatter(
     if any(map(tensors.is_tracked, (data, updates))):
         require_gradient(reduction)
     keywords = {"reduction": reduction, "include_self": include_self, "duplicates": duplicates}
-    scattered: Tensor = Scatter.apply(
-        data, _indices(indices, call), updates, call, keywords | {"spec": spec}
-    )
-    return scattered
+    return _apply(Scatter, indices, call, (data, updates), keywords | {"spec": spec})
+
+
+def _apply(
+    function: Any,
+    indices: Any,
+    call: LinearCall,
+    arrays: tuple[Tensor, ...],
+    options: dict[str, Any],
+) -> Tensor:
+    """Apply an autograd function to data, indices and perhaps updates."""
+    data, *updates = arrays
+    try:
+        result: Tensor = function.apply(data, _indices(indices, call), *updates, call, options)
+    except BoundsError as error:
+        restore_exact_index(error, indices)
+        raise
+    return result
 
 
 def _require_tensors(**arguments: object) -> None:
@@ -261,6 +273,5 @@ def _indices(values: Any, call: LinearCall) -> Tensor:
         detached: Tensor = values.detach()
         return detached
     array = index_array(values, call.mode)
-    if array.dtype.kind not in "iu":  # the operator raises DtypeError for it
-        return torch.as_tensor(array)
+    specs.require_integers("indices", element_type("indices", array.dtype))
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))

@@ -157,6 +157,8 @@ def _select_points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.V
     arrays = [
         indexer_variables[dim].set_dims(points).transpose(*points).data for dim in indexed_dims
     ]
+    if any(np.result_type(array, arrays[0]).kind == "f" for array in arrays):
+        arrays = [_as_int64(array) for array in arrays]  # of uint64 and a signed type
     lazy = any(isinstance(array, da.Array) for array in arrays)
     indices = da.stack(arrays, -1) if lazy else np.stack(arrays, -1)
     gathered = gather_nd(variable.transpose(*indexed_dims, *unindexed_dims).data, indices)
@@ -167,6 +169,13 @@ def _select_points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.V
         for selected_dim in (indexer_variables[dim].dims if dim in indexer_variables else (dim,))
     )
     return result.transpose(*dims)
+
+
+def _as_int64(indices: Any) -> Any:
+    """Return indices as int64; larger ones, which are always out of bounds, are clamped."""
+    if indices.dtype.kind == "u" and indices.dtype.itemsize == 8:
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
+    return indices.astype(np.int64)
 
 
 def _unused_name(*collections: Iterable[Hashable]) -> str:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ndtool.analysis.oracle.distances import bits
 from ndtool.analysis.running import RunningValues
-from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.dtypes import from_numpy
+from ndtool.rules.operators import Attributes
 from ndtool.rules.reductions import REDUCTIONS
 
 Array = NDArray[Any]
@@ -23,7 +23,7 @@ _ROUNDINGS = 4.0  # assumed for each update, at most
 
 
 def cause(
-    reduction_options: ReductionOptions,
+    attributes: Attributes,
     current: Array,
     targets: NDArray[np.int64],
     updates: Array,
@@ -34,46 +34,45 @@ def cause(
     current, actual: elements before and after the updates, in native byte order. targets: the index
     of the element of each update, in order. A single element is not enough.
     """
-    if len(current) < 2 or _produces(reduction_options, current, targets, updates, actual):
+    if len(current) < 2 or _produces(attributes, current, targets, updates, actual):
         return None  # or there is no difference but rounding
-    for candidate in _alternatives(reduction_options, current.dtype):
+    for candidate in _alternatives(attributes, current.dtype):
         if _produces(candidate, current, targets, updates, actual):
-            return _options(reduction_options, candidate)
+            return _options(attributes, candidate)
     return None
 
 
-def _alternatives(
-    reduction_options: ReductionOptions, dtype: np.dtype[Any]
-) -> Iterator[ReductionOptions]:
+def _alternatives(attributes: Attributes, dtype: np.dtype[Any]) -> Iterator[Attributes]:
     """Yield other options, the most similar first."""
-    reduction, element_type = REDUCTIONS[reduction_options.reduction], from_numpy(dtype)
-    if reduction_options.reduction == "none":
-        yield reduction_options._replace(
-            duplicates="last" if reduction_options.duplicates == "first" else "first"
+    reduction, element_type = REDUCTIONS[attributes.reduction], from_numpy(dtype)
+    if attributes.reduction == "none":
+        yield attributes._replace(
+            duplicates="last" if attributes.duplicates == "first" else "first"
         )
     elif not reduction.requires_self:
-        yield reduction_options._replace(include_self=not reduction_options.include_self)
+        yield attributes._replace(include_self=not attributes.include_self)
     for name, candidate in REDUCTIONS.items():
-        if name != reduction_options.reduction and candidate.supports(element_type):
-            yield ReductionOptions(name, reduction_options.include_self or candidate.requires_self)
+        if name != attributes.reduction and candidate.supports(element_type):
+            include_self = attributes.include_self or candidate.requires_self
+            yield Attributes(reduction=name, include_self=include_self)
             if not candidate.requires_self and name != "none":
-                yield ReductionOptions(name, not reduction_options.include_self)
+                yield Attributes(reduction=name, include_self=not attributes.include_self)
 
 
 def _produces(
-    reduction_options: ReductionOptions,
+    attributes: Attributes,
     current: Array,
     targets: NDArray[np.int64],
     updates: Array,
     actual: Array,
 ) -> bool:
     """Whether updates with these options give the actual elements, up to rounding."""
-    duplicates = "first" if reduction_options.duplicates == "first" else "last"  # not "error"
-    running = RunningValues(current.copy(), reduction_options._replace(duplicates=duplicates))
+    duplicates = "first" if attributes.duplicates == "first" else "last"  # not "error"
+    running = RunningValues(current.copy(), attributes._replace(duplicates=duplicates))
     running.apply(targets, updates)
     result = running.values()
     is_equal = (bits(result) == bits(actual)).all(axis=1)
-    if result.dtype.kind not in "fc" or reduction_options.reduction in ("none", "max", "min"):
+    if result.dtype.kind not in "fc" or attributes.reduction in ("none", "max", "min"):
         return bool(is_equal.all())
     with np.errstate(all="ignore"):
         magnitudes = np.abs(current).astype(np.float64)
@@ -84,19 +83,16 @@ def _produces(
     return bool((is_equal | is_close).all())
 
 
-def _options(reduction_options: ReductionOptions, alternative: ReductionOptions) -> str:
+def _options(attributes: Attributes, alternative: Attributes) -> str:
     """Return the options that differ, as arguments of the command line."""
     options = []
-    if alternative.reduction != reduction_options.reduction:
+    if alternative.reduction != attributes.reduction:
         options.append(f"--reduction {alternative.reduction}")
-    if (
-        alternative.include_self != reduction_options.include_self
-        and alternative.reduction != "none"
-    ):
+    if alternative.include_self != attributes.include_self and alternative.reduction != "none":
         options.append(
-            "--no-include-self" if reduction_options.include_self else "without --no-include-self"
+            "--no-include-self" if attributes.include_self else "without --no-include-self"
         )
-    if alternative.reduction == "none" and alternative.duplicates != reduction_options.duplicates:
+    if alternative.reduction == "none" and alternative.duplicates != attributes.duplicates:
         options.append(f"--duplicates {alternative.duplicates}")
     only_removes_option = options == ["without --no-include-self"]
     return " ".join(["a run", *options] if only_removes_option else options)

@@ -16,8 +16,6 @@ from ndtool.analysis.causes import cause
 from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
-from ndtool.engine.counting import ReductionOptions
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.plans import Plan
 
 Int64Array = NDArray[np.int64]
@@ -42,13 +40,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(
-    plan: Plan,
-    arrays: dict[str, Array],
-    reduction_options: ReductionOptions,
-    wrong_indices: Int64Array,
-    output: Array,
-    expected: Array,
-    index_options: IndexOptions = IndexOptions(),  # noqa: B008 - a value that never changes
+    plan: Plan, arrays: dict[str, Array], wrong_indices: Int64Array, output: Array, expected: Array
 ) -> Diagnosis:
     """Diagnose elements of an output that differ from the expected ones.
 
@@ -57,7 +49,7 @@ def diagnose(
     """
     if not len(wrong_indices):
         return Diagnosis()
-    wrong_indices, updates_by_element = _group_updates(plan, arrays, index_options, wrong_indices)
+    wrong_indices, updates_by_element = _group_updates(plan, arrays, wrong_indices)
     current, actual, correct = (
         _elements_at(array, wrong_indices) for array in (arrays["data"], output, expected)
     )
@@ -66,11 +58,11 @@ def diagnose(
         np.arange(len(wrong_indices)), [len(updates) for updates in updates_by_element]
     )
     find_cause = partial(
-        cause, reduction_options, current, targets, np.concatenate(updates_by_element), actual
+        cause, plan.attributes, current, targets, np.concatenate(updates_by_element), actual
     )
-    if reduction_options.copies_first_update:
+    if plan.attributes.copies_first_update:
         return Diagnosis(len(wrong_indices), cause=find_cause())
-    reduction = reduction_options.reduction
+    reduction = plan.attributes.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_by_element):
             element = slice(n, n + 1)
@@ -96,7 +88,7 @@ def diagnose(
 
 
 def _group_updates(
-    plan: Plan, arrays: dict[str, Array], index_options: IndexOptions, wrong_indices: Int64Array
+    plan: Plan, arrays: dict[str, Array], wrong_indices: Int64Array
 ) -> tuple[Int64Array, list[Array]]:
     """Return linear indices of elements, ascending, and the updates of each element.
 
@@ -106,9 +98,7 @@ def _group_updates(
     examined, is_included = np.sort(wrong_indices[:limit]), np.ones(limit, np.bool_)
     # For each update, the position of its element in `examined`, and its own linear index.
     targets, update_indices = np.empty(0, np.int64), np.empty(0, np.int64)
-    for elements, updates in tuples.element_updates(
-        plan, arrays["indices"], index_options, examined
-    ):
+    for elements, updates in tuples.element_updates(plan, arrays["indices"], examined):
         targets = np.concatenate([targets, elements[is_included[elements]]])
         update_indices = np.concatenate([update_indices, updates[is_included[elements]]])
         while len(targets) > _MAX_UPDATES and limit > 1:

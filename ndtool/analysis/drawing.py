@@ -193,7 +193,7 @@ def _drawn_tuple(call: Tuples, position: Position) -> DrawnTuple:
 
 
 def _lowest_valid(call: Tuples, size: int) -> int:
-    return -size if call.negatives else 0
+    return -size if call.plan.attributes.negatives else 0
 
 
 def _link(position: Position, step: Step, tuple_indices: dict[Position, int]) -> Link:

@@ -124,7 +124,7 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
 def _first_target(call: Tuples) -> Position | None:
     """Return the first position in data that the first block of tuples selects, or None."""
     for first_tuple, block in tuples.blocks(call.plan, call.indices):
-        valid, normalized = tuples.select_valid(call.plan, block, call.index_options)
+        valid, normalized = tuples.select_valid(call.plan, block)
         if len(valid):
             position = layouts.unravel_index(first_tuple + int(valid[0]), call.plan.positions)
             return next(_slice_positions(call.plan, position, tuple(normalized[0].tolist())), None)

@@ -21,7 +21,6 @@ from ndtool.analysis.running import RunningValues
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays.loaded import load
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import UsageError
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.shapes import format_shape
@@ -205,7 +204,7 @@ class _Explainer:
             stored = pick(self.tuples.indices, index_arrays, indices.shape)[:, None]
         else:
             stored = self.tuples.rows[indices]
-        valid_rows, normalized = tuples.select_valid(self.plan, stored, self.tuples.index_options)
+        valid_rows, normalized = tuples.select_valid(self.plan, stored)
         if len(valid_rows) < len(stored):
             raise operands.changed_error(self.call.inference)
         columns = (np.broadcast_to(axis, len(indices)).tolist() for axis in coordinates)
@@ -230,9 +229,9 @@ class _Explainer:
 
     def _scatter_origin(self, element: Element, current: Array | None) -> Origin:
         """Explain an element of data in a scatter, whose only copy is at the same position."""
-        reduction_options = ReductionOptions.from_attributes(self.call.inference.attributes)
+        attributes = self.plan.attributes
         is_replaced = element.updates and (
-            reduction_options.reduction == "none" or reduction_options.copies_first_update
+            attributes.reduction == "none" or attributes.copies_first_update
         )
         outputs = [] if is_replaced else [Copy(element.position, None, ())]
         return Origin(element.position, current, outputs, len(outputs), element)
@@ -255,8 +254,9 @@ class _Explainer:
     def _read_tuple(self, position: Position) -> Position:
         """Return the index tuple at a position; raise OutputError if it is now out of bounds."""
         index_tuple = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
-        sizes, is_strict = mapping.indexed_sizes(self.plan), self.tuples.mode == "error"
-        lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.index_options.pad
+        sizes, attributes = mapping.indexed_sizes(self.plan), self.plan.attributes
+        is_strict = attributes.out_of_bounds == "error"
+        lowest, pad = -1 if attributes.negatives else 0, attributes.pad
         pairs = zip(index_tuple, sizes, strict=True)
         if is_strict and not all(i == pad or lowest * size <= i < size for i, size in pairs):
             raise operands.changed_error(self.call.inference)
@@ -313,10 +313,7 @@ class _ElementFinder:
         """Return the current value in data, None if it is unknown."""
         if self._initial is None or self._updates is None:
             return None
-        return RunningValues(
-            self._initial.reshape(1),
-            ReductionOptions.from_attributes(self._explainer.call.inference.attributes),
-        )
+        return RunningValues(self._initial.reshape(1), self._explainer.plan.attributes)
 
     def _result(self) -> Array | None:
         """Return the element after all updates that were applied."""

@@ -20,14 +20,12 @@ from ndtool.arrays import source
 from ndtool.arrays.loaded import load
 from ndtool.arrays.source import Source
 from ndtool.engine import layouts
-from ndtool.engine.counting import ReductionOptions
+from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.shapes import format_type
 from ndtool.runs import operands
-from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
@@ -111,39 +109,29 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
         return np.empty(window.shape, dtype)
     void_type = np.dtype((np.void, dtype.itemsize))  # preserves the bytes of booleans
     data = arrays["data"].view(void_type)
-    index_options = inference.index_options
     if "updates" not in arrays:
         fill_value = np.frombuffer(inference.fill_bytes, void_type)
-        return _gather(plan, data, arrays["indices"], window, index_options, fill_value).view(dtype)
+        return _gather(plan, data, arrays["indices"], window, fill_value).view(dtype)
     result = pick(data, _index_arrays(window.positions), window.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(void_type)}
     if isinstance(plan, NdPlan):
         targets = _linear_indices(_index_arrays(window.positions), plan.data).reshape(-1)
-        element_updates = tuples.element_updates(plan, arrays["indices"], index_options, targets)
+        element_updates = tuples.element_updates(plan, arrays["indices"], targets)
         updates_in_order = flat_view(arrays["updates"])
         updates_in_window: ElementUpdates = (
             (positions, np.asarray(updates_in_order[update_indices]))
             for positions, update_indices in element_updates
         )
     else:
-        updates_in_window = _updates_along_axis(plan, arrays, window, index_options)
-    running = RunningValues(
-        result.reshape(-1), ReductionOptions.from_attributes(inference.attributes)
-    )
+        updates_in_window = _updates_along_axis(plan, arrays, window)
+    running = RunningValues(result.reshape(-1), plan.attributes)
     for positions, updates in updates_in_window:
         running.apply(positions, updates.view(updates_dtype))
     return running.values().reshape(result.shape)
 
 
-def _gather(
-    plan: Plan,
-    data: Array,
-    indices: Array,
-    window: Window,
-    index_options: IndexOptions,
-    fill_value: Array,
-) -> Array:
+def _gather(plan: Plan, data: Array, indices: Array, window: Window, fill_value: Array) -> Array:
     """Gather the elements of a window; fill_value: an array of one element."""
     positions = list(product(*window.positions))
     index_tuples = np.array(
@@ -152,7 +140,7 @@ def _gather(
             for position in positions
         ]
     )
-    valid, normalized = tuples.select_valid(plan, index_tuples, index_options)
+    valid, normalized = tuples.select_valid(plan, index_tuples)
     gathered = np.repeat(fill_value, len(positions))
     for n, index_tuple in zip(valid.tolist(), normalized.tolist(), strict=True):
         gathered[n] = element_at(data, mapping.source_position(plan, positions[n], index_tuple))
@@ -160,7 +148,7 @@ def _gather(
 
 
 def _updates_along_axis(
-    plan: ElementsPlan, arrays: dict[str, Array], window: Window, index_options: IndexOptions
+    plan: ElementsPlan, arrays: dict[str, Array], window: Window
 ) -> ElementUpdates:
     """Yield linear indices of elements in the window, and updates, in order along the axis."""
     axis, size = plan.axis, plan.data[plan.axis]
@@ -175,9 +163,7 @@ def _updates_along_axis(
         index_arrays = _index_arrays(coordinates)
         block_shape = tuple(map(len, coordinates))
         stored = pick(arrays["indices"], index_arrays, block_shape)
-        normalized = normalize_indices(stored, size, index_options)
-        if index_options.pad is not None:
-            normalized[stored == index_options.pad] = size
+        normalized, _ = normalize_indices(stored, size, plan.attributes)
         axis_matches, matches = _match(np.array(window.positions[axis]), normalized.reshape(-1))
         if len(axis_matches):
             coordinates_in_window = list(np.unravel_index(matches, normalized.shape))

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from ndtool._kernels import UpdateCounts
 from ndtool.analysis import values
-from ndtool.engine.counting import ReductionOptions
+from ndtool.engine import counting
 from ndtool.inmemory import ops
 from ndtool.inmemory.buffers import as_bytes
 from ndtool.rules.dtypes import from_numpy
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.operators import Attributes
 
 Array = NDArray[Any]
 
@@ -22,25 +22,18 @@ class RunningValues:
     """A vector of elements, and the count of updates that each has received."""
 
     def __init__(
-        self,
-        elements: Array,
-        reduction_options: ReductionOptions,
-        counts: NDArray[np.uint64] | None = None,
+        self, elements: Array, attributes: Attributes, counts: NDArray[np.uint64] | None = None
     ) -> None:
-        self._sums, self._reduction_options = elements, reduction_options
+        self._sums, self._attributes = elements, attributes
         self._counts = np.zeros(len(elements), np.uint64) if counts is None else counts
 
     def apply(self, targets: Array, updates: Array) -> None:
         """Apply updates in order; targets: the index of the element of each."""
-        reduction_options = self._reduction_options
-        reduction: Any = (
-            "add"
-            if REDUCTIONS[reduction_options.reduction].needs_counts
-            else reduction_options.reduction
-        )
-        duplicates: Any = reduction_options.duplicates
+        attributes = self._attributes
+        reduction: Any = "add" if attributes.is_mean else attributes.reduction
+        duplicates: Any = attributes.duplicates
         is_first = np.full(len(targets), False)
-        if reduction_options.copies_first_update:
+        if attributes.copies_first_update:
             is_first = self._counts[targets] == 0
         for mask, include_self in ((is_first, False), (~is_first, True)):
             if mask.any() and not (include_self and duplicates == "first"):
@@ -55,28 +48,24 @@ class RunningValues:
 
     def values(self) -> Array:
         """Return the elements that a run with the updates so far would write."""
-        if not REDUCTIONS[self._reduction_options.reduction].needs_counts:
+        if not self._attributes.is_mean:
             return self._sums
         dtype = self._sums.dtype
         sums = self._sums.astype(dtype.newbyteorder("="))
         counts = UpdateCounts(
-            as_bytes(self._counts),
-            self._counts.itemsize,
-            self._reduction_options.copies_first_update,
+            as_bytes(self._counts), self._counts.itemsize, self._attributes.copies_first_update
         )
         element_type = from_numpy(sums.dtype)
-        self._reduction_options.divide_sums(
-            counts, as_bytes(sums), element_type.itemsize, element_type, 1
+        counting.divide_sums(
+            self._attributes, counts, as_bytes(sums), element_type.itemsize, element_type, 1
         )
         return sums.astype(dtype)
 
     def repeat(self, count: int) -> RunningValues:
         """Return `count` copies of a single element, with its count of updates."""
         copies = np.repeat(values.as_void(self._sums), count).view(self._sums.dtype)
-        return RunningValues(copies, self._reduction_options, np.repeat(self._counts, count))
+        return RunningValues(copies, self._attributes, np.repeat(self._counts, count))
 
     def element(self, n: int) -> RunningValues:
         """Return element n with its count of updates."""
-        return RunningValues(
-            self._sums[n : n + 1], self._reduction_options, self._counts[n : n + 1]
-        )
+        return RunningValues(self._sums[n : n + 1], self._attributes, self._counts[n : n + 1])

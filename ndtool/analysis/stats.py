@@ -190,10 +190,10 @@ class _TuplePass:
 
     def __init__(self, call: Tuples) -> None:
         self._call = call
-        plan, negatives = call.plan, call.negatives
+        plan, attributes = call.plan, call.plan.attributes
         axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self.columns = [
-            _Column(axis + j, size, negatives, call.index_options.pad)
+            _Column(axis + j, size, attributes.negatives, attributes.pad)
             for j, size in enumerate(mapping.indexed_sizes(plan))
         ]
         self.slice_grid = mapping.slice_grid(plan)
@@ -208,7 +208,7 @@ class _TuplePass:
         masks = [column.add(block[:, j]) for j, column in enumerate(self.columns)]
         if any(mask is not None for mask in masks):
             self._list_out_of_bounds(first, block, masks)
-        pads = self._call.index_options.pad is not None
+        pads = self._call.plan.attributes.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
@@ -231,15 +231,8 @@ class _TuplePass:
 
         Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
-        call, valid = self._call, np.arange(len(block))
-        if call.index_options.may_alter_tuples:
-            valid, block = tuples.select_valid(call.plan, block, call.index_options)
-            return tuples.slice_indices(call.plan, first, block, valid)
-        for j, column in enumerate(self.columns):
-            out_of_bounds = column.out_of_bounds_mask(block[:, j])
-            if out_of_bounds is not None:
-                valid, block = valid[~out_of_bounds], block[~out_of_bounds]
-        return tuples.slice_indices(call.plan, first, block, valid)
+        valid, normalized = tuples.select_valid(self._call.plan, block)
+        return tuples.slice_indices(self._call.plan, first, normalized, valid)
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""

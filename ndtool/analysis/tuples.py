@@ -14,11 +14,10 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
+from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules import inference
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import operands
-from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.tempfiles import Spool
 
@@ -91,33 +90,18 @@ class Tuples(NamedTuple):
         Modes other than "error" raise only if an axis of size 0 has no valid index.
         """
         call_inference = self.call.inference
-        addressing, _, k = bind.bind_check(call_inference.plan, self.negatives)
+        addressing, _, k = bind.bind_check(self.plan)
         bound = operands.bind_indices(
-            call_inference, self.raw, self.index_options._replace(mode="error")
+            call_inference, self.raw, self.plan.attributes._replace(out_of_bounds="error")
         )
-        raises = self.mode == "error" or check.lacks_valid_indices(call_inference.plan, self.mode)
+        raises = check.is_error(self.plan)
         for first, block in self.blocks(progress):
             if k and raises and _kernels.check(addressing, bound, first, len(block), 1):
-                error = check.locate_bounds_error(call_inference.plan, bound, self.negatives)
+                error = check.locate_bounds_error(self.plan, bound)
                 if isinstance(error, BoundsError):
                     inference.name_inputs(error, call_inference.inputs)
                 raise error
             yield first, block
-
-    @property
-    def mode(self) -> str:
-        """The out-of-bounds mode."""
-        return self.call.inference.attributes.out_of_bounds
-
-    @property
-    def index_options(self) -> IndexOptions:
-        """The out-of-bounds mode, the padding, and whether negative indices are valid."""
-        return self.call.inference.index_options
-
-    @property
-    def negatives(self) -> bool:
-        """Whether negative indices are valid."""
-        return self.call.inference.row.negatives
 
     @property
     def plan(self) -> Plan:
@@ -127,7 +111,7 @@ class Tuples(NamedTuple):
     def normalized(self, index: Position) -> Position | None:
         """Return a tuple without negative components; None if it selects nothing."""
         block = np.array([index], self.indices.dtype)  # int64 cannot hold every uint64
-        _, rows = select_valid(self.plan, block, self.index_options)
+        _, rows = select_valid(self.plan, block)
         return tuple(rows[0].tolist()) if len(rows) else None
 
     def search(self, searches: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
@@ -156,9 +140,9 @@ class Tuples(NamedTuple):
             mapping.indexed_sizes(plan),
         )
         valid = None
-        if self.index_options.may_alter_tuples:
-            valid, block = select_valid(plan, block, self.index_options)
-        rows = matches(block, index_tuple, sizes, self.negatives)
+        if plan.attributes.may_alter_tuples:
+            valid, block = select_valid(plan, block)
+        rows = matches(block, index_tuple, sizes, plan.attributes.negatives)
         search.add(first + skipped + (rows if valid is None else valid[rows]))
 
     def _line_blocks(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
@@ -198,31 +182,22 @@ def blocks(plan: Plan, indices: Array, values_per_tuple: int = 1) -> Iterator[tu
         yield first, flat[first * k : stop * k].reshape(stop - first, k)
 
 
-def select_valid(plan: Plan, block: Array, index_options: IndexOptions) -> tuple[Int64Array, Array]:
+def select_valid(plan: Plan, block: Array) -> tuple[Int64Array, Array]:
     """Return the rows of a block whose tuples select a slice, and these tuples, normalized."""
     sizes = np.array(mapping.indexed_sizes(plan), np.int64)
     normalized = np.empty(block.shape, np.int64)
     for j, size in enumerate(mapping.indexed_sizes(plan)):
-        normalized[:, j] = normalize_indices(block[:, j], size, index_options)
-    valid = ((normalized >= 0) & (normalized < sizes)).all(axis=1)
-    if index_options.pad is not None:
-        valid &= (block != index_options.pad).all(axis=1)
-    (rows,) = np.nonzero(valid)
+        normalized[:, j], _ = normalize_indices(block[:, j], size, plan.attributes)
+    (rows,) = np.nonzero((normalized < sizes).all(axis=1))
     return rows, normalized[rows]
 
 
-def slice_indices(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Int64Array:
-    """Return the linear indices of the slices that valid tuples select.
+def slice_indices(plan: Plan, first: int, block: Array, valid: Array) -> Int64Array:
+    """Return the linear indices of the slices that tuples from `select_valid` select.
 
     first: the linear index of the block's first tuple. valid: the rows of the tuples in the block.
     """
-    tuple_indices = np.arange(first, first + len(block)) if valid is None else first + valid
-    columns = list[Array]()
-    for column, size in zip(block.T, mapping.indexed_sizes(plan), strict=True):
-        component = column.astype(np.int64)
-        if column.dtype.kind == "i":
-            component += (component >> 63) & np.int64(size)
-        columns.append(component)
+    tuple_indices, columns = first + valid, list(block.T)
     if isinstance(plan, ElementsPlan):
         coordinates = list(np.unravel_index(tuple_indices, plan.indices))
         coordinates[plan.axis] = columns[0]
@@ -242,7 +217,7 @@ def slice_indices(plan: Plan, first: int, block: Array, valid: Array | None = No
 
 
 def element_updates(
-    plan: Plan, indices: Array, index_options: IndexOptions, targets: Int64Array
+    plan: Plan, indices: Array, targets: Int64Array
 ) -> Iterator[tuple[Int64Array, Int64Array]]:
     """Yield the updates of some elements of a scatter's output, in order, in blocks.
 
@@ -265,7 +240,7 @@ def element_updates(
     target_slices = target_slices[order]
     _, target_counts = np.unique(target_slices, return_counts=True)
     for first, block in blocks(plan, indices, int(target_counts.max(initial=1))):
-        valid, normalized = select_valid(plan, block, index_options)
+        valid, normalized = select_valid(plan, block)
         rows = slice_indices(plan, first, normalized, valid)
         starts, stops = (np.searchsorted(target_slices, rows, side) for side in ("left", "right"))
         counts = stops - starts
@@ -286,7 +261,7 @@ def element_updates(
 def load_tuples(call: OpenCall) -> Tuples:
     """Load the index tuples of a call, without validation."""
     _, dtype, shape = call.inference.inputs["indices"]
-    _, count, k = bind.bind_check(call.inference.plan, call.inference.row.negatives)
+    _, count, k = bind.bind_check(call.inference.plan)
     raw = operands.load_indices(call)
     indices = values.as_array(raw, dtype, shape)
     return Tuples(call, raw, indices, indices.reshape(count, k))

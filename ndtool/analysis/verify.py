@@ -15,7 +15,6 @@ from ndtool.analysis.oracle.blocks import ProgressCallback, block_ranges, flat_v
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, records_as_void
 from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, load_bytes
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
@@ -26,9 +25,8 @@ from ndtool.errors import (
 )
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.rules import dtypes, filling, shapes, specs
+from ndtool.rules import dtypes, numbers, shapes, specs
 from ndtool.rules.inference import Input, name_inputs
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
@@ -196,7 +194,7 @@ def recompute(
     try:
         if attributes.out_of_bounds == "fill" or attributes.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
-            keywords["filling"] = filling.encode(attributes.fill, dtype)
+            keywords["filling"] = numbers.encode_fill(attributes.fill, dtype)
         output: NDArray[Any] = getattr(reference, request.operator)(
             **arrays, **keywords, allocate=allocate
         )
@@ -225,17 +223,10 @@ def compare(
     comparison_pass.run(progress)
     element_diagnosis = None
     if "updates" in arrays:
-        attributes = request.attributes
         sizes = {role: array.shape for role, array in arrays.items()}
-        plan = shapes.infer(request.operator, sizes, attributes)[1]
-        reduction_options, wrong_indices = (
-            ReductionOptions.from_attributes(attributes),
-            comparison_pass.indices_to_diagnose,
-        )
-        index_options = IndexOptions(attributes.out_of_bounds, attributes.pad, attributes.negatives)
-        element_diagnosis = diagnosis.diagnose(
-            plan, arrays, reduction_options, wrong_indices, result, expected, index_options
-        )
+        plan = shapes.infer(request.operator, sizes, request.attributes)[1]
+        wrong_indices = comparison_pass.indices_to_diagnose
+        element_diagnosis = diagnosis.diagnose(plan, arrays, wrong_indices, result, expected)
     return comparison_pass.comparison(element_diagnosis)
 
 

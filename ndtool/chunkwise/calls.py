@@ -96,7 +96,7 @@ class ChunkedCall:
     @cached_property
     def is_strict(self) -> bool:
         """Whether an index out of bounds is an error."""
-        return check.is_error(self.plan, self.inference.index_options.mode)
+        return check.is_error(self.plan)
 
     @cached_property
     def grid(self) -> Shape:

@@ -14,8 +14,7 @@ from ndtool import _kernels
 from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
 from ndtool.chunkwise.calls import ChunkedCall, require_declared
 from ndtool.chunkwise.splits import Bundle, Split, Tuples, batches, entries_for
-from ndtool.engine import bind, copies, dispatch, layouts
-from ndtool.engine.counting import ReductionOptions
+from ndtool.engine import bind, copies, counting, dispatch, layouts
 from ndtool.errors import OutputError
 from ndtool.inmemory import ops
 from ndtool.inmemory.buffers import as_bytes, copy_normalized, normalize
@@ -153,32 +152,30 @@ def apply_updates(
     bundled: list[SplitUpdates] = entries_for(bundles, data_chunk)
     data = _data_rows(call, _as_void(call, "data", chunk, shape))
     dtype = call.inference.dtype
-    reduction_options = ReductionOptions.from_attributes(call.inference.attributes)
-    order = dispatch.arithmetic_order(dtype, reduction_options.reduction)
+    attributes = call.plan.attributes
+    order = dispatch.arithmetic_order(dtype, attributes.reduction)
     out = np.empty(data.nbytes, np.uint8)
     copy_normalized(data, dtype, order, out, 1)
     total = sum(len(entry.split.order) for entry in bundled)
     if total and out.size:
         width = data.shape[2] * dtype.itemsize
-        zeros = bytearray(len(out) // width * reduction_options.count_itemsize(total, width))
-        counts = reduction_options.bind_counts(zeros, total, width)
+        zeros = bytearray(len(out) // width * counting.count_itemsize(attributes, total, width))
+        counts = counting.bind_counts(attributes, zeros, total, width)
         limit = max(1, max(out.size, BATCH_BYTES) // (len(data) * width))
         for tuples in batches(call, [entry.split for entry in bundled], limit):
             updates = _collect_updates(tuples, [entry.rows for entry in bundled])
             updates_dtype = call.inference.inputs["updates"].dtype
-            normalized = normalize(
-                updates, updates_dtype, order, reduction_options.reduction != "none", 1
-            )
+            normalized = normalize(updates, updates_dtype, order, attributes.reduction != "none", 1)
             plan = shapes.scatter(data.shape, tuples.local.shape, updates.shape, 1)[1]
             strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
-            slices = bind.bind_slices(plan, strides, dtype.itemsize, False)
+            slices = bind.bind_slices(plan, strides, dtype.itemsize)
             assert slices is not None, "rows are contiguous"
             index = bind.bind_indices(as_bytes(tuples.local), dtypes.from_numpy(tuples.local.dtype))
-            spec = UpdateSpec(normalized, width, reduction_options.reduction, dtype.name, counts)
+            spec = UpdateSpec(normalized, width, attributes.reduction, dtype.name, counts)
             item = WorkItem(0, slices.tuples, 0, width)
             if _kernels.scatter(slices.addressing, index, item, spec, out, False, KernelOptions(1)):
                 raise OutputError("indices changed during the run")
-        reduction_options.divide_sums(counts, out, width, dtype, 1)
+        counting.divide_sums(attributes, counts, out, width, dtype, 1)
     if order != dtype.order and dtype.swap_size > 1:
         copies.swap_bytes(out, dtype.swap_size)
     axes = call.axes.transposed

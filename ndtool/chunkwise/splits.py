@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ndtool.chunkwise.calls import ChunkedCall, require_declared
 from ndtool.engine import check, layouts
 from ndtool.errors import DuplicatesError
-from ndtool.rules.modes import MODES
+from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules.plans import ElementsPlan, Shape
 
 Array = NDArray[Any]
@@ -115,9 +115,11 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
     for axis, index_axis in zip(call.axes.rows, call.axes.index_axes, strict=True):
         sizes = np.array(call.chunks[axis])
         if index_axis is None:
-            coordinates, invalid = _resolve(call, next(columns), call.plan.data[axis], skipped)
+            size = call.plan.data[axis]
+            coordinates, invalid = normalize_indices(next(columns), size, call.plan.attributes)
             out_of_bounds.append(invalid)
-            skipped |= invalid
+            skipped |= coordinates == size
+            coordinates = np.where(coordinates == size, 0, coordinates)
         else:
             broadcast_shape = [-1 if d == index_axis else 1 for d in range(len(shape))]
             coordinates = np.arange(
@@ -129,29 +131,6 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
     ids, rows = np.where(skipped, call.skipped, ids), np.where(skipped, 0, rows)
     report = _report(call, out_of_bounds, index, origin, shape) if call.is_strict else None
     return _sort(call, ids.ravel(), rows.ravel(), (number, origin, shape, report))
-
-
-def _resolve(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
-    """Return a component of tuples as nonnegative coordinates, and a mask of invalid ones.
-
-    skipped: a mask of skipped tuples, to which padding is added.
-    """
-    mode, pad, negatives = call.inference.index_options
-    values = column if column.dtype == np.uint64 else column.astype(np.int64)
-    lowest = -size if negatives else 0
-    invalid = (values < lowest) | (values >= size)
-    if pad is not None:
-        padded = values == pad
-        invalid &= ~padded
-        skipped |= padded
-        values = np.where(padded, 0, values)
-    redirect = None if call.is_strict else MODES[mode].redirect
-    if invalid.any():
-        replacement = 0 if redirect is None else redirect(values, size)
-        values = np.where(invalid, replacement, values)
-    coordinates = values.astype(np.int64)
-    coordinates += (coordinates < 0) * size
-    return coordinates, np.zeros_like(invalid) if redirect is not None else invalid
 
 
 def _locate(coordinates: Array, sizes: Array) -> tuple[Array, Array]:
@@ -209,7 +188,7 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[BoundsReport | None]) ->
     if invalid:
         first = min(invalid)
         count = sum(report.tuple_count for report in invalid)
-        raise check.make_bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
+        raise check.make_bounds_error(call.plan, first[:3], count)
 
 
 def find_duplicate(

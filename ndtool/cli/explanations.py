@@ -12,7 +12,6 @@ from ndtool.analysis.records import has_plain_indices
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.wrapping import terminal_columns, wrap_lines
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import argument_name, format_count
 from ndtool.rules.modes import MODES
 from ndtool.runs.calls import OpenCall
@@ -51,13 +50,13 @@ class ElementNames:
     def bounds_remark(self, step: Step) -> str:
         """Return the remark on a tuple that is padding or out of bounds, else ""."""
         sizes = mapping.indexed_sizes(self._call.inference.plan)
-        index_options = self._call.inference.index_options
-        if index_options.pad is not None and index_options.pad in step.stored:
+        attributes = self._call.inference.plan.attributes
+        if attributes.pad is not None and attributes.pad in step.stored:
             return ", padding"
-        minimum = -1 if index_options.negatives else 0
+        minimum = -1 if attributes.negatives else 0
         if all(minimum * size <= i < size for i, size in zip(step.stored, sizes, strict=True)):
             return ""
-        mode = MODES[self._call.inference.attributes.out_of_bounds]
+        mode = MODES[attributes.out_of_bounds]
         if not mode.redirects:
             return ", out of bounds"
         return f", out of bounds, {mode.participle} to {self.tuple_text(step.normalized)}"
@@ -108,7 +107,7 @@ def _explain_element(call: OpenCall, names: ElementNames, element: Element) -> E
     title = names.name_of("output", element.position) + _value_suffix(element.value)
     if not call.inference.scatters:
         return Explanation(title, _gather_rows(names, next(iter(element.steps))))
-    signs = ReductionOptions.from_attributes(call.inference.attributes).operator_signs
+    signs = call.inference.plan.attributes.operator_signs
 
     def row(i: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _format_element(step.value)
@@ -156,10 +155,7 @@ def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Expl
 def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: Element) -> str:
     """Describe the effect of a scatter on an element of data."""
     updates = format_count(element.updates, "update")
-    if (
-        not origin.total
-        and ReductionOptions.from_attributes(call.inference.attributes).copies_first_update
-    ):
+    if not origin.total and call.inference.plan.attributes.copies_first_update:
         _, step, *_ = element.steps
         return f"was replaced by {names.name_of('updates', step.position)}, the first of {updates}"
     if not origin.total:

@@ -127,9 +127,9 @@ def element_type(word: str) -> str:
 
 def fill_value(word: str) -> str:
     """Return a fill value; a later step checks that the data's type can represent it."""
-    from ndtool.rules import filling
+    from ndtool.rules import numbers
 
-    if not filling.is_value(word):
+    if not numbers.is_number(word):
         raise UsageError(f"{word!r} is not a number: expected one such as -1, 0.5, nan or true")
     return word
 

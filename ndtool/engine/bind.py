@@ -9,7 +9,7 @@ from ndtool._kernels import BLOCK, LINE, Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.layouts import Strides
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import IndexOptions
+from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 
 Buffer = Any  # an object with the buffer protocol and slicing: memoryview, uint8 ndarray
@@ -26,15 +26,14 @@ class Operand(NamedTuple):
 def bind_indices(
     buffer: Buffer,
     dtype: Dtype,
-    index_options: IndexOptions = IndexOptions(),  # noqa: B008 - a value that never changes
+    attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     fill_bytes: bytes | None = None,
 ) -> Indices:
     """Bind the bytes of indices to their type, out-of-bounds mode, padding and fill value."""
-    mode, pad, negatives = index_options
-    unsigned = dtype.kind == "u"
     return Indices(
-        buffer, dtype.itemsize, unsigned, dtype.is_swapped, mode, fill_bytes, 0, pad, negatives
-    )
+        buffer, dtype.itemsize, dtype.kind == "u", dtype.is_swapped, attributes.out_of_bounds,
+        fill_bytes, 0, attributes.pad, attributes.negatives,
+    )  # fmt: skip
 
 
 def repeat_fill_value(plan: Plan, element: bytes) -> bytes:
@@ -56,14 +55,19 @@ class BoundSlices(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def bind_slices(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> BoundSlices | None:
+def bind_slices(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices | None:
     """Bind a plan to strides; None for an elements operator along an axis that is not the last."""
     if isinstance(plan, ElementsPlan):
-        return _bind_last_axis(plan, strides, itemsize, negatives)
+        return _bind_last_axis(plan, strides, itemsize)
     b, k = len(plan.batch), plan.k
     batch = layouts.merge_axes(plan.batch, strides[:b])
     addressing = _kernels.Addressing(
-        plan.sizes, strides[b : b + k], plan.tuples_per_batch, *batch, negatives, plan.batch_repeats
+        plan.sizes,
+        strides[b : b + k],
+        plan.tuples_per_batch,
+        *batch,
+        plan.attributes.negatives,
+        plan.batch_repeats,
     )
     slice_shape, slice_strides = layouts.merge_axes(plan.slice_shape, strides[b + k :])
     layout = None
@@ -73,9 +77,7 @@ def bind_slices(plan: Plan, strides: Strides, itemsize: int, negatives: bool) ->
     return BoundSlices(addressing, layout, width, itemsize, plan.tuples, k, plan.tuples_per_batch)
 
 
-def _bind_last_axis(
-    plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool
-) -> BoundSlices | None:
+def _bind_last_axis(plan: ElementsPlan, strides: Strides, itemsize: int) -> BoundSlices | None:
     """Bind elements along the last axis as tuples of one component, with a batch per row."""
     axis = plan.axis
     if prod(plan.indices[axis + 1 :]) != 1:
@@ -83,27 +85,34 @@ def _bind_last_axis(
     batch = layouts.merge_axes(plan.indices[:axis], strides[:axis])
     length = plan.indices[axis]
     addressing = _kernels.Addressing(
-        (plan.data[axis],), (strides[axis],), length, *batch, negatives
+        (plan.data[axis],), (strides[axis],), length, *batch, plan.attributes.negatives
     )
     return BoundSlices(addressing, None, itemsize, itemsize, prod(plan.indices), 1, length)
 
 
 @lru_cache(maxsize=1024)
-def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
+def bind_rows(plan: Plan) -> _kernels.Addressing:
     """Bind a plan to linear row indices instead of byte offsets; each tuple selects a row."""
     if isinstance(plan, ElementsPlan):
         strides = layouts.contiguous_strides(plan.data, 1)
-        slices = bind_slices(plan, strides, 1, negatives)
+        slices = bind_slices(plan, strides, 1)
         if slices is not None:
             return slices.addressing
         axis = plan.axis  # every index is a batch: the axes other than `axis` are batch axes
         batch = layouts.merge_axes(plan.indices, (*strides[:axis], 0, *strides[axis + 1 :]))
-        return _kernels.Addressing((plan.data[axis],), (strides[axis],), 1, *batch, negatives)
+        return _kernels.Addressing(
+            (plan.data[axis],), (strides[axis],), 1, *batch, plan.attributes.negatives
+        )
     b = len(plan.batch)
     strides = layouts.contiguous_strides(plan.batch + plan.sizes, 1)
     batch = layouts.merge_axes(plan.batch, strides[:b])
     return _kernels.Addressing(
-        plan.sizes, strides[b:], plan.tuples_per_batch, *batch, negatives, plan.batch_repeats
+        plan.sizes,
+        strides[b:],
+        plan.tuples_per_batch,
+        *batch,
+        plan.attributes.negatives,
+        plan.batch_repeats,
     )
 
 
@@ -121,12 +130,16 @@ def bind_boxes(sizes: Shape, box_shape: Shape) -> _kernels.Boxes:
 
 
 @lru_cache(maxsize=1024)
-def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, int]:
+def bind_check(plan: Plan) -> tuple[_kernels.Addressing, int, int]:
     """Return the arguments of an index check: (addressing, tuples, components per tuple)."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
     tuples = prod(plan.positions)
     zero_strides = (0,) * len(sizes)
-    return _kernels.Addressing(sizes, zero_strides, tuples, (), (), negatives), tuples, len(sizes)
+    return (
+        _kernels.Addressing(sizes, zero_strides, tuples, (), (), plan.attributes.negatives),
+        tuples,
+        len(sizes),
+    )
 
 
 class Panels(NamedTuple):
@@ -152,7 +165,7 @@ class Panels(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool) -> Panels:
+def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int) -> Panels:
     """Bind an elements plan to strides, as panels; its axis is not the last."""
     axis, index_rows = plan.axis, plan.indices[plan.axis]
     inner_shape, inner_strides = layouts.merge_axes(plan.indices[axis + 1 :], strides[axis + 1 :])
@@ -171,7 +184,7 @@ def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: 
         inner_shape[-1],
         inner_strides[-1],
         itemsize,
-        negatives,
+        plan.attributes.negatives,
     )
 
 

@@ -12,33 +12,31 @@ from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan
 
 
-def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
+def check(plan: Plan, indices: Indices, threads: int) -> None:
     """Raise BoundsError for the first index out of bounds in row-major order.
 
     In other modes than "error", only an index along an axis of size 0 is an error.
     """
-    if is_error(plan, indices.out_of_bounds):
-        error = find_bounds_error(plan, indices, negatives, threads)
+    if is_error(plan):
+        error = find_bounds_error(plan, indices, threads)
         if error is not None:
             raise error
 
 
-def is_error(plan: Plan, mode: str) -> bool:
+def is_error(plan: Plan) -> bool:
     """Whether an index out of bounds is an error: in mode "error", or on an axis of size 0."""
-    return mode == "error" or lacks_valid_indices(plan, mode)
+    return plan.attributes.out_of_bounds == "error" or lacks_valid_indices(plan)
 
 
-def lacks_valid_indices(plan: Plan, mode: str) -> bool:
-    """Whether a mode redirects indices, but an indexed axis of size 0 has no valid index."""
+def lacks_valid_indices(plan: Plan) -> bool:
+    """Whether the mode redirects indices, but an indexed axis of size 0 has no valid index."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
-    return MODES[mode].redirects and 0 in sizes
+    return MODES[plan.attributes.out_of_bounds].redirects and 0 in sizes
 
 
-def find_bounds_error(
-    plan: Plan, indices: Indices, negatives: bool, threads: int
-) -> NdtoolError | None:
+def find_bounds_error(plan: Plan, indices: Indices, threads: int) -> NdtoolError | None:
     """Return an error if an index is out of bounds, whatever the mode; None if all are valid."""
-    addressing, tuples, components = bind_check(plan, negatives)
+    addressing, tuples, components = bind_check(plan)
     pitch = components * indices.itemsize
     if not tuples or not pitch:
         return None
@@ -46,16 +44,16 @@ def find_bounds_error(
     for first in range(0, tuples, step):
         count = min(step, tuples - first)
         if _kernels.check(addressing, indices, first, count, limit_threads(threads, count * pitch)):
-            return locate_bounds_error(plan, indices, negatives)
+            return locate_bounds_error(plan, indices)
     return None
 
 
-def locate_bounds_error(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
+def locate_bounds_error(plan: Plan, indices: Indices) -> NdtoolError:
     """Return the error that reports the first index out of bounds and the number of bad tuples.
 
     The search is serial. Without a match, the error reports that indices changed during the run.
     """
-    addressing, tuples, components = bind_check(plan, negatives)
+    addressing, tuples, components = bind_check(plan)
     step = max(1, tuning.WORK_ITEM // (components * indices.itemsize))
     count = 0
     for first in range(0, tuples, step):
@@ -69,12 +67,10 @@ def locate_bounds_error(plan: Plan, indices: Indices, negatives: bool) -> Ndtool
     if not count:
         return OutputError("indices changed during the run")
     value = indices.value(first_tuple * components + component)
-    return make_bounds_error(plan, (first_tuple, component, value), count, negatives)
+    return make_bounds_error(plan, (first_tuple, component, value), count)
 
 
-def make_bounds_error(
-    plan: Plan, first: tuple[int, int, int], bad_count: int, negatives: bool
-) -> BoundsError:
+def make_bounds_error(plan: Plan, first: tuple[int, int, int], bad_count: int) -> BoundsError:
     """Return the error about indices out of bounds; first: (tuple, component, value)."""
     first_tuple, component, value = first
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
@@ -88,5 +84,5 @@ def make_bounds_error(
         size=size,
         count=bad_count,
         total=prod(plan.positions),
-        lowest=-size if negatives else 0,
+        lowest=-size if plan.attributes.negatives else 0,
     )

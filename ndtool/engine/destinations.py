@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import GROUP, LINE, KernelOptions, RadixPartitions, UpdateSpec
-from ndtool.engine import check, tuning
+from ndtool.engine import check, counting, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, bind_rows
 from ndtool.engine.updates import ScatterCall, copy_data
 from ndtool.machine import scratch
@@ -26,16 +26,16 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
     exceeds_window = data is not None and width << shift > tuning.MAX_PARTITION
     if call.validates_first and (exceeds_window or groups * GROUP < slices.tuples):
         # the output changes before all indices are validated
-        check.check(call.plan, call.indices, call.negatives, call.threads)
+        check.check(call.plan, call.indices, call.threads)
     if exceeds_window:
         copy_data(call)
         data = None
     regions = scratch.acquire(groups * GROUP * entry_bytes + thread_buffers)
     counts, partition_bytes = None, width << shift
     if groups * GROUP < slices.tuples:
-        counts = call.reduction_options.allocate_counts(slices.tuples, rows, width)
+        counts = counting.allocate_counts(call.attributes, slices.tuples, rows, width)
     spec = call.window_spec(width) if counts is None else call.update_spec(width, counts)
-    needs_windows = data is not None or (call.reduction_options.is_counted and counts is None)
+    needs_windows = data is not None or (call.attributes.is_counted and counts is None)
     windows = None
     if needs_windows:
         windows = memoryview(bytearray(threads * spec.window(partition_bytes)))
@@ -43,7 +43,7 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
     partitions = RadixPartitions(rows, width, shift, regions, ends)
     sorted_tuples = SortedTuples(partitions, spec, partition_bytes)
     addressing, options = (
-        bind_rows(call.plan, call.negatives),
+        bind_rows(call.plan),
         KernelOptions(threads, call.exceeds_cache, windows),
     )
     for first in range(0, slices.tuples, groups * GROUP):
@@ -58,7 +58,7 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
             _store_partitions(call, sorted_tuples, data, options, progress_span)
         data = None  # it was copied to out
     scratch.release(regions)
-    call.reduction_options.divide_sums(counts, call.out, width, call.dtype, call.threads)
+    counting.divide_sums(call.attributes, counts, call.out, width, call.dtype, call.threads)
     return True
 
 

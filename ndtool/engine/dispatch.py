@@ -29,12 +29,12 @@ class GatherKernel(NamedTuple):
 
 
 def choose_gather(
-    plan: Plan, itemsize: int, shape: Shape, data: Operand, gathered: int, negatives: bool
+    plan: Plan, itemsize: int, shape: Shape, data: Operand, gathered: int
 ) -> GatherKernel:
     """Select the kernel to gather `gathered` bytes from data of any strides."""
-    slices = bind.bind_slices(plan, data.strides, itemsize, negatives)
+    slices = bind.bind_slices(plan, data.strides, itemsize)
     if slices is None:
-        return GatherKernel(None, bind.bind_panels(plan, data.strides, itemsize, negatives))
+        return GatherKernel(None, bind.bind_panels(plan, data.strides, itemsize))
     packs_data = slices.layout is not None and copies.is_worth_packing(
         shape, data.strides, prod(shape) * itemsize, gathered
     )
@@ -74,7 +74,7 @@ def scatter(call: ScatterCall, data: Operand | None, shape: Shape) -> bool:
     """
     from ndtool.engine import scatters  # imported here, as gathers do not need it
 
-    dtype, order = call.dtype, arithmetic_order(call.dtype, call.reduction)
+    dtype, order = call.dtype, arithmetic_order(call.dtype, call.attributes.reduction)
     if data is not None and copies.is_normalized(shape, data.strides, dtype, order):
         call = call._replace(data=data.buffer)
     elif data is not None and call.write_at is not None:

@@ -41,24 +41,24 @@ class StoredTuples(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def stored_tuples(plan: Plan, negatives: bool) -> StoredTuples:
+def stored_tuples(plan: Plan) -> StoredTuples:
     """Bind the stored tuples of a plan to linear row indices."""
     tuples = prod(plan.positions)
     if isinstance(plan, ElementsPlan):
-        return StoredTuples(plan, bind_rows(plan, negatives), tuples, 1, prod(plan.data))
+        return StoredTuples(plan, bind_rows(plan), tuples, 1, prod(plan.data))
     stored_plan = plan._replace(batch=plan.index_batch, tuples=tuples)
     rows = prod(stored_plan.batch) * prod(stored_plan.sizes)
-    return StoredTuples(plan, bind_rows(stored_plan, negatives), tuples, plan.k, rows)
+    return StoredTuples(plan, bind_rows(stored_plan), tuples, plan.k, rows)
 
 
 def bitmap_bytes(plan: Plan) -> int:
     """Return the bytes of a bitmap with a bit for each row of data."""
-    return -(-stored_tuples(plan, True).rows // 8)
+    return -(-stored_tuples(plan).rows // 8)
 
 
-def check(plan: Plan, indices: Indices, negatives: bool) -> None:
+def check(plan: Plan, indices: Indices) -> None:
     """Raise DuplicatesError if two tuples select the same slice or element."""
-    stored = stored_tuples(plan, negatives)
+    stored = stored_tuples(plan)
     step = max(1, tuning.WORK_ITEM // max(1, stored.components * indices.itemsize))
 
     def blocks() -> Iterator[TupleBlock]:

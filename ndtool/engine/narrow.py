@@ -23,12 +23,11 @@ class ValidatedPlan(NamedTuple):
 
     plan: Plan
     indices: Indices
-    negatives: bool
 
 
 @contextmanager
 def validate(
-    plan: Plan, indices: Indices, negatives: bool, threads: int, is_row_major: bool = True
+    plan: Plan, indices: Indices, threads: int, is_row_major: bool = True
 ) -> Iterator[ValidatedPlan]:
     """Validate all indices; yield the plan and indices to execute, narrowed if that is faster.
 
@@ -38,11 +37,12 @@ def validate(
     itemsize = _narrow_itemsize(plan, indices)
     accepts_invalid = indices.out_of_bounds != "error" or indices.skips
     if accepts_invalid or not itemsize or (len(_indexed_shape(plan)) > 1 and not is_row_major):
-        check.check(plan, indices, negatives, threads)
-        yield ValidatedPlan(plan, indices, negatives)
+        check.check(plan, indices, threads)
+        yield ValidatedPlan(plan, indices)
         return
     sizes, tuples = _indexed_shape(plan), prod(plan.positions)
-    addressing = Addressing(sizes, layouts.contiguous_strides(sizes, 1), tuples, (), (), negatives)
+    strides, negatives = layouts.contiguous_strides(sizes, 1), plan.attributes.negatives
+    addressing = Addressing(sizes, strides, tuples, (), (), negatives)
     buffer = scratch.acquire(tuples * itemsize)
     rows_buffer = memoryview(buffer)
     pitch = len(sizes) * indices.itemsize
@@ -53,9 +53,9 @@ def validate(
         if _kernels.linearize_rows(
             addressing, indices, first, n, target, itemsize, limit_threads(threads, n * pitch)
         ):
-            raise check.locate_bounds_error(plan, indices, negatives)
+            raise check.locate_bounds_error(plan, indices)
     row_indices = Indices(rows_buffer, itemsize, itemsize == 2, False, bound=prod(sizes))
-    yield ValidatedPlan(_merge_indexed_axes(plan), row_indices, False)
+    yield ValidatedPlan(_merge_indexed_axes(plan), row_indices)
     scratch.release(buffer)
 
 
@@ -76,7 +76,8 @@ def _indexed_shape(plan: Plan) -> Shape:
 
 @lru_cache(maxsize=1024)
 def _merge_indexed_axes(plan: Plan) -> Plan:
-    """Return the same plan with the indexed axes merged into one axis of rows."""
+    """Return the same plan with the indexed axes merged into one axis of nonnegative rows."""
+    plan = plan._replace(attributes=plan.attributes._replace(negatives=False))
     if isinstance(plan, ElementsPlan) or plan.k == 1:
         return plan
     rows = (prod(plan.sizes),)

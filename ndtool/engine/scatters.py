@@ -37,7 +37,7 @@ def scatter(call: ScatterCall) -> bool:
         if MODES[call.indices.out_of_bounds].skips:
             return True
         return call.indices.skips and not check.find_bounds_error(
-            call.plan, call.indices, call.negatives, call.threads
+            call.plan, call.indices, call.threads
         )
     plan, slices = call.plan, _bind_output(call)
     if slices is None:
@@ -56,7 +56,7 @@ def scatter(call: ScatterCall) -> bool:
     limit = (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
     exceeds_cache = len(call.out) > limit and (is_one_batch or batch_bytes > tuning.CACHE_SIZE)
     # on one thread, prefetched updates in order are faster, unless counts or writes need windows
-    needs_windows = call.reduction_options.is_counted or call.write_at is not None
+    needs_windows = call.attributes.is_counted or call.write_at is not None
     if is_sortable and exceeds_cache and (threads > 1 or needs_windows):
         local_fraction = _kernels.sample_locality(slices.addressing, call.indices, slices.tuples)
         if local_fraction < tuning.LOCAL_FRACTION:
@@ -75,7 +75,7 @@ def _validate_indices(call: ScatterCall) -> Iterator[ScatterCall]:
     if not call.validates_first:
         yield call
         return
-    with narrow.validate(call.plan, call.indices, call.negatives, call.threads) as validated:
+    with narrow.validate(call.plan, call.indices, call.threads) as validated:
         yield call._replace(**validated._asdict(), validates_first=False)
 
 
@@ -83,7 +83,7 @@ def _bind_output(call: ScatterCall) -> BoundSlices | None:
     """Bind the plan to the strides of out; None for an axis that is not the last."""
     itemsize = call.dtype.itemsize
     strides = layouts.contiguous_strides(call.plan.data, itemsize)
-    return bind_slices(call.plan, strides, itemsize, call.negatives)
+    return bind_slices(call.plan, strides, itemsize)
 
 
 def _in_order(call: ScatterCall) -> bool:
@@ -92,10 +92,10 @@ def _in_order(call: ScatterCall) -> bool:
     assert slices is not None
     is_wide_slice = slices.width >= tuning.WIDE_SLICE
     threads = limit_threads(call.threads, len(call.updates)) if is_wide_slice else 1
-    options = KernelOptions(threads, call.reduction == "none" and call.exceeds_cache)
+    options = KernelOptions(threads, call.attributes.reduction == "none" and call.exceeds_cache)
     step = max(1, tuning.WORK_ITEM // (slices.width + slices.components * call.indices.itemsize))
     step_bytes = slices.width
-    if not call.reduction_options.is_counted:
+    if not call.attributes.is_counted:
         step_bytes = round_to_elements(slices.itemsize, tuning.WORK_ITEM)
 
     def apply(spec: UpdateSpec) -> int:
@@ -119,8 +119,8 @@ def _is_worth_copies(call: ScatterCall, threads: int) -> bool:
     """Whether the output is small enough for a copy per thread, with the same bits as result."""
     if threads * len(call.out) > min(tuning.CACHE_SIZE, len(call.updates)):
         return False
-    return not call.reduction_options.is_counted and bool(
-        combining_identity(call.dtype, call.reduction)
+    return not call.attributes.is_counted and bool(
+        combining_identity(call.dtype, call.attributes.reduction)
     )
 
 
@@ -129,7 +129,9 @@ def _by_copies(call: ScatterCall, slices: BoundSlices, threads: int) -> bool:
     size, spec, addressing = len(call.out), call.update_spec(slices.width), slices.addressing
     copies = memoryview(bytearray(threads * size))
     options = KernelOptions(threads, False, copies)
-    neutral = combining_identity(call.dtype, call.reduction) * (size // call.dtype.itemsize)
+    neutral = combining_identity(call.dtype, call.attributes.reduction) * (
+        size // call.dtype.itemsize
+    )
     copies[:size] = neutral
     step = max(1, tuning.WORK_ITEM // (slices.width + slices.components * call.indices.itemsize))
     for first in range(0, slices.tuples, step):
@@ -147,7 +149,7 @@ def _by_copies(call: ScatterCall, slices: BoundSlices, threads: int) -> bool:
 def _combine_copies(call: ScatterCall, copies: Buffer, out: Buffer) -> None:
     """Reduce copies of the output into it, in order: each is an update of the complete output."""
     addressing, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
-    spec = UpdateSpec(copies, len(out), call.reduction, call.dtype.name)
+    spec = UpdateSpec(copies, len(out), call.attributes.reduction, call.dtype.name)
     no_indices = Indices(copies, call.indices.itemsize, False, False)  # tuples of no components
     item = WorkItem(0, n, 0, len(out))
     _kernels.scatter(addressing, no_indices, item, spec, out, False, KernelOptions(1))
@@ -162,7 +164,7 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
     if is_scattered or per_batch < tuning.LONG_BATCH or batch_bytes > tuning.CACHE_SIZE:
         copy_data(call)
         data = None
-    elif data is None and call.reduction_options.is_counted:
+    elif data is None and call.attributes.is_counted:
         data = call.out  # counts of a window are in cache
     tuple_bytes = slices.width + slices.components * call.indices.itemsize
     moved_bytes, addressing = batch_bytes + per_batch * tuple_bytes, slices.addressing
@@ -199,7 +201,7 @@ def _by_panels(call: ScatterCall) -> bool:
     plan, itemsize = call.plan, call.dtype.itemsize
     assert isinstance(plan, ElementsPlan)
     strides = layouts.contiguous_strides(plan.data, itemsize)
-    panels = bind_panels(plan, strides, itemsize, call.negatives)
+    panels = bind_panels(plan, strides, itemsize)
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covers_data = all(plan.indices[d] == plan.data[d] for d in off_axis)
     is_file = call.write_at is not None
@@ -241,7 +243,7 @@ def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
     threads = limit_threads(call.threads, units.grid.units * units.unit_bytes)
     units = bind_tiles(panels, threads=threads)
     unit_count, grid, source, scratch_bytes = units.grid.units, units.grid, call.data, units.scratch
-    itemsize, is_counted = call.dtype.itemsize, call.reduction_options.is_counted
+    itemsize, is_counted = call.dtype.itemsize, call.attributes.is_counted
     if source is None or not covers_data or not scratch_bytes or len(call.out) <= tuning.TILE:
         copy_data(call)
         packs_tiles = units.is_packing_faster and covers_data

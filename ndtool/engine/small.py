@@ -3,37 +3,25 @@
 from math import prod
 
 from ndtool._kernels import SmallCall, UpdateSpec
-from ndtool.engine import bind, check, dispatch, layouts, tuning
-from ndtool.engine.counting import ReductionOptions
+from ndtool.engine import bind, check, counting, dispatch, layouts, tuning
 from ndtool.rules.dtypes import NATIVE, Dtype
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.plans import ElementsPlan, Plan
 
 
-def bind_small_call(
-    plan: Plan,
-    types: dict[str, Dtype],
-    negatives: bool,
-    index_options: IndexOptions,
-    filling: bytes | None,
-    reduction_options: ReductionOptions,
-) -> SmallCall | None:
+def bind_small_call(plan: Plan, types: dict[str, Dtype], filling: bytes | None) -> SmallCall | None:
     """Bind a plan for contiguous arrays; None if they need the general path.
 
     They do if an array is empty or needs a byte swap, if updates must have no duplicates, if update
     counts exceed SMALL_CALL bytes, or if the out-of-bounds mode redirects indices along an axis of
     size 0, which has no valid index.
     """
-    if reduction_options.duplicates == "error":
+    attributes = plan.attributes
+    if attributes.duplicates == "error":
         return None
-    reduction = reduction_options.reduction
+    reduction = attributes.reduction
     dtype, index_dtype, update_dtype = types["data"], types["indices"], types.get("updates")
     shapes = plan.data, plan.indices, plan.output
-    if (
-        not all(map(prod, shapes))
-        or not dtype.itemsize
-        or check.lacks_valid_indices(plan, index_options.mode)
-    ):
+    if not all(map(prod, shapes)) or not dtype.itemsize or check.lacks_valid_indices(plan):
         return None
     byte_order = dispatch.arithmetic_order(dtype, reduction)
     swapped_dtypes = [
@@ -44,20 +32,20 @@ def bind_small_call(
     if swapped_dtypes or (index_dtype.swap_size > 1 and index_dtype.order != NATIVE):
         return None
     strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
-    slices = bind.bind_slices(plan, strides, dtype.itemsize, negatives)
+    slices = bind.bind_slices(plan, strides, dtype.itemsize)
     grid, width = None, dtype.itemsize
     if slices is not None:
         addressing, tuples, width = slices.addressing, slices.tuples, slices.width
     else:
         assert isinstance(plan, ElementsPlan)
-        addressing, tuples, _ = bind.bind_check(plan, negatives)
-        grid = bind.bind_tiles(bind.bind_panels(plan, strides, width, negatives)).grid
+        addressing, tuples, _ = bind.bind_check(plan)
+        grid = bind.bind_tiles(bind.bind_panels(plan, strides, width)).grid
     spec = None
     if update_dtype is not None:
-        count_itemsize = reduction_options.count_itemsize(tuples, width)
+        count_itemsize = counting.count_itemsize(attributes, tuples, width)
         if prod(plan.output) * dtype.itemsize // width * count_itemsize > tuning.SMALL_CALL:
             return None
-        counts = reduction_options.bind_counts(bytearray(), tuples, width)
+        counts = counting.bind_counts(attributes, bytearray(), tuples, width)
         spec = UpdateSpec(b"", width, reduction, dtype.name, counts)
-    indices = bind.bind_indices(b"", index_dtype, index_options, filling)
+    indices = bind.bind_indices(b"", index_dtype, attributes, filling)
     return SmallCall(addressing, grid, indices, spec, plan.output, tuples, width)

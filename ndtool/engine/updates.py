@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import BAD, LINE, Indices, KernelOptions, UpdateCounts, UpdateSpec
-from ndtool.engine import tuning
+from ndtool.engine import counting, tuning
 from ndtool.engine.bind import Buffer
-from ndtool.engine.counting import ReductionOptions
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.machine.pool import run_all
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan
 
 
@@ -30,9 +30,7 @@ class ScatterCall(NamedTuple):
     data: Buffer | None
     indices: Indices
     updates: Buffer
-    reduction_options: ReductionOptions
     out: Buffer
-    negatives: bool
     threads: int
     scratch_limit: int | None = None
     progress: ProgressCallback = ignore_progress
@@ -40,9 +38,9 @@ class ScatterCall(NamedTuple):
     validates_first: bool = False
 
     @property
-    def reduction(self) -> str:
-        """The name of the reduction."""
-        return self.reduction_options.reduction
+    def attributes(self) -> Attributes:
+        """The attributes of the plan."""
+        return self.plan.attributes
 
     def update_spec(
         self,
@@ -53,13 +51,15 @@ class ScatterCall(NamedTuple):
     ) -> UpdateSpec:
         """Return an update spec: the updates, each of `pitch` bytes, and their reduction."""
         name = self.dtype.name
-        return UpdateSpec(self.updates, pitch, self.reduction, name, counts, neutral, first_pass)
+        return UpdateSpec(
+            self.updates, pitch, self.attributes.reduction, name, counts, neutral, first_pass
+        )
 
     def window_spec(self, pitch: int) -> UpdateSpec:
         """Return the update spec for an output updated in windows, each with its own counts."""
-        counts = self.reduction_options.bind_counts(None, len(self.updates) // pitch, pitch)
+        counts = counting.bind_counts(self.attributes, None, len(self.updates) // pitch, pitch)
         return self.update_spec(
-            pitch, counts, self.reduction_options.neutral_elements(self.dtype, pitch)
+            pitch, counts, counting.neutral_elements(self.attributes, self.dtype, pitch)
         )
 
     @property
@@ -93,20 +93,20 @@ def apply_counted(call: ScatterCall, width: int, apply: Callable[[UpdateSpec], i
     each slice is divided while it is in cache.
     """
     tuples, slice_count = len(call.updates) // width, len(call.out) // width
-    reduction_options, neutral = call.reduction_options, None
+    attributes, neutral = call.attributes, None
     if width <= LINE:
-        neutral = reduction_options.neutral_elements(call.dtype, width)
+        neutral = counting.neutral_elements(attributes, call.dtype, width)
     if neutral is not None and tuples < tuning.UPDATES_PER_SLICE * slice_count:
         result = apply(call.update_spec(width, None, neutral, first_pass=True))
         if result & BAD:
             return False
         if not result:
-            reduction_options = reduction_options._replace(include_self=True)
-    counts = reduction_options.allocate_counts(tuples, slice_count, width)
-    if reduction_options.has_totals(tuples, width):
+            attributes = attributes._replace(include_self=True)
+    counts = counting.allocate_counts(attributes, tuples, slice_count, width)
+    if counting.has_totals(attributes, tuples, width):
         totals_spec = call.update_spec(width, counts, first_pass=True)
         return not apply(totals_spec) and not apply(call.update_spec(width, counts))
     if apply(call.update_spec(width, counts)):
         return False
-    call.reduction_options.divide_sums(counts, call.out, width, call.dtype, call.threads)
+    counting.divide_sums(call.attributes, counts, call.out, width, call.dtype, call.threads)
     return True

@@ -8,7 +8,7 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, MemberInfo
 from ndtool.errors import DtypeError, UsageError, printable
 from ndtool.formats import raw
-from ndtool.rules import dtypes, filling
+from ndtool.rules import dtypes, numbers
 
 # KIND:[VALUE:]TYPE[SHAPE], where the type may have a unit in brackets.
 _PATTERN = re.compile(
@@ -45,7 +45,7 @@ def _parse(argument: str) -> tuple[ArrayMetadata, bytes]:
         )
     dtype, shape = raw.parse_type(argument, match[3], match[4])
     value = _VALUES.get(kind) or match[2]
-    if not filling.is_value(value):
+    if not numbers.is_number(value):
         raise UsageError(
             f"{printable(argument)}: {printable(value)} is not a number such as -1 or nan"
         )
@@ -56,7 +56,7 @@ def _parse(argument: str) -> tuple[ArrayMetadata, bytes]:
             and dtype.name not in dtypes.EXTENSION_DTYPES
         ):
             raise DtypeError(f"{kind} of {dtype.name}: expected a numeric type")
-        element = filling.encode(value, dtype)
+        element = numbers.encode(value, dtype)
     except DtypeError as exc:
         raise DtypeError(f"{printable(argument)}: {exc.message}") from None
     return ArrayMetadata(dtype, shape, "C", shape, {}), element

@@ -1,11 +1,31 @@
 """Decoding of arrays on opening, into a contiguous buffer in memory or in an unnamed file."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ndtool.errors import InputError, NdtoolError, ResourceError, library_message, printable
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    ResourceError,
+    UsageError,
+    library_message,
+    printable,
+)
 from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ByteRange
+
+DEFAULT_LIMIT = 1 << 30  # decompressed bytes of a member or text, without NDTOOL_MAX_INFLATE
+
+
+def inflate_limit() -> int:
+    """Return the maximum number of decompressed bytes of an archive's member or of a text."""
+    text = os.environ.get("NDTOOL_MAX_INFLATE", "").strip()
+    if not text:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise UsageError(f"NDTOOL_MAX_INFLATE is {printable(repr(text))}: expected bytes")
+    return int(text)
 
 
 @contextmanager

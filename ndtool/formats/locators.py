@@ -111,7 +111,10 @@ def _has_members(path: str) -> bool:
         return local.is_zarr_store(path) or bool(local.parquet_files(path))
     try:
         with closing(local.open_file(path)) as storage:
-            return table.format_of(storage, path).members
+            file_format = table.format_of(storage, path)
+            return file_format.members or (
+                file_format is table.FORMATS[0] and bool(file_format.module.has_fields(storage))
+            )
     except (NdtoolError, OSError):
         return False
 

@@ -1,14 +1,15 @@
 """The .npy format: a header, which is validated and never executed, then the raw data."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
-from ndtool.errors import DtypeError, InputError, format_value, printable
+from ndtool.errors import DtypeError, InputError, UsageError, format_value, printable
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import format_type
-from ndtool.storage.descriptors import sequential_reader
+from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader
 
 if TYPE_CHECKING:
     from ndtool.publish.sinks import FileSink
@@ -25,9 +26,13 @@ _KEYS = ("descr", "fortran_order", "shape")
 _ENCODINGS = {(1, 0): "latin-1", (2, 0): "latin-1", (3, 0): "utf-8"}
 _HINTS_BY_MAGIC = {
     b"PK": "this looks like a .npz archive, which can be read from a file, not from a stream",
-    b"\x1f\x8b": "this is compressed with gzip: decompress it, then pass it through -",
+    b"\x1f\x8b": "this is compressed with gzip: text is read as text:FILE, another file is"
+    " decompressed, then passed through -",
     b"\x89HDF": "this looks like an HDF5 file, which can be read from a file, not from a stream",
-    b"\x80": "this looks like a pickle, which is never loaded",
+    b"\x80": "this looks like a pickle, which is never loaded: load it in Python, then np.save or"
+    " safetensors' save_file writes its arrays",
+    b"MATLAB 5": "this looks like a MATLAB file: scipy.io.loadmat reads it; version 7.3 is HDF5",
+    b"CDF": "this looks like a NetCDF-3 file: nccopy -k nc4 converts it to NetCDF-4",
 }
 _TEXT_BYTES = bytes(range(32, 127)) + b"\t\r\n"
 
@@ -157,6 +162,8 @@ def _evaluate(text: str, name: str) -> dict[str, Any]:
     import warnings
 
     text = text.strip(" \t\n")
+    if "L" in (sizes := text[(start := text.rfind("'shape'")) :]) and start >= 0:
+        text = text[:start] + re.sub(r"([0-9])L(?=[ ,)])", r"\1", sizes)  # written by Python 2
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SyntaxWarnings would go to stderr
@@ -179,8 +186,6 @@ def _evaluate(text: str, name: str) -> dict[str, Any]:
 def _literal_hint(text: str) -> str:
     if "np." in text or "numpy." in text:
         return "the shape was written with NumPy integers: write plain ones, as np.save does"
-    if "L," in text or "L)" in text:
-        return "this was written by Python 2: load it there and save it with a newer NumPy"
     return ""
 
 
@@ -237,18 +242,66 @@ def recognises(storage: "LocalFile") -> bool:
 
 
 def entries(storage: "LocalFile", path: str, member: str | None) -> list[MemberInfo]:
-    """Return the member info of the file's single array; reads only the header."""
+    """Return the member info of the file's single array, or of a field; reads only the header."""
+    if member is not None:
+        source = open_source(storage, f"{path}:{member}", path, member)
+        return [MemberInfo(source.name, member, source.metadata, None, storage.size, "a field")]
     header = read_header(sequential_reader(storage.peek, 0), storage.size, path)
     warning = trailing_bytes_warning(path, storage.size - header.offset - header.nbytes)
     return [MemberInfo(path, None, metadata_of(header), header.offset, storage.size, "", warning)]
 
 
 def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> ContiguousSource:
-    """Open the array in a file; closing the source closes the file."""
-    header = read_header(sequential_reader(storage.peek, 0), storage.size, name)
+    """Open the array in a file, or a field of its records; closing the source closes the file."""
+    header = read_header(sequential_reader(storage.peek, 0), storage.size, path)
+    if member is not None:
+        return _open_field(storage, name, path, header, member)
     byte_range = storage.byte_range(header.offset, header.nbytes, name)
     warning = trailing_bytes_warning(name, storage.size - header.offset - header.nbytes)
     return ContiguousSource(name, metadata_of(header), byte_range, storage, warning)
+
+
+def has_fields(storage: "LocalFile") -> bool:
+    """Whether the elements of a file's array are records; InputError if it is invalid."""
+    header = read_header(sequential_reader(storage.peek, 0), None, "")
+    return isinstance(header.dtype.descr, list)
+
+
+def _open_field(
+    storage: "LocalFile", name: str, path: str, header: Header, field: str
+) -> ContiguousSource:
+    """Copy a field of all records to a contiguous array. field: dots separate nested fields."""
+    import numpy as np
+
+    from ndtool.formats.decoding import join_blocks
+    from ndtool.formats.numpytypes import from_numpy, numpy_dtype
+
+    record = dtype = numpy_dtype(header.dtype)
+    names = [field] if field in (dtype.names or ()) else field.split(".")
+    for part in names:
+        if part not in (dtype.names or ()) or dtype.shape:
+            problem = "the file holds one array, and has no members"
+            if record.names:
+                problem = f"no field {printable(field)}: expected one of {', '.join(record.names)}"
+            raise InputError(f"{printable(path)}: {printable(problem, 300)}")
+        dtype = dtype[part]
+    element = from_numpy(dtype.base)
+    shape, order = (*header.shape, *dtype.shape), "F" if header.fortran else "C"
+    if dtype.shape and header.fortran:
+        raise InputError(f"{printable(name)}: arrays in records in Fortran order: expected C order")
+    step = max(1, BLOCK_SIZE // record.itemsize) * record.itemsize
+
+    def blocks() -> Iterator[bytes]:
+        for start in range(0, header.nbytes, step):
+            count = min(step, header.nbytes - start)
+            records = np.frombuffer(storage.read(header.offset + start, count, name), record)
+            for part in names:
+                records = records[part]
+            yield records.tobytes()
+
+    nbytes = prod(shape) * element.itemsize
+    metadata = ArrayMetadata(element, shape, order, shape, {"field": field})
+    return ContiguousSource(name, metadata, join_blocks(blocks(), nbytes, name), storage)
 
 
 def stored_dtype(dtype: dtypes.Dtype) -> dtypes.Dtype:
@@ -260,6 +313,8 @@ def create(target: "Target", metadata: ArrayMetadata) -> "FileSink":
     """Return a sink for a new file of one array, in row-major order."""
     from ndtool.publish.sinks import Container, FileSink
 
+    if target.member is not None:
+        raise UsageError(f"{printable(target.path)}: fields are read, not written")
     target.require_replaceable()
     return FileSink(
         target, metadata, Container(encode(metadata.dtype, metadata.shape), metadata.nbytes)

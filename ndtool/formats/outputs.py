@@ -184,12 +184,12 @@ def _require_no_member(path: str) -> None:
 
 def _remote_target(argument: str, file_format: Format, target: Target) -> Target:
     """Return the target at a URL; OutputError or UsageError if it is not writable."""
-    from ndtool.storage import upload
+    from ndtool.storage import objects
 
     if not file_format.chunks:
         target.encoding.require_no_options(argument)
     if not file_format.is_folder:
-        upload.writer(target.path)  # raises if it is not writable
+        objects.open_output(target.path)  # raises if it is not writable
     return target._replace(url=True)
 
 

@@ -175,16 +175,18 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def index_array(value: object, mode: str = "error") -> Array:
+def index_array(value: object, mode: str = "error", name: str = "indices") -> Array:
     """Return indices as an ndarray, with integers beyond 64 bits clamped to int64.
 
-    No axis is that long, so they stay out of bounds. `restore_exact_index` restores
-    the value in errors.
-    Raises DtypeError in modes where the result depends on the exact value.
+    No axis is that long, so they stay out of bounds. `restore_exact_index` restores the value in
+    errors. Lists without elements are int64, as no element has another type. Raises DtypeError in
+    modes where the result depends on the exact value.
     """
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value
-    converted = _convert("indices", value)[0]
+    converted, _, classes = _convert(name, value)
+    if type(value) in _LIST_TYPES and not classes:
+        return converted.astype(np.int64)
     exact = None if converted.dtype.name in dtypes.INTEGERS else _large_integers(value)
     if exact is None:
         return converted
@@ -288,7 +290,7 @@ def optional_integer(name: str, value: Any) -> int | None:
     if name == "pad" and type(value) is not bool:
         try:
             index = operator.index(value)
-        except TypeError:
+        except Exception:  # of any kind, from __index__: `integer` raises the error
             index = 0
         if _INT64_MAX < index < 1 << 64:
             return index

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ndtool._kernels import Indices, SmallCall
 from ndtool.engine import bind, check, copies, dispatch, distinct, gathers, narrow, small, tuning
-from ndtool.engine.counting import ReductionOptions
 from ndtool.engine.updates import ScatterCall
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, format_value
 from ndtool.inmemory import tensors
@@ -27,9 +26,8 @@ from ndtool.inmemory.arguments import (
     thread_count,
 )
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
-from ndtool.rules import filling, inference, shapes
+from ndtool.rules import inference, numbers, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Plan, Shape
 
@@ -49,14 +47,11 @@ def _attributes(call: Call) -> tuple[Attributes, str]:
 class BoundCall(NamedTuple):
     """The inferred plan of calls that have the same shapes, dtypes and attributes.
 
-    types: the inputs' element types. negatives: whether negative indices are valid. fill_bytes: the
-    bytes of the fill value, or None.
+    types: the inputs' element types. fill_bytes: the bytes of the fill value, or None.
     """
 
     plan: Plan
     types: dict[str, Dtype]
-    negatives: bool
-    index_options: IndexOptions
     fill_bytes: bytes | None
 
 
@@ -80,15 +75,14 @@ def bind_call(
     sizes = {"data": data, "indices": indices}
     if updates is not None and updates_dtype is not None:
         types["updates"], sizes["updates"] = element_type("updates", updates_dtype), updates
-    row, _, plan = inference.check(name, types, sizes, attributes, spec)
+    _, _, plan = inference.check(name, types, sizes, attributes, spec)
     if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MAX_SIZE:
         raise RuleError(
             f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot represent"
         )
-    element = filling.encode(attributes.fill, types["data"])
-    index_options = inference.handling_of(attributes, row, types["indices"])
-    fill_bytes = bind.repeat_fill_value(plan, element) if index_options.may_skip_tuples else None
-    return BoundCall(plan, types, row.negatives, index_options, fill_bytes)
+    element = numbers.encode_fill(attributes.fill, types["data"])
+    fill_bytes = bind.repeat_fill_value(plan, element) if plan.attributes.may_skip_tuples else None
+    return BoundCall(plan, types, fill_bytes)
 
 
 def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
@@ -120,15 +114,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         if updates_array is None:
             result = _gather(bound, source, index, buffer, team)
         else:
-            result = _scatter(
-                bound,
-                source,
-                index,
-                updates_array,
-                ReductionOptions.from_attributes(attributes),
-                buffer,
-                team,
-            )
+            result = _scatter(bound, source, index, updates_array, buffer, team)
     except BoundsError as error:
         restore_exact_index(error, indices)
         raise
@@ -155,7 +141,7 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
         )  # fmt: skip
     except NdtoolError:
         return None
-    return small.bind_small_call(*bound, ReductionOptions.from_attributes(attributes))
+    return small.bind_small_call(*bound)
 
 
 def _show_trace(error: NdtoolError) -> None:
@@ -168,39 +154,37 @@ def _show_trace(error: NdtoolError) -> None:
 
 def _gather(bound: BoundCall, data: Array, indices: Array, out: Array | None, team: int) -> Array:
     """Gather into `out`, or into a new array if it is None."""
-    plan, _, negatives = bound[:3]
+    plan = bound.plan
     index = _bind_indices(bound, indices, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
-    all_invalid = check.lacks_valid_indices(plan, bound.index_options.mode) or (
-        bound.index_options.pad is not None and not data.size
+    all_invalid = check.lacks_valid_indices(plan) or (
+        plan.attributes.pad is not None and not data.size
     )
     if out is None and target.size and not all_invalid:
         is_in_bounds = _gather_into(bound, data, index, target, team)
     else:  # the caller's array must be unchanged when an index is out of bounds: check first
         is_contiguous = data.flags.c_contiguous
-        with narrow.validate(plan, index, negatives, team, is_contiguous) as work:
+        with narrow.validate(plan, index, team, is_contiguous) as work:
             source = data.reshape(work.plan.data) if is_contiguous else data
-            bound = bound._replace(plan=work.plan, negatives=work.negatives)
+            bound = bound._replace(plan=work.plan)
             is_in_bounds = not target.size or _gather_into(
                 bound, source, work.indices, target, team
             )
     if not is_in_bounds:
-        raise check.locate_bounds_error(plan, index, negatives)
+        raise check.locate_bounds_error(plan, index)
     return _copy_out(target, out)
 
 
 def _gather_into(bound: BoundCall, data: Array, index: Indices, target: Array, team: int) -> bool:
     """Gather into a contiguous target; False if an index is out of bounds."""
-    plan, types, negatives = bound[:3]
+    plan, types = bound.plan, bound.types
     dtype = types["data"]
     if not data.size:
         return gathers.fill(as_bytes(target), bound.fill_bytes)
     source = as_operand(data)
-    chosen = dispatch.choose_gather(
-        plan, dtype.itemsize, data.shape, source, target.nbytes, negatives
-    )
+    chosen = dispatch.choose_gather(plan, dtype.itemsize, data.shape, source, target.nbytes)
     if chosen.packs_data:
         return _gather_into(bound, _pack(data, dtype, team), index, target, team)
     return dispatch.gather(chosen, source, index, as_bytes(target), team)
@@ -214,35 +198,29 @@ def _pack(data: Array, dtype: Dtype, team: int) -> Array:
 
 
 def _scatter(
-    bound: BoundCall,
-    data: Array,
-    indices: Array,
-    updates: Array,
-    reduction_options: ReductionOptions,
-    out: Array | None,
-    team: int,
+    bound: BoundCall, data: Array, indices: Array, updates: Array, out: Array | None, team: int
 ) -> Array:
     """Scatter into `out`, which may be data itself, or into a new array if it is None."""
-    plan, types, negatives = bound[:3]
+    plan, types, attributes = bound.plan, bound.types, bound.plan.attributes
     dtype, index = types["data"], _bind_indices(bound, indices, team)
-    reduction = reduction_options.reduction
+    reduction = attributes.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
     is_normalized = copies.is_normalized(data.shape, data.strides, dtype, order)
     target = out
     if target is None or not (is_normalized and _is_direct(target)):
         target = np.empty(plan.output, data.dtype)
-    if not updates.size or check.lacks_valid_indices(plan, bound.index_options.mode):
-        check.check(plan, index, negatives, team)
-    if reduction_options.duplicates == "error":
-        check.check(plan, index, negatives, team)
-        distinct.check(plan, index, negatives)
+    if not updates.size or check.lacks_valid_indices(plan):
+        check.check(plan, index, team)
+    if attributes.duplicates == "error":
+        check.check(plan, index, team)
+        distinct.check(plan, index)
     normalized_updates = normalize(updates, types["updates"], order, reduction != "none", team)
     work = ScatterCall(
-        plan, dtype, None, index, normalized_updates, reduction_options, as_bytes(target),
-        negatives, team, validates_first=target is out,
+        plan, dtype, None, index, normalized_updates, as_bytes(target), team,
+        validates_first=target is out,
     )  # fmt: skip
     if not dispatch.scatter(work, None if target is data else as_operand(data), data.shape):
-        raise check.locate_bounds_error(plan, index, negatives)
+        raise check.locate_bounds_error(plan, index)
     return _copy_out(target, out)
 
 
@@ -262,4 +240,4 @@ def _copy_out(result: Array, out: Array | None) -> Array:
 def _bind_indices(bound: BoundCall, indices: Array, team: int) -> Indices:
     dtype = bound.types["indices"]
     normalized = normalize(indices, dtype, dtype.order, False, team)
-    return bind.bind_indices(normalized, dtype, bound.index_options, bound.fill_bytes)
+    return bind.bind_indices(normalized, dtype, bound.plan.attributes, bound.fill_bytes)

@@ -166,6 +166,8 @@ def _apply_to_batch(
     function: Any, count: int, dims: tuple[Any, ...], arguments: tuple[Any, ...]
 ) -> tuple[Tensor, int]:
     """Apply a function to each element of a batch."""
+    if not count:
+        return _apply_to_no_batch(function, dims, arguments), 0
     outputs = [
         function.apply(
             *(
@@ -176,6 +178,21 @@ def _apply_to_batch(
         for n in range(count)
     ]
     return torch.stack(outputs), 0
+
+
+def _apply_to_no_batch(function: Any, dims: tuple[Any, ...], arguments: tuple[Any, ...]) -> Tensor:
+    """Return the output for a batch of 0: that of one element has its shape and dtype."""
+    element = [
+        array.new_zeros([*array.shape[:d], *array.shape[d + 1 :]]) if isinstance(d, int) else array
+        for array, d in zip(arguments, dims, strict=True)
+    ]
+    if function is Gather:  # with zeros as padding, which no axis is too short for
+        data, indices, call, _ = element
+        element = [data, indices, call._replace(pad=0), {}]
+        output = function.apply(*element)
+    else:
+        output = element[0]
+    return torch.empty((0, *output.shape), dtype=output.dtype)
 
 
 def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:

@@ -9,7 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ndtool.errors import BoundsError, RuleError
 from ndtool.inmemory import ops
-from ndtool.inmemory.arguments import array, element_type, integer, require_no_overlap, string
+from ndtool.inmemory.arguments import (
+    array,
+    element_type,
+    index_array,
+    integer,
+    require_no_overlap,
+    string,
+)
 from ndtool.literals import Tensor, WriteMode
 from ndtool.rules import tensorscatter as rules
 from ndtool.rules.tensorscatter import Lowering
@@ -50,9 +57,12 @@ def tensor_scatter(
     inputs = {"past": past, "update": update}
     if write_indices is not None:
         inputs["write_indices"] = write_indices
-    arrays = {role: array(role, value) for role, value in inputs.items()}
+    arrays = {
+        role: index_array(value, name=role) if role == "write_indices" else array(role, value)
+        for role, value in inputs.items()
+    }
     types = {role: element_type(role, value.dtype) for role, value in arrays.items()}
-    rules.accept(spec, types, string("mode", mode))
+    rules.accept(string("spec", spec), types, string("mode", mode))
     sizes = {role: value.shape for role, value in arrays.items()}
     try:
         lowering = rules.infer(sizes, integer("axis", axis))[1]
@@ -64,29 +74,10 @@ def tensor_scatter(
     starts = start_positions(lowering, arrays.get("write_indices"), mode)
     if out is not None:
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
-    update = arrays["update"]
-    if (
-        lowering.length <= 1 or update.dtype.names is not None
-    ):  # assignment would skip padding of structures
-        indices = scatter_indices(lowering, starts)
-        return ops.scatter(
-            past, indices, update, lowering.axis, batch_dims=1, out=out, threads=threads
-        )
-    empty, indices = (slice(None),) * lowering.axis + (slice(0),), starts[:, None][:, :0]
-    result = ops.scatter(
-        past, indices, update[empty], lowering.axis, batch_dims=1, out=out, threads=threads
+    indices = scatter_indices(lowering, starts)
+    return ops.scatter(
+        past, indices, arrays["update"], lowering.axis, batch_dims=1, out=out, threads=threads
     )
-    _write(array("out", result), update, lowering, starts)
-    return result
-
-
-def _write(out: Array, update: Array, lowering: Lowering, firsts: Array) -> None:
-    """Write the update of each batch in one or two slices, 200 times as fast as a scatter."""
-    out, update = (np.moveaxis(operand, lowering.axis, 1) for operand in (out, update))
-    for batch, start in enumerate(firsts.tolist()):
-        count = min(lowering.size - start, lowering.length)
-        out[batch, start : start + count] = update[batch, :count]
-        out[batch, : lowering.length - count] = update[batch, count:]
 
 
 def start_positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:
@@ -109,8 +100,10 @@ def scatter_indices(lowering: Lowering, firsts: Array) -> Array:
     of its pseudocode take all coordinates modulo the size, the batch included. In linear mode,
     indices do not wrap around.
     """
-    indices = firsts[:, None] + np.arange(lowering.length)
-    indices[indices >= lowering.size] -= lowering.size
+    dtype: Any = np.int32 if lowering.size < 1 << 30 else np.int64  # holds sums of two indices
+    indices: Array = firsts.astype(dtype)[:, None] + np.arange(lowering.length, dtype=dtype)
+    if lowering.length and firsts.max(initial=0) > lowering.size - lowering.length:
+        np.remainder(indices, dtype(lowering.size), out=indices)
     return indices
 
 

@@ -17,7 +17,7 @@ from ndtool.outofcore import segments
 from ndtool.outofcore.partitioning import MAX_SEGMENTS, Partitioning, reread_bytes, tuple_shape
 from ndtool.outofcore.phases import REPORT_BYTES
 from ndtool.rules import grid
-from ndtool.storage import http, locations, upload
+from ndtool.storage import locations, objects
 
 LIST_PAGE = 1000  # maximum objects in the response to a list request, and in a delete request
 # Maximum requests to open and close a run at URLs: of each process for an input, of the run for the
@@ -62,11 +62,11 @@ class StoredArray(NamedTuple):
         if not self.is_remote or not metadata.nbytes:
             return Counter()
         if not metadata.is_chunked:
-            return Counter(get=1 + -(-metadata.nbytes // http.MAX_REQUEST), head=1)
+            return Counter(get=1 + -(-metadata.nbytes // objects.MAX_REQUEST), head=1)
         chunks = grid.count_blocks(metadata.shape, metadata.block_shape)
         is_sharded = int(self.is_sharded)
         chunk_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
-        per_chunk = -(-chunk_nbytes // http.MAX_REQUEST) + is_sharded
+        per_chunk = -(-chunk_nbytes // objects.MAX_REQUEST) + is_sharded
         reread = self._reread_chunks(partitioning, chunks)
         # At the end, each process checks whether the chunks that it read have changed.
         head = self.object_count + min(reread, self.object_count * (partitioning.workers - 1))
@@ -98,7 +98,7 @@ class StoredArray(NamedTuple):
             return Counter()
         if self.metadata.is_chunked:
             return Counter(put=self.object_count)
-        upload_parts = -(-self.metadata.nbytes // upload.MIN_PART)
+        upload_parts = -(-self.metadata.nbytes // objects.MIN_PART)
         return Counter(put=upload_parts + 2 if upload_parts > 1 else 1)
 
 

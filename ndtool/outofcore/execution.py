@@ -114,7 +114,7 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
     pool.run_all(check_block, blocks, partitioning.workers)
     reports.raise_or_report(report)
     if call.inference.requires_distinct:
-        stored = distinct.stored_tuples(call.inference.plan, call.inference.row.negatives)
+        stored = distinct.stored_tuples(call.inference.plan)
         buffers = partitioning.scratch_bytes * min(partitioning.workers, pool.MAX_THREADS)
         bitmap = max(1, partitioning.memory - partitioning.index_bytes - buffers)
         distinct.check_blocks(stored, partial(_stored_blocks, work), bitmap)

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from ndtool import _kernels
 from ndtool._kernels import MAX_BYTE_IDS
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Source
-from ndtool.engine import bind, tuning
-from ndtool.engine.counting import ReductionOptions
+from ndtool.engine import bind, counting, tuning
 from ndtool.errors import ResourceError, format_size
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
@@ -84,7 +83,7 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return the rows of a call; flat: whether to merge the axes of rows into one."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
-    drops = inference.index_options.may_skip_tuples
+    drops = plan.attributes.may_skip_tuples
     if isinstance(plan, ElementsPlan):
         rows = Rows(prod(plan.indices), size, plan.data, itemsize, drops)
     else:
@@ -93,10 +92,9 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         rows = Rows(
             plan.tuples, entry, shape, width, drops, plan.tuples_per_batch, plan.batch_repeats
         )
-    options = ReductionOptions.from_attributes(inference.attributes)
     return rows._replace(
         shape=(rows.row_count,) if flat else rows.shape,
-        count_bytes=options.count_itemsize(rows.tuples, rows.width),
+        count_bytes=counting.count_itemsize(plan.attributes, rows.tuples, rows.width),
     )
 
 

@@ -23,8 +23,7 @@ from ndtool._kernels import (
     WorkItem,
 )
 from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated, write_range
-from ndtool.engine import bind, check, copies
-from ndtool.engine.counting import ReductionOptions
+from ndtool.engine import bind, check, copies, counting
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import pool
 from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning
@@ -200,17 +199,15 @@ class Work:
         self.inference, self.partitioning, self.arrays = inference, partitioning, arrays
         self.shared_store = store if isinstance(store, SharedStore) else None
         self._store = store
-        plan, dtype, index_options = inference.plan, inference.dtype, inference.index_options
-        if check.is_error(plan, index_options.mode):
-            index_options = index_options._replace(mode="error")
-        self.mode, self.index_options = index_options.mode, index_options
+        plan, dtype = inference.plan, inference.dtype
+        if check.is_error(plan):
+            plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
+        self.attributes = plan.attributes
         self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
-        self.rows = bind.bind_rows(self.plan, inference.row.negatives)
+        self.rows = bind.bind_rows(self.plan)
         # The bytes of a row.
         self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
-        self.reduction_options = ReductionOptions.from_attributes(inference.attributes)
-        self.reduction = self.reduction_options.reduction
-        order = dtype.order if self.reduction == "none" else NATIVE
+        order = dtype.order if self.attributes.reduction == "none" else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
         self.swaps_data = dtype.swap_size > 1 and dtype.order != order
         updates = inference.inputs.get("updates")
@@ -302,7 +299,7 @@ class Work:
         return self._bind(buffer)
 
     def _bind(self, buffer: memoryview) -> Indices:
-        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.index_options)
+        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
 
     @contextmanager
     def partition_buffer(self) -> Iterator[memoryview]:
@@ -380,7 +377,7 @@ def find_out_of_bounds(
     the block; counts: False if some are known to be out of bounds, wherever they occur first.
     """
     first_occurrences = work.first_occurrences(block, allocate, indices)
-    addressing, _, entries = bind.bind_check(work.plan, work.inference.row.negatives)
+    addressing, _, entries = bind.bind_check(work.plan)
     first, stop = work.partitioning.first_occurrences(block)
     number, component, count = _kernels.locate_out_of_bounds(
         addressing, first_occurrences, 0, stop - first
@@ -422,7 +419,7 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
                 raise OutputError("indices changed during the run")
             return SplitResult(b"", out_of_bounds)
         if not group.depth:
-            if work.mode != "error":
+            if work.attributes.out_of_bounds != "error":
                 out_of_bounds = find_out_of_bounds(work, block, allocate, indices)
             if updates is not None:
                 assert work.arrays.updates is not None
@@ -557,19 +554,19 @@ def _update(work: Work, partition: Group) -> None:
         if swaps:
             copies.swap_bytes(buffer, dtype.swap_size)
         counts = None
-        if partition.tuples and work.reduction_options.is_counted:
+        if partition.tuples and work.attributes.is_counted:
             zeros = memoryview(bytearray(row_count * partitioning.rows.count_bytes))
-            counts = work.reduction_options.bind_counts(zeros, partitioning.rows.tuples, width)
+            counts = counting.bind_counts(work.attributes, zeros, partitioning.rows.tuples, width)
         for batch in work.batches(partition, 0, partition.tuples):
             n = batch.tuples
             with work.arena() as allocate:
                 local, updates = allocate(n * 4), allocate(n * width)
                 work.read_batch(partition, batch, local, updates)
-                spec = UpdateSpec(updates, width, work.reduction, dtype.name, counts)
+                spec = UpdateSpec(updates, width, work.attributes.reduction, dtype.name, counts)
                 bound = _bind_local(row_count, local, n, width)
                 if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
                     raise changed_error()
-        work.reduction_options.divide_sums(counts, buffer, width, dtype, 1)
+        counting.divide_sums(work.attributes, counts, buffer, width, dtype, 1)
         if swaps:
             copies.swap_bytes(buffer, dtype.swap_size)
         assert work.arrays.output is not None
@@ -731,9 +728,9 @@ class BoundsReports:
             return
         if not self._count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
-        plan, negatives = self._inference.plan, self._inference.row.negatives
-        error = check.make_bounds_error(plan, self._first[1][:3], self._count, negatives)
-        if check.is_error(plan, self._inference.attributes.out_of_bounds):
+        plan = self._inference.plan
+        error = check.make_bounds_error(plan, self._first[1][:3], self._count)
+        if check.is_error(plan):
             raise error
         report(error)
 

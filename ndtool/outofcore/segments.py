@@ -22,7 +22,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, U
 from ndtool.machine import pool
 from ndtool.publish import cleanup
 from ndtool.publish.newfolder import NewFolder
-from ndtool.storage import descriptors, failures, locations, remote, tempfiles
+from ndtool.storage import descriptors, failures, locations, objects, tempfiles
 
 STRIPE = 1 << 20  # bytes written to one file before the next file, if there are several
 OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
@@ -375,7 +375,7 @@ def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFol
 
     claims.clean(location)
     name = f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"
-    return claims.Claim(remote.join(location, name))
+    return claims.Claim(objects.join(location, name))
 
 
 def find_folder(location: str, run_name: str) -> SpillFolder | None:

@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redact_urls
 from ndtool.machine import signals
-from ndtool.storage import failures, locations, remote, requests, upload
-from ndtool.storage.http import Version
+from ndtool.storage import failures, locations, objects, upload
 from ndtool.storage.local import ZARR_METADATA
-from ndtool.storage.remote import join, split_query
-from ndtool.storage.remotefolder import RemoteFolder
+from ndtool.storage.objects import Version, join, split_query
+from ndtool.storage.remotefolder import RemoteFolder, read_object
 
 _MAX_LOCK_SIZE = 1 << 16  # bytes of a lock object
 _LOCK_NAME = re.compile(r"\..+\.ndtool", re.DOTALL)
@@ -42,7 +41,7 @@ class LockObject(NamedTuple):
 
     def put(self, condition: dict[str, str]) -> None:
         """Write the lock object; FileExistsError if the condition fails."""
-        requests.wait(upload.writer(self.url).put(self.body, condition), self.url, OutputError)
+        objects.wait(objects.open_output(self.url).put(self.body, condition), self.url, OutputError)
 
 
 class Owner(NamedTuple):
@@ -102,7 +101,7 @@ class Claim:
 
     def drop(self) -> None:
         """Remove the content of the folder and release the folder."""
-        requests.finish(upload.ABORT_TIMEOUT)
+        objects.finish(upload.ABORT_TIMEOUT)
         if self._is_active:
             try:
                 if self._is_confirmed and _read(self.lock.url)[0] in (None, self.lock.body):
@@ -202,12 +201,12 @@ def _require_folder(url: str) -> None:
         raise UsageError(
             f"{printable(url)} is not a folder: expected one such as s3://bucket/folder"
         )
-    upload.writer(join(url, "any"))
+    objects.open_output(join(url, "any"))
 
 
 def _lock_urls(url: str) -> list[str]:
     """Return the URLs of the lock objects in a folder."""
-    entries = requests.wait(remote.list_folder(url), redact_urls(url))
+    entries = objects.wait(objects.list_folder(url), url)
     return [
         join(url, name)
         for name, is_folder in entries
@@ -255,16 +254,14 @@ def _read(url: str) -> tuple[bytes | None, Version | None]:
     """Read a small object with its version, None if it does not exist."""
 
     async def read() -> tuple[bytes | None, Version | None]:
-        requests = remote.reader(url)
         try:
-            opened = await failures.retry(lambda: requests.open(_MAX_LOCK_SIZE))
-            return opened.head, opened.version
+            return await read_object(objects.open_object(url), _MAX_LOCK_SIZE)
         except Exception as exc:
             if failures.is_missing(exc):
                 return None, None
             raise
 
-    return requests.wait(read(), redact_urls(url), OutputError)
+    return objects.wait(read(), url, OutputError)
 
 
 def _owner(body: bytes | None) -> Owner | None:
@@ -283,12 +280,12 @@ def _clear(url: str) -> bool:
     folder = RemoteFolder(url)
     if any(folder.read(name) is not None for name in ZARR_METADATA):
         return False
-    requests.wait(upload.writer(url).clear(), redact_urls(url), OutputError)
+    objects.wait(objects.open_output(url).clear(), url, OutputError)
     return True
 
 
 def _remove(url: str) -> None:
-    requests.wait(upload.writer(url).remove(), redact_urls(url), OutputError)
+    objects.wait(objects.open_output(url).remove(), url, OutputError)
 
 
 def _machine_id() -> str:

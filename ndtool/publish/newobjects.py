@@ -7,10 +7,9 @@ import asyncio
 from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
 from ndtool.publish.claims import Claim, LockObject
-from ndtool.storage import failures, requests, upload
-from ndtool.storage.http import MAX_CONCURRENCY
+from ndtool.storage import failures, objects, upload
 from ndtool.storage.localfolder import METADATA_NAMES
-from ndtool.storage.remote import join
+from ndtool.storage.objects import MAX_CONCURRENCY, join
 from ndtool.storage.remotefolder import RemoteFolder
 
 
@@ -63,7 +62,7 @@ class NewObjects(RemoteFolder):
             self.pending_metadata, key=lambda key: (key.count("/"), ".zattrs" not in key)
         ):
             try:
-                requests.wait(self._create(key, self.pending_metadata[key]), self.path, OutputError)
+                objects.wait(self._create(key, self.pending_metadata[key]), self.path, OutputError)
             except OutputError:
                 if key.startswith(prefix) or self.subfolder("").read(key) is None:
                     raise  # a group that another process has created is accepted
@@ -73,9 +72,9 @@ class NewObjects(RemoteFolder):
 
     def drop(self) -> None:
         """Remove the written objects, those of other processes included, unless published."""
-        requests.finish(upload.ABORT_TIMEOUT)
+        objects.finish(upload.ABORT_TIMEOUT)
         try:
-            requests.wait(self._drop(), self.path, OutputError)
+            objects.wait(self._drop(), self.path, OutputError)
         except NdtoolError:
             return  # without metadata, the remaining objects are no array
         if self._is_shared:
@@ -90,7 +89,7 @@ class NewObjects(RemoteFolder):
         if is_in_array:
             self._created_keys.append(key)  # before the request, as its response may be lost
         try:
-            created = await upload.writer(url).put(body, {"IfNoneMatch": "*"})
+            created = await objects.open_output(url).put(body, {"IfNoneMatch": "*"})
         except FileExistsError:
             if is_in_array:
                 self._created_keys.remove(key)
@@ -98,7 +97,7 @@ class NewObjects(RemoteFolder):
                 f"{redact_urls(url)} was created by another process during the run"
             ) from None
         except Exception as exc:
-            raise failures.failure(exc, redact_urls(url), OutputError) from None
+            raise failures.failure(exc, url, OutputError) from None
         if created and not is_in_array:
             self._created_keys.append(key)
 
@@ -110,6 +109,6 @@ class NewObjects(RemoteFolder):
         async def worker() -> None:
             while self._created_keys:
                 url = join(self.url, self._created_keys.pop(0))
-                await asyncio.wait_for(upload.writer(url).remove(), upload.ABORT_TIMEOUT)
+                await asyncio.wait_for(objects.open_output(url).remove(), upload.ABORT_TIMEOUT)
 
         await asyncio.gather(*(worker() for _ in range(MAX_CONCURRENCY)))

@@ -13,7 +13,7 @@ from ndtool.storage.local import is_zarr_store
 
 if TYPE_CHECKING:
     from ndtool.publish.newfile import Pending
-    from ndtool.storage.http import Version
+    from ndtool.storage.objects import Version
 
 MAX_LISTED = 10  # maximum number of arrays in an error message
 _MAX_LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # codecs and their highest levels

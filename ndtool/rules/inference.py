@@ -16,9 +16,9 @@ from ndtool.errors import (
     format_integer,
     printable,
 )
-from ndtool.rules import dtypes, filling, mistakes, shapes, specs, tensorscatter
+from ndtool.rules import dtypes, mistakes, numbers, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import MODES, IndexOptions, Mode
+from ndtool.rules.modes import MODES, Mode
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
 from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.symbols import Sizes
@@ -72,11 +72,6 @@ class Inference(NamedTuple):
         return operator_of(self.operator).scatters
 
     @property
-    def index_options(self) -> IndexOptions:
-        """How indices are handled."""
-        return handling_of(self.attributes, self.row, self.inputs["indices"].dtype)
-
-    @property
     def mode(self) -> Mode:
         return MODES[self.attributes.out_of_bounds]
 
@@ -93,19 +88,11 @@ class Inference(NamedTuple):
     @property
     def fill_bytes(self) -> bytes:
         """The bytes of the fill value, which mode "fill" and pad use."""
-        return filling.encode(self.attributes.fill, self.dtype)
+        return numbers.encode_fill(self.attributes.fill, self.dtype)
 
     @property
     def nbytes(self) -> int:
         return prod(self.plan.output) * self.dtype.itemsize
-
-
-def handling_of(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) -> IndexOptions:
-    """Return how indices are handled, without a pad that is outside the range of their type."""
-    pad, bits = attributes.pad, 8 * indices.itemsize
-    lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
-    is_reachable = pad is not None and lowest <= pad < highest
-    return IndexOptions(attributes.out_of_bounds, pad if is_reachable else None, row.negatives)
 
 
 def infer(
@@ -155,10 +142,19 @@ def check(
         plan = lowering.plan
     else:
         row = specs.accept(spec, operator, types, attributes)
-        filling.encode(attributes.fill, types["data"])
+        numbers.encode_fill(attributes.fill, types["data"])
         trace, plan = shapes.infer(operator, sizes, attributes)
+        plan = plan._replace(attributes=_resolve(attributes, row, types["indices"]))
     assumed_steps = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
     return row, trace._replace(steps=trace.steps + assumed_steps), plan
+
+
+def _resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) -> Attributes:
+    """Return attributes as a row defines them, without a pad that no index can equal."""
+    pad, bits = attributes.pad, 8 * indices.itemsize
+    lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
+    is_reachable = pad is not None and lowest <= pad < highest
+    return attributes._replace(pad=pad if is_reachable else None, negatives=row.negatives)
 
 
 def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[Step, ...]:

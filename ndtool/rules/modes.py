@@ -31,28 +31,6 @@ class Mode(NamedTuple):
         return self.scatters if scatters else self.gathers
 
 
-class IndexOptions(NamedTuple):
-    """How indices are handled, in this order.
-
-    pad: an index equal to it selects nothing, nor does its tuple. negatives: whether negative
-    indices count from the end, else they are out of bounds. mode: the out-of-bounds mode.
-    """
-
-    mode: str = "error"
-    pad: int | None = None
-    negatives: bool = True
-
-    @property
-    def may_skip_tuples(self) -> bool:
-        """Whether tuples may select nothing."""
-        return MODES[self.mode].skips or self.pad is not None
-
-    @property
-    def may_alter_tuples(self) -> bool:
-        """Whether tuples may be skipped, or select other slices than their stored indices."""
-        return MODES[self.mode].redirects or self.pad is not None or not self.negatives
-
-
 MODES = {
     row.name: row
     for row in (

@@ -3,6 +3,9 @@
 from collections import ChainMap
 from typing import NamedTuple
 
+from ndtool.rules.modes import MODES
+from ndtool.rules.reductions import REDUCTIONS
+
 
 class Attributes(NamedTuple):
     """The attributes of a call, by the standards' names. An operator ignores inapplicable ones.
@@ -30,6 +33,40 @@ class Attributes(NamedTuple):
     def resolved_axis(self) -> int:
         """The axis of the call; by default the first after the batch axes."""
         return self.batch_dims if self.axis is None else self.axis
+
+    @property
+    def may_skip_tuples(self) -> bool:
+        """Whether tuples may select nothing."""
+        return MODES[self.out_of_bounds].skips or self.pad is not None
+
+    @property
+    def may_alter_tuples(self) -> bool:
+        """Whether tuples may be skipped, or select other slices than their stored indices."""
+        return MODES[self.out_of_bounds].redirects or self.pad is not None or not self.negatives
+
+    @property
+    def copies_first_update(self) -> bool:
+        """Whether the first update of a slice is copied, not reduced with the current value."""
+        return self.duplicates == "first" if self.reduction == "none" else not self.include_self
+
+    @property
+    def operator_signs(self) -> tuple[str, str]:
+        """The signs of the first update of an element and of the others, such as ("=", "+")."""
+        sign = REDUCTIONS[self.reduction].symbol
+        return (
+            "=" if self.copies_first_update else sign,
+            "ignored" if self.duplicates == "first" else sign,
+        )
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the updates of each slice are counted."""
+        return self.is_mean or self.copies_first_update
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the reduction is a mean: sums are divided by the counts of their summands."""
+        return REDUCTIONS[self.reduction].needs_counts
 
 
 # Attributes that all operators of ndtool have, and no operator of a standard.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+from ndtool.rules.operators import Attributes
+
 Shape = tuple[int, ...]
 
 
@@ -15,7 +17,7 @@ class NdPlan(NamedTuple):
     k indexed axes. slice_shape: the shape of one slice. has_scalar_indices: whether each index is a
     tuple of one component, without an axis of components (Gather, Scatter). shared_axes: the number
     of batch axes that scalar indices have; the same tuples apply to all batches along the other
-    batch axes.
+    batch axes. attributes: of the call, as the spec defines them.
     """
 
     operator: str
@@ -28,6 +30,7 @@ class NdPlan(NamedTuple):
     slice_shape: Shape
     has_scalar_indices: bool = False
     shared_axes: int = 0
+    attributes: Attributes = Attributes()
 
     @property
     def k(self) -> int:
@@ -69,13 +72,17 @@ class NdPlan(NamedTuple):
 
 
 class ElementsPlan(NamedTuple):
-    """An index for each element, along an axis of data (axis >= 0)."""
+    """An index for each element, along an axis of data (axis >= 0).
+
+    attributes: of the call, as the spec defines them.
+    """
 
     operator: str
     data: Shape
     indices: Shape
     output: Shape
     axis: int
+    attributes: Attributes = Attributes()
 
     @property
     def positions(self) -> Shape:

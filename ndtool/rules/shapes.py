@@ -396,4 +396,5 @@ def updates_shape(operator: str, data: Shape, indices: Shape, attributes: Attrib
 
 def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tuple[Trace, Plan]:
     """Infer the shapes of an operator; sizes: the inputs' shapes by role."""
-    return _RULES[operator](sizes, attributes)
+    trace, plan = _RULES[operator](sizes, attributes)
+    return trace, plan._replace(attributes=attributes)

@@ -302,15 +302,20 @@ def _check_duplicates(spec: str, row: OperatorVersion, duplicates: str, reductio
 
 
 def _check_index_dtype(spec: str, row: OperatorVersion, indices: Dtype) -> None:
-    if indices.name not in INTEGERS:
-        mask = "it looks like a mask: np.nonzero or np.argwhere gives indices"
-        raise DtypeError(
-            f"indices has dtype {indices.name}: expected an integer dtype of 8 to 64 bits",
-            hint=mask if indices.name == "bool" else "",
-        )
+    require_integers("indices", indices)
     if indices.name not in row.indices:
         call = f"indices of {indices.name}"
         raise _unsupported_error(DtypeError, spec, row, "indices", indices.name, call)
+
+
+def require_integers(name: str, dtype: Dtype) -> None:
+    """Raise DtypeError for indices of another type than integers of at most 64 bits."""
+    if dtype.name not in INTEGERS:
+        mask = "it looks like a mask: np.nonzero or np.argwhere gives indices"
+        raise DtypeError(
+            f"{name} has dtype {dtype.name}: expected an integer dtype of 8 to 64 bits",
+            hint=mask if dtype.name == "bool" else "",
+        )
 
 
 def is_same_type(a: Dtype, b: Dtype) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ndtool.errors import DtypeError, UsageError, format_integer, format_value
 from ndtool.rules import shapes, specs
-from ndtool.rules.dtypes import INTEGERS, Dtype, from_name
+from ndtool.rules.dtypes import Dtype, from_name
 from ndtool.rules.operators import WRITE_MODES, Attributes
 from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.shapes import format_shape
@@ -57,10 +57,8 @@ def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Op
     if mode not in MODES:
         raise UsageError(f"mode is {format_value(mode)}: expected one of {', '.join(MODES)}")
     indices = types.get("write_indices")
-    if indices is not None and indices.name not in INTEGERS:
-        raise DtypeError(
-            f"write_indices has dtype {indices.name}: expected an integer dtype of 8 to 64 bits"
-        )
+    if indices is not None:
+        specs.require_integers("write_indices", indices)
     past, update = types["past"], types["update"]
     if not specs.is_same_type(past, update):
         raise DtypeError(

@@ -11,7 +11,7 @@ from ndtool._kernels import MAX_BYTE_IDS, WorkItem
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
-from ndtool.rules.modes import IndexOptions
+from ndtool.rules.operators import Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.local import ByteRange
@@ -50,11 +50,12 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
 
     A tuple is local if its row is near that of the preceding tuple. The estimate uses a sample.
     """
-    addressing = bind_rows(call.inference.plan, call.inference.row.negatives)
+    addressing = bind_rows(call.inference.plan)
     boxes = bind_boxes((rows.row_count,), (min(rows.row_count, 1 << SHIFT),))
-    is_strict = call.inference.index_options == IndexOptions()
-    index_options = IndexOptions("error" if is_strict else "clip")
-    indices = operands.bind_indices(call.inference, operands.load_indices(call), index_options)
+    attributes = call.inference.plan.attributes
+    is_strict = attributes.out_of_bounds == "error" and not attributes.may_alter_tuples
+    sampled = Attributes(out_of_bounds="error" if is_strict else "clip")
+    indices = operands.bind_indices(call.inference, operands.load_indices(call), sampled)
     id_buffer, buffer = (
         bytearray(2 * TUPLES_PER_SAMPLE),
         memoryview(bytearray(4 * TUPLES_PER_SAMPLE)),

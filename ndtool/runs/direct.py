@@ -10,7 +10,6 @@ from ndtool.arrays.loaded import LoadedInput, load
 from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.engine import dispatch, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
-from ndtool.engine.counting import ReductionOptions
 from ndtool.engine.dispatch import GatherKernel
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import memory
@@ -43,9 +42,7 @@ def gather(
 
     def choose_kernel() -> GatherKernel:
         shape, item = inference.inputs["data"].shape, inference.dtype.itemsize
-        return dispatch.choose_gather(
-            inference.plan, item, shape, data, nbytes, inference.row.negatives
-        )
+        return dispatch.choose_gather(inference.plan, item, shape, data, nbytes)
 
     kernel, byte_range = choose_kernel(), loaded.byte_range
     if kernel.packs_data and loaded.constant is None:
@@ -138,8 +135,7 @@ def scatter(
     from ndtool.engine.updates import ScatterCall
 
     call, inference = validated.call, validated.call.inference
-    dtype, reduction = inference.dtype, inference.attributes.reduction
-    reduction_options = ReductionOptions.from_attributes(inference.attributes)
+    dtype, reduction = inference.dtype, inference.plan.attributes.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
     updates = load(call, "updates", dry=dry).normalized(order, reduction != "none")
     origin = call.sources["data"]
@@ -151,8 +147,8 @@ def scatter(
         if isinstance(origin, Constant):
             origin.fill(out)
         work = ScatterCall(
-            inference.plan, dtype, None, validated.bound_indices, updates, reduction_options, out,
-            inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
+            inference.plan, dtype, None, validated.bound_indices, updates, out, call.threads,
+            tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
         if not dispatch.scatter(work, data, inference.plan.data):
             raise operands.changed_error(inference)

@@ -11,7 +11,7 @@ from ndtool.engine import bind, check, distinct
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference
-from ndtool.rules.modes import IndexOptions
+from ndtool.rules.operators import Attributes
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.local import ByteRange
 
@@ -30,13 +30,13 @@ class Validated(NamedTuple):
     @property
     def bound_indices(self) -> Indices:
         """The indices, bound for kernels."""
-        return bind_indices(self.call.inference, self.indices, self.index_options)
+        return bind_indices(self.call.inference, self.indices, self.attributes)
 
     @property
-    def index_options(self) -> IndexOptions:
-        """How indices are checked: with mode "error" if all were valid, to detect a change."""
-        index_options = self.call.inference.index_options
-        return index_options if self.bounds_report else index_options._replace(mode="error")
+    def attributes(self) -> Attributes:
+        """The attributes of the call; with mode "error" if all were valid, to detect a change."""
+        attributes = self.call.inference.plan.attributes
+        return attributes if self.bounds_report else attributes._replace(out_of_bounds="error")
 
 
 def load_data(validated: Validated, dry: bool = False) -> LoadedInput:
@@ -52,7 +52,7 @@ def load_data(validated: Validated, dry: bool = False) -> LoadedInput:
         from ndtool.runs.touched import TouchedByGather
 
         plan, dtype = call.inference.plan, call.inference.inputs["indices"].dtype
-        touched = TouchedByGather(plan, validated.indices, dtype, validated.index_options)
+        touched = TouchedByGather(plan, validated.indices, dtype, validated.attributes)
     return load(call, "data", touched, dry)
 
 
@@ -67,33 +67,30 @@ def validate(call: OpenCall) -> Validated:
     DuplicatesError if two tuples select the same slice, and duplicates are an error.
     """
     plan, indices = call.inference.plan, load_indices(call)
-    mode = call.inference.attributes.out_of_bounds
-    inputs = bind_indices(
-        call.inference, indices, call.inference.index_options._replace(mode="error")
-    )
-    error = check.find_bounds_error(plan, inputs, call.inference.row.negatives, call.threads)
+    inputs = bind_indices(call.inference, indices, plan.attributes._replace(out_of_bounds="error"))
+    error = check.find_bounds_error(plan, inputs, call.threads)
     if error is not None:
         inference.name_inputs(error, call.inference.inputs)
-        if check.is_error(plan, mode) or not isinstance(error, BoundsError):
+        if check.is_error(plan) or not isinstance(error, BoundsError):
             raise error
     validated = Validated(call, indices, error)
     if call.inference.requires_distinct:
         try:
-            distinct.check(plan, validated.bound_indices, call.inference.row.negatives)
+            distinct.check(plan, validated.bound_indices)
         except DuplicatesError as duplicates:
             inference.name_inputs(duplicates, call.inference.inputs)
             raise
     return validated
 
 
-def bind_indices(inferred: Inference, indices: memoryview, index_options: IndexOptions) -> Indices:
+def bind_indices(inferred: Inference, indices: memoryview, attributes: Attributes) -> Indices:
     """Bind indices and their out-of-bounds mode for kernels."""
     filling = (
         bind.repeat_fill_value(inferred.plan, inferred.fill_bytes)
-        if index_options.may_skip_tuples
+        if attributes.may_skip_tuples
         else None
     )
-    return bind.bind_indices(indices, inferred.inputs["indices"].dtype, index_options, filling)
+    return bind.bind_indices(indices, inferred.inputs["indices"].dtype, attributes, filling)
 
 
 def changed_error(inferred: Inference) -> OutputError:

@@ -14,7 +14,7 @@ from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine import layouts
 from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import IndexOptions
+from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def memory(metadata: ArrayMetadata) -> int:
 class TouchedByGather:
     """The blocks or byte ranges of data that a gather reads.
 
-    indices: their bytes, of type `dtype`, in row-major order. index_options: of negative and
+    indices: their bytes, of type `dtype`, in row-major order. attributes: of negative and
     out-of-bounds indices.
     """
 
@@ -51,9 +51,9 @@ class TouchedByGather:
         plan: Plan,
         indices: memoryview,
         dtype: Dtype,
-        index_options: IndexOptions = IndexOptions(),  # noqa: B008 - a value that never changes
+        attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     ) -> None:
-        self._plan, self._indices, self._handling = plan, indices, index_options
+        self._plan, self._indices, self._attributes = plan, indices, attributes
         self._code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
         if isinstance(plan, ElementsPlan):
             self._row_shape: Shape = plan.data
@@ -136,7 +136,7 @@ class TouchedByGather:
             return touched
         import numpy as np
 
-        from ndtool.runs import bounds
+        from ndtool.inmemory.normalizing import normalize_indices
 
         k, tuples = len(self._indexed_axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
@@ -148,10 +148,8 @@ class TouchedByGather:
             rows, is_dropped = np.zeros(len(slab), np.int64), np.zeros(len(slab), np.bool_)
             for component, axis in enumerate(self._indexed_axes):
                 size = self._row_shape[axis]
-                coordinates = bounds.normalize_indices(slab[:, component], size, self._handling)
+                coordinates, _ = normalize_indices(slab[:, component], size, self._attributes)
                 is_dropped |= coordinates == size
-                if self._handling.pad is not None:
-                    is_dropped |= slab[:, component] == self._handling.pad
                 rows += coordinates // steps[axis] * strides[axis]
             for axis, size in enumerate(self._row_shape):
                 if axis not in self._indexed_axes and steps[axis] < size:

@@ -68,7 +68,7 @@ def sibling(file: File, path: str, name: str) -> str | None:
     if url is None:
         location = os.path.join(os.path.dirname(path), name)
         return None if is_url(location) else location
-    from ndtool.storage.remote import join
+    from ndtool.storage.objects import join
 
     return None if "::" in name else join(url, name, sibling=True)
 
@@ -77,7 +77,7 @@ def parent_folder(path: str) -> str:
     """Return the parent folder of a path or URL."""
     if not is_url(path):
         return os.path.dirname(os.path.abspath(path))
-    from ndtool.storage.remote import join
+    from ndtool.storage.objects import join
 
     return join(path, "", sibling=True)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from ndtool.errors import InputError, OutputError, ResourceError, redact_urls
-from ndtool.storage import failures, remote, requests
+from ndtool.storage import failures, objects
 from ndtool.storage.descriptors import (
     copy_bytes,
     failure,
@@ -20,7 +20,6 @@ from ndtool.storage.descriptors import (
     reserve,
     write_at,
 )
-from ndtool.storage.http import FirstResponse
 from ndtool.storage.local import (
     MAP_THRESHOLD,
     ByteRange,
@@ -30,6 +29,7 @@ from ndtool.storage.local import (
     shortened_error,
 )
 
+T = TypeVar("T")
 MIN_REQUEST = 1 << 16  # minimum bytes per request, for headers
 MAX_GAP = 1 << 20  # maximum bytes between two ranges that one request covers
 READAHEAD = 1 << 26  # bytes per request of sequential reads
@@ -44,12 +44,11 @@ class RemoteFile:
 
     def __init__(self, url: str) -> None:
         self.address, self.url = url, redact_urls(url)
-        self._reader = remote.reader(url)
-        opened: FirstResponse = self._wait(failures.retry(lambda: self._reader.open(MIN_REQUEST)))
-        self.version, self._head, self._ranged = opened
+        self._object = objects.open_object(url)
+        self.version, self._head, self._ranged = self._wait(lambda: self._object.open(MIN_REQUEST))
         self._file: _SparseFile | None = None
         self._read_end = 0  # the end of the last large `peek`
-        if opened.version.size is None:
+        if self.version.size is None:
             self._download_all()
         self.size: int = self.version.size or 0
 
@@ -127,19 +126,21 @@ class RemoteFile:
             self._download_all()
             return
         missing = merge_ranges(
-            self._buffer.missing_ranges(ranges), MAX_GAP, self._reader.max_request
+            self._buffer.missing_ranges(ranges), MAX_GAP, self._object.max_request
         )
-        self._wait(self._download_ranges(missing, report_progress))
+        objects.wait(self._download_ranges(missing, report_progress), self.url)
 
     async def _download_ranges(
         self, ranges: Iterator[tuple[int, int]], report_progress: Callable[[int], object]
     ) -> None:
         async def worker() -> None:
             for start, stop in ranges:
-                await self._fetch(start, stop, self._buffer)
+                await objects.read_range(self._object, start, stop, self.version, buffer.write)
+                buffer.record(start, stop)
                 report_progress(stop)
 
-        workers = [asyncio.ensure_future(worker()) for _ in range(self._reader.concurrency)]
+        buffer = self._buffer
+        workers = [asyncio.ensure_future(worker()) for _ in range(self._object.concurrency)]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -147,24 +148,12 @@ class RemoteFile:
                 future.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _fetch(self, start: int, stop: int, buffer: _SparseFile) -> None:
-        """Download a byte range; a retry requests only the missing bytes."""
-        position = start
-
-        def write(offset: int, block: bytes) -> None:
-            nonlocal position
-            buffer.write(offset, block)
-            position = offset + len(block)
-
-        await failures.retry(lambda: self._reader.fetch(position, stop, self.version, write))
-        buffer.record(start, stop)
-
     def _download_all(self) -> None:
         """Download the complete object, once, from a server without range requests."""
         buffer = self._buffer
         if self.version.size is not None and buffer.contains(0, self.version.size):
             return
-        version = self._wait(failures.retry(lambda: self._reader.download_all(buffer.write)))
+        version = self._wait(lambda: self._object.download_all(buffer.write))
         if version.differs(self.version):
             raise OutputError(f"{self.url} changed during the run")
         self.version = version
@@ -172,7 +161,7 @@ class RemoteFile:
 
     def describe_change(self) -> str:
         try:
-            current = self._wait(failures.retry(self._reader.version))
+            current = self._wait(self._object.version)
         except InputError as exc:
             return f"can no longer be accessed: {exc.message.removeprefix(f'{self.url}: ')}"
         return "changed during the run" if current.differs(self.version) else ""
@@ -189,8 +178,8 @@ class RemoteFile:
         if self._file is not None:
             self._file.close()
 
-    def _wait(self, coroutine: Any) -> Any:
-        return requests.wait(coroutine, self.url)
+    def _wait(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return objects.wait(failures.retry(request), self.url)
 
 
 class _SparseFile:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from threading import Lock
 from typing import Any, TypeVar
 
 from ndtool.errors import OutputError, ResourceError, printable, redact_urls
 from ndtool.machine import pool
-from ndtool.storage import failures, remote, requests, upload
-from ndtool.storage.http import FirstResponse, ObjectReader, Version
+from ndtool.storage import failures, objects
 from ndtool.storage.local import Fingerprint
 from ndtool.storage.localfolder import MAX_METADATA_SIZE, digest, size_error
+from ndtool.storage.objects import RemoteObject, Version, join
 
 T = TypeVar("T")
 # Start and stop of a slice of an object's bytes; a negative start counts from the end.
 ByteSlice = tuple[int | None, int | None]
 
-MAX_RANGE = (1 << 31) + (1 << 28) + (1 << 14)  # bytes of the max_request incompressible chunk
+MAX_RANGE = (1 << 31) + (1 << 28) + (1 << 14)  # bytes of the largest incompressible chunk
 _MAX_INDICES = 16  # cached shard indices
 _MAX_INDEX_SIZE = 1 << 20  # bytes of a cached shard index
 
@@ -33,7 +33,7 @@ class RemoteFolder:
 
     def __init__(self, url: str, pending_metadata: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redact_urls(url)
-        self.can_list = remote.can_list(url)
+        self.can_list = not objects.is_http(url)
         self._metadata: dict[str, bytes | None] = {**(pending_metadata or {})}  # cached metadata
         self._prefetched: dict[str, bytes | None] = {}  # for the next `read_file`
         self._versions: dict[str, Version | None] = {}  # of objects read by range requests
@@ -45,7 +45,7 @@ class RemoteFolder:
 
     def subfolder(self, key: str) -> RemoteFolder:
         """Return a subfolder, or this folder for "", without cached objects."""
-        return RemoteFolder(remote.join(self.url, key))
+        return RemoteFolder(join(self.url, key))
 
     def read(self, key: str) -> bytes | None:
         """Read a metadata object, None if it does not exist; the result is cached."""
@@ -58,7 +58,7 @@ class RemoteFolder:
 
     def list_entries(self, key: str) -> list[tuple[str, bool]]:
         """List a folder: (name, whether it is a folder) of each entry."""
-        return self._wait(remote.list_folder(remote.join(self.url, key)))
+        return self._wait(objects.list_folder(join(self.url, key)))
 
     def prefetch(self, key: str, limit: int | None) -> tuple[Any, ...]:
         """Prefetch an object, and return its fingerprint, () if it does not exist.
@@ -66,16 +66,14 @@ class RemoteFolder:
         limit: the maximum size of the object; None to request only the fingerprint.
         """
         if limit is None:
-            version = self._wait(self._first_version(key))
-            return _fingerprint(version)
+            return _fingerprint(self._wait(self._first_version(key)))
         body, version = self._wait(self._read_file(key, limit))
         with self._lock:
             self._prefetched[key] = body
         return _fingerprint(version)
 
     def file_fingerprint(self, key: str) -> tuple[Any, ...]:
-        version = self._wait(self._version(key))
-        return _fingerprint(version)
+        return _fingerprint(self._wait(self._version(key)))
 
     def read_file(self, key: str, limit: int) -> bytes | None:
         with self._lock:
@@ -88,11 +86,11 @@ class RemoteFolder:
 
     async def put(self, key: str, body: bytes | memoryview) -> None:
         """Write an object, replacing an existing one."""
-        url = remote.join(self.url, key)
+        url = join(self.url, key)
         try:
-            await upload.writer(url).put(bytes(body), {})
+            await objects.open_output(url).put(bytes(body), {})
         except Exception as exc:
-            raise failures.failure(exc, redact_urls(url), OutputError) from None
+            raise failures.failure(exc, url, OutputError) from None
 
     def write(self, key: str, body: bytes | memoryview) -> None:
         """Write an object, replacing an existing one, and wait until it is stored."""
@@ -100,8 +98,7 @@ class RemoteFolder:
 
     def read_unchecked(self, key: str, start: int, stop: int) -> bytes:
         """Read a byte range of an object without checking its version."""
-        url = remote.join(self.url, key)
-        return self._wait(self._fetch(remote.reader(url), start, stop, Version(), url))
+        return self._wait(self._fetch(key, start, stop, Version()))
 
     def describe_change(self) -> str:
         """Return "": a prefix cannot be replaced."""
@@ -109,11 +106,20 @@ class RemoteFolder:
 
     def contents(self, key: str = "") -> dict[str, Version]:
         """Return the versions of all objects in a folder, by their relative paths."""
-        return self._wait(remote.object_versions(remote.join(self.url, key)))
+        return self._wait(objects.object_versions(join(self.url, key)))
 
     def fingerprint(self, key: str) -> Fingerprint:
         """Return the fingerprint of all objects below a key, None if unavailable."""
-        versions = self._wait(self._contents(key)) if self.can_list else {}
+
+        async def contents() -> dict[str, Version]:
+            try:
+                return await objects.object_versions(join(self.url, key))
+            except Exception as exc:
+                if failures.is_denied(exc):  # listing is not permitted
+                    return {}
+                raise
+
+        versions = self._wait(contents()) if self.can_list else {}
         rows = [
             (name, version.etag or version.modified, version.size)
             for name, version in versions.items()
@@ -124,25 +130,22 @@ class RemoteFolder:
         pass
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return requests.wait(coroutine, self.path)
+        return objects.wait(coroutine, self.path)
 
-    async def _contents(self, key: str) -> dict[str, Version]:
-        """Return the versions of all objects in a folder, none if listing is not permitted."""
+    async def _request(
+        self, key: str, send: Callable[[RemoteObject], Coroutine[Any, Any, T]]
+    ) -> T | None:
+        """Send a request for an object; return None if the object does not exist."""
+        url = join(self.url, key)
         try:
-            return await remote.object_versions(remote.join(self.url, key))
-        except Exception as exc:
-            if failures.is_denied(exc):
-                return {}
-            raise
-
-    async def _version(self, key: str) -> Version | None:
-        url = remote.join(self.url, key)
-        try:
-            return await failures.retry(remote.reader(url).version)
+            return await send(objects.open_object(url))
         except Exception as exc:
             if failures.is_missing(exc):
                 return None
-            raise failures.failure(exc, redact_urls(url)) from None
+            raise failures.failure(exc, url) from None
+
+    async def _version(self, key: str) -> Version | None:
+        return await self._request(key, lambda source: failures.retry(source.version))
 
     async def _first_version(self, key: str) -> Version | None:
         """Return the version of an object when it was first read; all its ranges must have it."""
@@ -151,29 +154,16 @@ class RemoteFolder:
         return self._versions[key]
 
     async def _read_file(self, key: str, limit: int) -> tuple[bytes | None, Version | None]:
-        url = remote.join(self.url, key)
-        reader = remote.reader(url)
-        try:
-            response = await failures.retry(lambda: reader.open(min(reader.max_request, limit + 1)))
-            size, head = response.version.size, response.head
-            if max(size or 0, len(head)) > limit:
-                raise size_error(url, size or len(head), limit)
-            if size is None or len(head) < size:
-                head = await _read_remaining(reader, response, limit, url)
-            return head, response.version
-        except Exception as exc:
-            if failures.is_missing(exc):
-                return None, None
-            raise failures.failure(exc, redact_urls(url)) from None
+        return await self._request(key, lambda source: read_object(source, limit)) or (None, None)
 
     async def _read_range(self, key: str, span: ByteSlice) -> bytes | None:
         if (key, span) in self._indices:
             return self._indices[key, span]
-        version, url = await self._first_version(key), remote.join(self.url, key)
+        version = await self._first_version(key)
         if version is None:
             return None
         start, stop, _ = slice(*span).indices(version.size or 0)
-        block = await self._fetch(remote.reader(url), start, stop, version, url)
+        block = await self._fetch(key, start, stop, version)
         # A shard index, which reads of all chunks use.
         if (span[0] or 0) <= 0 and len(block) <= _MAX_INDEX_SIZE:
             self._indices[key, span] = block
@@ -181,53 +171,47 @@ class RemoteFolder:
                 self._indices.pop(oldest, None)
         return block
 
-    async def _fetch(
-        self, reader: ObjectReader, start: int, stop: int, version: Version, url: str
-    ) -> bytes:
+    async def _fetch(self, key: str, start: int, stop: int, version: Version) -> bytes:
+        url = join(self.url, key)
         if stop - start > MAX_RANGE:
             raise ResourceError(f"{printable(url)}: {stop - start} bytes: at most {MAX_RANGE}")
         try:
-            return await _read_blocks(reader, start, stop, version)
+            return await _read_bytes(objects.open_object(url), start, stop, version)
         except Exception as exc:
-            raise failures.failure(exc, redact_urls(url)) from None
+            raise failures.failure(exc, url) from None
 
 
 def _fingerprint(version: Version | None) -> tuple[Any, ...]:
     return () if version is None else (version.etag or version.modified or version.size,)
 
 
-async def _read_remaining(
-    reader: ObjectReader, response: FirstResponse, limit: int, url: str
-) -> bytes:
-    """Read the bytes of an object after its first response; return all of its bytes."""
-    if response.supports_ranges and response.version.size is not None:
-        head, size = response.head, response.version.size
-        return head + await _read_blocks(reader, len(head), size, response.version)
+async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]:
+    """Read a complete object of at most `limit` bytes."""
+    first_count = min(source.max_request, limit + 1)
+    version, head, ranged = await failures.retry(lambda: source.open(first_count))
+    if max(version.size or 0, len(head)) > limit:
+        raise size_error(source.url, version.size or len(head), limit)
+    if version.size is not None and len(head) >= version.size:
+        return head, version
+    if ranged and version.size is not None:
+        return head + await _read_bytes(source, len(head), version.size, version), version
     buffer = bytearray()
 
     def write(start: int, block: bytes) -> None:
         if start + len(block) > limit:
-            raise size_error(url, start + len(block), limit)
+            raise size_error(source.url, start + len(block), limit)
         buffer[start:] = block  # a retry restarts at offset 0
 
-    version = await failures.retry(lambda: reader.download_all(write))
-    if version.differs(response.version):
+    if (await failures.retry(lambda: source.download_all(write))).differs(version):
         raise failures.ChangedError
-    return bytes(buffer)
+    return bytes(buffer), version
 
 
-async def _read_blocks(reader: ObjectReader, start: int, stop: int, version: Version) -> bytes:
-    """Read a byte range of an object by requests of at most `max_request` bytes."""
+async def _read_bytes(source: RemoteObject, start: int, stop: int, version: Version) -> bytes:
     buffer = bytearray(max(0, stop - start))
-    position = start
 
     def write(offset: int, block: bytes) -> None:
-        nonlocal position
         buffer[offset - start : offset - start + len(block)] = block
-        position = offset + len(block)
 
-    while position < stop:
-        await failures.retry(
-            lambda: reader.fetch(position, min(stop, position + reader.max_request), version, write)
-        )
+    await objects.read_range(source, start, stop, version, write)
     return bytes(buffer)

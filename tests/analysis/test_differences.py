@@ -18,7 +18,6 @@ from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
 from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.cli import figures
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import DifferenceError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
@@ -95,11 +94,7 @@ def diagnose(case: Case, out: Array, wrong_positions: list[int]) -> diagnosis.Di
         dict(zip(roles, case.arrays, strict=True)),
         np.array(wrong_positions, np.int64),
     )
-    reduction_options, expected = (
-        ReductionOptions(case.arguments["reduction"]),
-        call(reference, case),
-    )
-    return diagnosis.diagnose(plan_of(case), arrays, reduction_options, positions, out, expected)
+    return diagnosis.diagnose(plan_of(case), arrays, positions, out, call(reference, case))
 
 
 def count_diagnosed(case: Case, out: Array, wrong_positions: list[int]) -> tuple[int, int, int]:

@@ -31,7 +31,6 @@ from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.cli import explanations, reporter
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -218,9 +217,7 @@ def check_scatter(
 def test_running_values_have_the_padding_of_records() -> None:
     records = np.dtype([("a", "i1"), ("b", "i8")], align=True)
     updates = random_values(np.random.default_rng(3), records, (50,))
-    running = RunningValues(
-        np.zeros(5, records), ReductionOptions.from_attributes(Attributes(reduction="none"))
-    )
+    running = RunningValues(np.zeros(5, records), Attributes(reduction="none"))
     running.apply(np.arange(50) % 5, updates)
     assert raw_bytes(running.values()) == raw_bytes(updates[45:])
 

@@ -319,10 +319,10 @@ def test_messages_of_an_s3_server(call_files: None) -> None:
 
 FAILING_READER_SCRIPT = """
 import sys
-from ndtool.storage import remote
-def reader(url):
+from ndtool.storage import objects
+def open_object(url):
     raise RuntimeError(f"odd {url}, {url.partition('://')[2]!r}")
-remote.reader = reader
+objects.open_object = open_object
 from ndtool.__main__ import main
 sys.exit(main())
 """

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import inputs
 import numpy as np
 import pytest
+from command import ndtool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import load, open_input
@@ -508,6 +509,48 @@ def test_a_zip64_locator_without_its_record_is_refused(write_archive, monkeypatc
     assert np.array_equal(load(write_archive(raw)), ARRAY)
     offset = raw.rindex(b"PK\6\6")
     check_refused(write_archive(raw[:offset] + b"PK\6\5" + raw[offset + 4 :]), "extends past")
+
+
+def zip64_everywhere(raw, comment=b""):
+    """Return an archive with ZIP64 end records that nothing requires, as miniz writes it."""
+    end = raw.rindex(b"PK\5\6")
+    count, length, offset = struct.unpack_from("<H2L", raw, end + 10)
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
+    record += struct.pack("<4sLQL", b"PK\6\7", 0, end, 1)
+    return raw[:end] + record + raw[end : end + 20] + struct.pack("<H", len(comment)) + comment
+
+
+@pytest.mark.parametrize("comment", [b"", b"by hand"])
+@pytest.mark.parametrize("prefix", [b"", b"#!/bin/sh\n"])
+def test_zip64_end_records_that_nothing_requires(write_archive, comment, prefix):
+    raw = pack([("a.npy", npy()), ("b.npy", npy(ARRAY + 1))])
+    path = write_archive(prefix + zip64_everywhere(raw, comment))
+    assert np.array_equal(load(f"{path}:b"), ARRAY + 1)
+    np.save("idx.npy", [0])
+    completed = ndtool("gather", f"{path}:a", "idx.npy", "-o", f"{path}:c")
+    assert completed.status == 0, completed.err
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["a.npy", "b.npy", "c.npy"]
+        assert archive.comment == comment
+        assert archive.testzip() is None
+    assert np.array_equal(load(f"{path}:b"), ARRAY + 1)
+    assert np.array_equal(load(f"{path}:c"), ARRAY[:1])
+
+
+def test_folders_and_texts_are_no_arrays(write_archive):
+    members = [("d/", b""), ("d/a.npy", npy()), ("readme.txt", b"text")]
+    path = write_archive(zip64_everywhere(pack(members)))
+    assert np.array_equal(load(path), ARRAY)
+    assert [entry.member for entry in locators.describe(path)] == ["d/a", "readme.txt"]
+
+
+def test_an_archive_of_torch_is_refused_with_the_way_on(write_archive):
+    path = write_archive(pack([("x/data.pkl", b"\x80"), ("x/data/0", bytes(8))]))
+    error = check_refused(path, "an archive of torch.save")
+    assert "weights_only=True" in error.hint
+    torch = pytest.importorskip("torch")
+    torch.save({"w": torch.ones(3)}, "x.npz")
+    assert check_refused("x.npz:w", "an archive of torch.save").hint == error.hint
 
 
 def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):

@@ -88,7 +88,6 @@ REFUSED_NPY = {
     "a key that is a number": (npy_bytes("{1: 2, 'descr': '<f4', 'fortran_order': False}"), "not a string"),
     "a dictionary unpacked": (npy_bytes("{**{}, 'descr': '<f4', 'fortran_order': False, 'shape': ()}"), "a string"),
     "a duplicate shape": (npy_bytes(VALID_HEADER[:-1] + "'shape': (24,)}"), "the key 'shape' 2 times"),
-    "long integers of Python 2": (npy_bytes(header(shape="(2L, 3L, 4L)")), "Python 2"),
     "a descr of two types": (npy_bytes(header(descr="',f4'")), "',f4' is not an element type"),
     "no closing brace": (npy_bytes(VALID_HEADER.rstrip("}")), "not a Python literal"),
     "a NUL after the header": (npy_bytes(VALID_HEADER + "\0"), "not a Python literal"),

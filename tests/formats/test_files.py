@@ -17,6 +17,7 @@ from npyfile import ARRAY, npy, npy_with_header, write_sparse
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
+from ndtool.formats import npy as headers
 from ndtool.formats.streams import Streams
 from ndtool.storage import descriptors, local, tempfiles
 
@@ -523,3 +524,49 @@ def test_short_reads(monkeypatch):
         assert descriptors.read_at(file.fileno(), 10, 5000) == npy(LARGE)[10:5010]
         size = len(npy(LARGE))
         assert descriptors.read_at(file.fileno(), size - 1500, 5000) == npy(LARGE)[-1500:]
+
+
+RECORDS = np.zeros(
+    (3, 2),
+    [("id", ">i8"), ("emb", "<f4", (4,)), ("in", [("a.b", "u1"), ("c", "<f8")]), ("s", "S3")],
+)
+RECORDS["id"] = np.arange(6).reshape(3, 2)
+RECORDS["emb"] = np.arange(24).reshape(3, 2, 4)
+RECORDS["in"]["a.b"] = 7
+RECORDS["in"]["c"] = RECORDS["id"] / 2
+
+
+@pytest.mark.parametrize("field", ["id", "emb", "in", "in.c", "s"])
+def test_a_field_of_records(field, monkeypatch):
+    write_file("s.npy", npy(RECORDS))
+    expected = RECORDS
+    for part in field.split("."):
+        expected = expected[part]
+    for block_size in (1 << 20, 1):
+        monkeypatch.setattr(headers, "BLOCK_SIZE", block_size)
+        result = load(f"s.npy:{field}")
+        assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+        assert result.tobytes() == expected.tobytes()
+    (entry,) = locators.describe(f"s.npy:{field}")
+    assert entry.metadata.shape == expected.shape
+    assert load("s.npy").dtype == RECORDS.dtype
+
+
+def test_fields_that_are_refused():
+    write_file("s.npy", npy(RECORDS))
+    assert_refused("s.npy:x", "s.npy: no field x: expected one of id, emb, in, s")
+    assert_refused("s.npy:in.x", "no field in.x")
+    assert_refused("s.npy:id.x", "no field id.x")
+    write_file("f.npy", npy(np.asfortranarray(RECORDS)))
+    assert_refused("f.npy:emb", "arrays in records in Fortran order")
+    assert load("f.npy:id").tolist() == RECORDS["id"].tolist()
+    write_file("x.npy", npy(ARRAY))
+    assert_refused("x.npy:a", "the file holds one array, and has no members")
+    write_file("s.npy", npy(RECORDS)[:-1])
+    assert_refused("s.npy:id", "expected 216 bytes of data")
+    write_file("s.npy", npy(RECORDS))
+    completed = ndtool("gather", "s.npy:emb", "[2]", "-o", "s.npy:id")
+    assert completed.status == 2
+    assert "fields are read, not written" in completed.err
+    assert ndtool("gather", "s.npy:emb", "[2]", "-o", "out.npy").status == 0
+    assert np.array_equal(np.load("out.npy"), RECORDS["emb"][[2]])

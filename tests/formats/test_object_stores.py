@@ -24,8 +24,7 @@ from outputs import temporary_sink
 from ndtool.arrays import source
 from ndtool.errors import InputError, OutputError, UsageError
 from ndtool.publish import sinks
-from ndtool.storage import remote, upload
-from ndtool.storage.requests import wait
+from ndtool.storage import objects
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
@@ -164,14 +163,14 @@ def test_inputs_and_outputs_of_the_command_line(store: Store, workdir: Path) -> 
 
 
 def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, read = [], remote.FsspecObject._read
+    sizes, read = [], objects.RemoteObject._read
 
     async def record_size(self: Any, start: int, stop: int) -> bytes:
         sizes.append(stop - start)
         return await read(self, start, stop)
 
-    monkeypatch.setattr(remote.FsspecObject, "_read", record_size)
-    monkeypatch.setattr(remote.FsspecObject, "max_request", 1 << 18)
+    monkeypatch.setattr(objects.RemoteObject, "_read", record_size)
+    monkeypatch.setattr(objects.RemoteObject, "max_request", 1 << 18)
     url = store.put("x.npy", npy(np.zeros((60_000, 4), "<f4")))
     with open_input(url) as array:
         assert sizes == [1 << 16]
@@ -224,7 +223,7 @@ def test_azure_checks_no_clobber_itself(store: Store) -> None:
     if url.startswith("gs"):
         pytest.skip("the emulator ignores conditions")
     with pytest.raises(FileExistsError):
-        wait(upload.writer(url).put(b"new", {"IfNoneMatch": "*"}), url)
+        objects.wait(objects.open_output(url).put(b"new", {"IfNoneMatch": "*"}), url)
     assert store.get("x.npy") == b"old"
 
 
@@ -291,20 +290,20 @@ def test_small_ranges_are_read_64_at_a_time_and_large_ones_10() -> None:
             with lock:
                 active[0] += 1
                 max_active[0] = max(max_active[0], active[0])
-            await remote.asyncio.sleep(0.05)
+            await objects.asyncio.sleep(0.05)
             active[0] -= 1
             return bytes(end - start)
 
     async def fetch(nbytes: int) -> None:
-        remote_object = remote.FsspecObject(SlowStore(), "x", "az://bucket/x")
+        remote_object = objects.RemoteObject("az://bucket/x", SlowStore(), "x")
         write = lambda start, block: None  # noqa: E731
         fetches = (
-            remote_object.fetch(0, nbytes, remote.Version(), write)
+            remote_object.fetch(0, nbytes, objects.Version(), write)
             for _ in range(remote_object.concurrency)
         )
-        await remote.asyncio.gather(*fetches)
+        await objects.asyncio.gather(*fetches)
 
-    for nbytes, concurrency in ((1 << 16, 64), (remote.MAX_BUFFER, 10)):
+    for nbytes, concurrency in ((1 << 16, 64), (objects.MAX_BUFFERED, 10)):
         max_active[0] = 0
-        wait(fetch(nbytes), "az://bucket/x")
+        objects.wait(fetch(nbytes), "az://bucket/x")
         assert max_active[0] == concurrency

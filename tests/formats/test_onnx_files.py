@@ -534,6 +534,15 @@ def test_external_data_have_an_offset_and_length() -> None:
     assert load_bytes(external_tensor((2, 3), location="link"))[2] == ARRAY.tobytes()
 
 
+@pytest.mark.parametrize("length", [{}, {"length": "0"}, {"length": "24"}])
+def test_the_length_of_external_data_follows_from_the_shape(length: dict[str, str]) -> None:
+    Path("w.bin").write_bytes(ARRAY.tobytes() + (ARRAY + 1).tobytes() + b"more")
+    first = external_tensor((2, 3), location="w.bin", **length)
+    assert load_bytes(first)[2] == ARRAY.tobytes()
+    second = external_tensor((2, 3), location="w.bin", offset="24", **length)
+    assert load_bytes(second)[2] == (ARRAY + 1).tobytes()
+
+
 def test_a_cache_of_links_to_a_model_and_its_data() -> None:
     os.makedirs("cache/blobs")
     os.makedirs("cache/snapshots/1")
@@ -572,7 +581,7 @@ OUTSIDE_FOLDER = "expected a relative path inside the model's folder"
         ({"location": "w.bin", "offset": "1e3"}, "the offset of its data is '1e3'"),
         ({"location": "w.bin", "offset": "9" * 30}, "expected a number of bytes"),
         ({"location": "w.bin", "length": "0x18"}, "the length of its data is '0x18'"),
-        ({"location": "w.bin", "offset": "4"}, "expected 24 bytes for FLOAT[2, 3] in"),
+        ({"location": "w.bin", "offset": "4"}, "its 24 bytes at offset 4 exceed"),
         ({"location": "w.bin", "offset": "4", "length": "24"}, "which has 24"),
         ({"location": "w.bin", "offset": "99", "length": "0"}, "which has 24"),
         ({"location": "w.bin", "length": "23"}, "found 23"),

@@ -770,7 +770,7 @@ def test_files_need_nothing_of_urls(workdir: Path) -> None:
     save(x=ROWS[:9], i=np.array([[3]]))
     program = (
         "import sys; from ndtool.__main__ import main; main()\n"
-        "print({'asyncio', 'fsspec', 'ndtool.storage.remote', 'ndtool.storage.ranged'}"
+        "print({'asyncio', 'fsspec', 'ndtool.storage.objects', 'ndtool.storage.ranged'}"
         " & set(sys.modules))"
     )
     assert python(program, "gather-nd", "x.npy", "i.npy", "-o", "o.npy").out == b"set()\n"

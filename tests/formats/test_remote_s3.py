@@ -1,6 +1,7 @@
 """s3:// as inputs and outputs: moto's server on the loopback interface."""
 
 import io
+import itertools
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ from inputs import load, open_input
 from npyfile import npy
 from outputs import list_preserved_members, temporary_sink
 from outputs import save as store
+from webserver import serving
 
 from ndtool.arrays import source
 from ndtool.errors import InputError, OutputError
@@ -22,8 +24,7 @@ from ndtool.publish import sinks
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import remote, upload
-from ndtool.storage.s3 import SignedS3Object
+from ndtool.storage import objects, upload
 
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
 LARGE = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)  # three parts
@@ -49,7 +50,123 @@ def test_as_many_connections_as_requests(s3: Bucket) -> None:
     s3.put("x.npy", npy(ROWS))
     upload.current_version("s3://bucket/x.npy")
     client = fsspec.filesystem("s3").s3
-    assert client.meta.config.max_pool_connections == SignedS3Object.concurrency == 64
+    assert client.meta.config.max_pool_connections == objects.MAX_CONCURRENCY == 64
+
+
+def record_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of operations that the client will perform, and of signed ranges."""
+    calls, call, fetch = list[str](), objects.S3Object._call, objects.HttpObject.fetch
+
+    async def record_call(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        calls.append(operation)
+        return await call(self, operation, *names, **arguments)
+
+    async def record_fetch(self: Any, *arguments: Any) -> None:
+        await fetch(self, *arguments)
+        calls.append("signed")
+
+    monkeypatch.setattr(objects.S3Object, "_call", record_call)
+    monkeypatch.setattr(objects.HttpObject, "fetch", record_fetch)
+    monkeypatch.setattr(objects, "_client_only", set())
+    return calls
+
+
+@pytest.mark.parametrize("key", ["x.npy", "a//b", "a/./b", "a b+c%20é", "a?b"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"anon": True},
+        {"key": "one", "secret": "two"},
+        {"requester_pays": True},
+        {"config_kwargs": {"read_timeout": 9}},
+        {"version_aware": True},
+    ],
+    ids=str,
+)
+def test_ranges_are_read_by_signed_urls(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch, key: str, options: Any
+) -> None:
+    monkeypatch.setattr("fsspec.config.conf", {"s3": options})
+    calls = record_calls(monkeypatch)
+    s3.s3.put_object(Bucket="bucket", Key=key, Body=npy(ROWS), ACL="public-read")
+    s3.put("a/b", npy(ROWS + 1))
+    assert np.array_equal(load(f"s3://bucket/{key}"), ROWS)
+    assert "signed" in calls or key != "x.npy" or "requester_pays" in options
+
+
+@pytest.mark.parametrize(
+    ("variable", "options"),
+    [("HTTPS_PROXY", {}), ("all_proxy", {}), ("AWS_PAGER", {"http": {"headers": {"x": "y"}}})],
+)
+def test_the_client_reads_where_requests_need_its_settings(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch, variable: str, options: Any
+) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("fsspec.config.conf", options)
+    calls = record_calls(monkeypatch)
+    assert np.array_equal(load(s3.put("x.npy", npy(ROWS))), ROWS)
+    assert "signed" not in calls
+
+
+def test_what_a_server_refuses_is_requested_by_the_client(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = record_calls(monkeypatch)
+
+    async def refuse(self: Any, *arguments: Any) -> None:
+        calls.append("refused")
+        raise objects.failures.HttpStatusError(403, "Forbidden")
+
+    monkeypatch.setattr(objects.HttpObject, "fetch", refuse)
+    url = s3.put("x.npy", npy(ROWS))
+    assert np.array_equal(load(url), ROWS)
+    assert calls.count("refused") == 1
+    assert np.array_equal(load(url), ROWS)  # without another attempt
+    assert calls.count("refused") == 1
+
+
+def test_a_server_without_ranges_is_read_once(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch, workdir: Path
+) -> None:
+    with serving() as server:
+        url = server.add("/bucket/x.npy", npy(ROWS), ranges=False)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url.removesuffix("/bucket/x.npy"))
+        s3fs = pytest.importorskip("s3fs").S3FileSystem
+        s3fs.clear_instance_cache()  # existing sessions use another endpoint
+        calls = record_calls(monkeypatch)
+        try:
+            with open_input("s3://bucket/x.npy") as opened_source:
+                assert source.load_bytes(opened_source).buffer == ROWS.tobytes()
+        finally:
+            s3fs.clear_instance_cache()
+    assert calls == ["get_object", "get_object"]
+
+
+def test_urls_are_signed_again_before_they_expire(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed, sign = list[str](), objects.HttpObject.__init__
+
+    def record(self: Any, url: str, fs: Any, path: str, **options: Any) -> None:
+        signed.append(path)
+        sign(self, url, fs, path, **options)
+
+    monkeypatch.setattr(objects.HttpObject, "__init__", record)
+    url = s3.put("x.npy", npy(np.zeros(5 << 20)))
+    load(url)
+    assert len(signed) == 1
+    hours = itertools.count()
+    monkeypatch.setattr(objects, "monotonic", lambda: 3600 * next(hours))
+    load(url)
+    assert len(signed) > 2
+
+
+def test_content_encodings_are_bytes(s3: Bucket) -> None:
+    """An object is read as stored, whatever its Content-Encoding."""
+    s3.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS), ContentEncoding="zip")
+    assert np.array_equal(load("s3://bucket/x.npy"), ROWS)
 
 
 def test_an_empty_object(s3: Bucket) -> None:
@@ -134,14 +251,14 @@ def test_a_failure_leaves_no_object(s3: Bucket) -> None:
 
 
 def test_a_part_that_fails_leaves_nothing(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = upload.remote.S3Object.call
+    call = objects.S3Object._call
 
     async def fails(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if arguments.get("PartNumber") == 2:
             raise OSError(5, "Input/output error")
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(upload.remote.S3Object, "call", fails)
+    monkeypatch.setattr(objects.S3Object, "_call", fails)
     with pytest.raises(OutputError, match=r"s3://bucket/x.npy: Input/output error"):
         store("s3://bucket/x.npy", LARGE)
     assert s3.keys() == s3.uploads() == []
@@ -172,13 +289,13 @@ def test_no_clobber_applies_to_multipart_uploads(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test server ignores it."""
-    call, requested = upload.remote.S3Object.call, {}
+    call, requested = objects.S3Object._call, {}
 
     async def spy(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         requested[operation] = arguments
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(upload.remote.S3Object, "call", spy)
+    monkeypatch.setattr(objects.S3Object, "_call", spy)
     store("s3://bucket/x.npy", LARGE, clobber=False)
     assert requested["complete_multipart_upload"]["IfNoneMatch"] == "*"
     assert s3.get("x.npy") == npy(LARGE)
@@ -219,14 +336,14 @@ def test_parts_become_an_object_on_the_same_condition(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test server ignores it, S3 does not."""
-    conditions, call = [], remote.S3Object.call
+    conditions, call = [], objects.S3Object._call
 
     async def record_call(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation == "complete_multipart_upload":
             conditions.append({key: arguments[key] for key in arguments if key.startswith("If")})
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(remote.S3Object, "call", record_call)
+    monkeypatch.setattr(objects.S3Object, "_call", record_call)
     store("s3://bucket/a.npz:one", LARGE)
     version = upload.current_version("s3://bucket/a.npz")
     store("s3://bucket/a.npz:two", LARGE)
@@ -290,14 +407,14 @@ def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
 @pytest.fixture
 def lossy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that create an object are repeated, as botocore does if a response is lost."""
-    call = upload.remote.S3Object.call
+    call = objects.S3Object._call
 
     async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation in ("put_object", "complete_multipart_upload"):
             await call(self, operation, *names, **arguments)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(upload.remote.S3Object, "call", twice)
+    monkeypatch.setattr(objects.S3Object, "_call", twice)
 
 
 @pytest.mark.parametrize("array", [ROWS[:4], LARGE], ids=["whole", "parts"])
@@ -350,7 +467,7 @@ def test_a_dry_run_checks_write_permission_without_effects(
         pytest.importorskip("zarr")
     save(x=ROWS[:9], i=np.array([[3]]))
     requested: list[str] = []
-    call = remote.S3Object.call
+    call = objects.S3Object._call
 
     async def record_call(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         requested.append(operation)
@@ -364,13 +481,13 @@ def test_a_dry_run_checks_write_permission_without_effects(
         return await call(self, operation, *names, **arguments)
 
     request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
-    monkeypatch.setattr(remote.S3Object, "call", record_call)
+    monkeypatch.setattr(objects.S3Object, "_call", record_call)
     with OpenCall(request) as job:
         run_step(steps.dry_run, job)
     assert "complete_multipart_upload" in requested
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
-    monkeypatch.setattr(remote.S3Object, "call", refuse_call)
+    monkeypatch.setattr(objects.S3Object, "_call", refuse_call)
     message = []
     for step in (steps.dry_run, steps.execute):
         with (

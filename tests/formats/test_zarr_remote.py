@@ -27,8 +27,8 @@ from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import remote
-from ndtool.storage.remote import join
+from ndtool.storage import objects
+from ndtool.storage.objects import join
 from ndtool.storage.remotefolder import RemoteFolder
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
@@ -141,7 +141,7 @@ def test_a_server_without_ranges(web: Server) -> None:
 
 
 def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndtool.storage.remote.HttpObject.max_request", 1000)
+    monkeypatch.setattr("ndtool.storage.objects.HttpObject.max_request", 1000)
     data = np.random.default_rng(0).integers(0, 1 << 30, (1000,), "<i4")
     put("x.zarr", data, chunks=(1000,), compressors=None)
     assert bits_equal(load(serve(web, "x.zarr")), data)
@@ -462,14 +462,14 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then botocore repeats the request, which finds the object of the first one."""
-    call = remote.S3Object.call
+    call = objects.S3Object._call
 
     async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation == "put_object":
             await call(self, operation, *names, **arguments)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(remote.S3Object, "call", twice)
+    monkeypatch.setattr(objects.S3Object, "_call", twice)
     np.save("x.npy", DATA)
     for target in ("x.zarr", "y.zarr:g/a"):
         with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:

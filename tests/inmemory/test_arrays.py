@@ -676,3 +676,29 @@ def test_help_begins_with_a_readable_signature(name: str) -> None:
     # since Python 3.13 on several lines
     assert "".join(documentation.split()).startswith("".join(f"{name}{text}".split()))
     assert name in pydoc.render_doc(ndtool, renderer=pydoc.plaintext)
+
+
+def test_lists_without_elements_are_integers() -> None:
+    table = np.arange(6).reshape(3, 2)
+    assert ndtool.gather(table, []).shape == (0, 2)
+    assert ndtool.gather(table, [[], []]).shape == (2, 0, 2)
+    assert ndtool.gather(table, ()).shape == (0, 2)
+    assert ndtool.gather_elements(table, [[]], axis=1).shape == (1, 0)
+    assert ndtool.scatter(table, [], np.zeros((0, 2), int)).tolist() == table.tolist()
+    assert ndtool.scatter_nd(table, [[]], table[None]).tolist() == table.tolist()
+    assert ndtool.stats("gather", table, []).tuples == 0
+    assert ndtool.tensor_scatter(np.zeros((0, 2, 3)), np.zeros((0, 1, 3)), []).shape == (0, 2, 3)
+    with pytest.raises(DtypeError, match="indices has dtype float64"):
+        ndtool.gather(table, np.array([]))  # an array has a type
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, ZeroDivisionError])
+def test_errors_of_an_argument_s_methods_are_ours(kind: type[Exception]) -> None:
+    class Broken:
+        def __index__(self) -> int:
+            raise kind
+
+    for name in ("pad", "batch_dims", "axis"):
+        arguments: Any = {name: Broken()}
+        with pytest.raises(RuleError, match=f"{name} is .*: it must be an integer"):
+            ndtool.gather(np.arange(3), [0], **arguments)

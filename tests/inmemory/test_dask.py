@@ -465,3 +465,17 @@ def test_graphs_run_in_other_processes() -> None:
 
 def test_docstring_examples_run() -> None:
     assert doctest.testmod(sys.modules["ndtool.dask"]).failed == 0
+
+
+@pytest.mark.parametrize("dtype", [">u8", "<u8", ">i8", ">u4", ">i2"])
+def test_extreme_indices_of_any_byte_order_are_out_of_bounds(dtype: str) -> None:
+    extremes = [np.iinfo(dtype).max] + [np.iinfo(dtype).min] * (np.dtype(dtype).kind == "i")
+    for value in extremes:
+        indices = np.array([0, value], dtype)
+        for call in (
+            lambda indices=indices: lazy.gather(np.arange(5), indices),
+            lambda indices=indices: lazy.scatter(np.arange(5), indices, np.array([7, 8])),
+        ):
+            with pytest.raises(ndtool.BoundsError) as caught:
+                call().compute()
+            assert (caught.value.position, caught.value.value) == ((1,), value)

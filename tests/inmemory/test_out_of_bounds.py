@@ -23,14 +23,13 @@ from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.outofcore import execution
 from ndtool.outofcore.partitioning import partitioning_for, rows_of
-from ndtool.rules import dtypes, filling, inference
+from ndtool.rules import dtypes, inference, numbers
 from ndtool.rules.inference import Input
-from ndtool.rules.modes import IndexOptions
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
-from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
@@ -205,13 +204,18 @@ def test_modes_on_extreme_indices(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (10 + normalize_indices(indices, 3, IndexOptions("clip"))).tolist() == clipped
-    assert (10 + normalize_indices(indices, 3, IndexOptions("wrap"))).tolist() == wrapped
-    filled_indices = [
-        -7 if i == 13 else i
-        for i in (10 + normalize_indices(indices, 3, IndexOptions("fill"))).tolist()
-    ]
-    assert filled_indices == filled
+    for mode, expected in (("clip", clipped), ("wrap", wrapped)):
+        coordinates, invalid = normalize_indices(indices, 3, Attributes(out_of_bounds=mode))
+        assert (10 + coordinates).tolist() == expected
+        assert not invalid.any()
+    for mode in ("error", "fill", "drop"):
+        coordinates, invalid = normalize_indices(indices, 3, Attributes(out_of_bounds=mode))
+        assert [-7 if i == 3 else 10 + i for i in coordinates.tolist()] == filled
+        assert invalid.tolist() == [i == -7 for i in filled]
+        padding = Attributes(out_of_bounds=mode, pad=info.max)
+        coordinates, invalid = normalize_indices(indices, 3, padding)
+        assert coordinates[values.index(info.max)] == 3
+        assert not invalid[values.index(info.max)]
 
 
 def test_numpys_modes() -> None:
@@ -291,7 +295,7 @@ def test_long_slices_are_filled_completely() -> None:
     ],
 )
 def test_fill_values(fill: str, dtype: str, expected: bytes) -> None:
-    assert filling.encode(fill, dtypes.from_name(dtype)) == expected
+    assert numbers.encode_fill(fill, dtypes.from_name(dtype)) == expected
 
 
 def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
@@ -299,10 +303,10 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
     dtype = dtypes.from_name("bfloat16")
     for value in (0.1, 1.00390625, 1.01171875, -3e38, 1e-40, float("inf"), 255.5, 256.5, 257.5):
         expected = np.array(value, np.float32).astype(ml_dtypes.bfloat16).tobytes()
-        assert filling.encode(repr(value), dtype) == expected
-    assert np.isnan(np.frombuffer(filling.encode("nan", dtype), ml_dtypes.bfloat16)[0])
+        assert numbers.encode(repr(value), dtype) == expected
+    assert np.isnan(np.frombuffer(numbers.encode("nan", dtype), ml_dtypes.bfloat16)[0])
     with pytest.raises(DtypeError):
-        filling.encode("3.4e38", dtype)
+        numbers.encode("3.4e38", dtype)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +335,7 @@ def test_fill_values_that_a_type_cannot_hold_are_refused(
     fill: str, dtype: str, message: str
 ) -> None:
     with pytest.raises(DtypeError, match=message):
-        filling.encode(fill, dtypes.from_name(dtype))
+        numbers.encode(fill, dtypes.from_name(dtype))
 
 
 def test_invalid_modes_are_refused() -> None:
@@ -507,7 +511,7 @@ def test_a_fill_in_python_is_a_number(fill: object) -> None:
 def test_a_fill_may_begin_with_very_many_zeros(fill: str, expected: int) -> None:
     sign, digits = ("-" if fill[:1] == "-" else ""), fill.lstrip("-")
     for dtype in ("float64", "float32", "complex64"):
-        element = filling.encode(sign + "0" * 5000 + digits, dtypes.from_name(dtype))
+        element = numbers.encode(sign + "0" * 5000 + digits, dtypes.from_name(dtype))
         assert np.frombuffer(element, dtype)[0] == expected
 
 

@@ -327,3 +327,40 @@ def test_flushed_subnormal_numbers_are_flushed_by_all_threads() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert [int(total.count_nonzero()) for total in sums] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        (None, "dtype object holds Python objects"), ([object()], "dtype object"),
+        (["a"], "dtype U1: expected an integer"), ([1.5], "dtype float64: expected an integer"),
+        ([True, False], "dtype bool: expected an integer"),
+    ],
+)  # fmt: skip
+def test_indices_of_other_types_are_refused_as_for_arrays(indices: Any, message: str) -> None:
+    table, updates = torch.zeros(3, 2), torch.zeros(1, 2)
+    for call in (
+        lambda: differentiable.gather(table, indices),
+        lambda: differentiable.scatter(table, indices, updates),
+        lambda: ndtool.gather(table, indices),
+    ):
+        with pytest.raises(DtypeError, match=message):
+            call()
+
+
+def test_indices_of_more_than_64_bits_are_reported_exactly() -> None:
+    with pytest.raises(BoundsError) as caught:
+        differentiable.gather(torch.zeros(3), [0, 2**64])
+    assert (caught.value.value, caught.value.position) == (2**64, (1,))
+
+
+@pytest.mark.parametrize("axis_size", [0, 3])
+def test_batches_of_no_elements(axis_size: int) -> None:
+    data, indices = torch.zeros(0, axis_size, 2), torch.zeros(0, 4, dtype=torch.int64)
+    updates = torch.zeros(0, 4, 2)
+    gathered = torch.func.vmap(differentiable.gather)(data, indices)
+    assert gathered.shape == (0, 4, 2)
+    shared = torch.func.vmap(differentiable.gather, (None, 0))(torch.zeros(axis_size, 2), indices)
+    assert shared.shape == (0, 4, 2)
+    scattered = torch.func.vmap(differentiable.scatter)(data, indices, updates)
+    assert scattered.shape == data.shape

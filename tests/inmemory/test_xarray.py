@@ -161,3 +161,13 @@ def test_refusals(dataset: Any) -> None:
 
 def test_examples() -> None:
     assert doctest.testmod(sys.modules["ndtool.xarray"]).failed == 0
+
+
+@pytest.mark.parametrize("unsigned", ["u8", "u4", ">u8"])
+def test_indexers_of_signed_and_unsigned_types(unsigned: str) -> None:
+    field = xr.DataArray(da.arange(6, chunks=2).reshape(2, 3), dims=("y", "x"))
+    rows, columns = np.array([1, 0], unsigned), np.array([2, -1])
+    assert isel_points(field, y=rows, x=columns).values.tolist() == [5, 2]
+    lazy = isel_points(field, y=da.from_array(np.array([0, 2**64 - 1], "u8")), x=columns)
+    with pytest.raises(ndtool.BoundsError):
+        lazy.compute()

@@ -44,7 +44,6 @@ from ndtool import _kernels
 from ndtool.engine import check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
-from ndtool.inmemory import calls
 from ndtool.machine import scratch
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -446,12 +445,11 @@ def test_every_algorithm_refuses_negative_indices_of_specs(
     called: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bind = calls.bind_call
-    monkeypatch.setattr(calls, "bind_call", lambda *call: bind(*call)._replace(negatives=False))
     monkeypatch.setattr(check, "check", lambda *_: None)
     call = make_call(
         np.random.default_rng(42), algorithm, np.dtype("f4"), {"reduction": "add"}, True
     )
+    call = call._replace(reduction_options={"reduction": "add", "negatives": False})
     data, indices, updates = call.arrays
     size = algorithm.data[algorithm.axis or 0]
     gather = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
@@ -463,7 +461,7 @@ def test_every_algorithm_refuses_negative_indices_of_specs(
         with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
             call._replace(arrays=(data, index, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
-            gather(data, index, algorithm.axis or 0, threads=threads)
+            gather(data, index, algorithm.axis or 0, threads=threads, negatives=False)
     assert algorithm.function in called
 
 

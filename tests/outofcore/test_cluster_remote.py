@@ -33,8 +33,7 @@ from ndtool.outofcore import segments
 from ndtool.outofcore.segments import ObjectStore, Segment
 from ndtool.publish import claims, shared
 from ndtool.rules import dtypes
-from ndtool.storage import remote, upload
-from ndtool.storage.remote import Version
+from ndtool.storage.objects import S3Object, Version
 from ndtool.storage.remotefolder import RemoteFolder
 
 pytest.importorskip("dask", exc_type=ImportError)
@@ -369,7 +368,7 @@ def test_sizes_alone_do_not_identify_objects(
             raise answer
         return answer
 
-    monkeypatch.setattr(remote, "object_versions", contents)
+    monkeypatch.setattr("ndtool.storage.objects.object_versions", contents)
     assert RemoteFolder("memory://x").fingerprint("") is None
 
 
@@ -377,7 +376,7 @@ def test_times_and_sizes_identify_objects(monkeypatch: pytest.MonkeyPatch) -> No
     async def contents(url: str) -> dict[str, Version]:
         return {"a": next(answers)}
 
-    monkeypatch.setattr(remote, "object_versions", contents)
+    monkeypatch.setattr("ndtool.storage.objects.object_versions", contents)
     versions = [Version(None, time, size) for time, size in (("1", 4), ("2", 4), ("1", 5))]
     answers = iter(versions)
     assert len({str(RemoteFolder("memory://x").fingerprint("")) for _ in versions}) == 3
@@ -557,10 +556,10 @@ def test_folders_that_cannot_be_removed_keep_their_lock_object(
 ) -> None:
     claim = claims.Claim(f"{BUCKET_URL}/x.zarr")
     s3.put("x.zarr/c/0/0", b"a chunk")
-    monkeypatch.setattr(upload.S3Writer, "clear", deny)
+    monkeypatch.setattr(S3Object, "clear", deny)
     claim.drop()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
-    monkeypatch.setattr(upload.S3Writer, "remove", deny)
+    monkeypatch.setattr(S3Object, "remove", deny)
     claim.release()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
 

@@ -94,10 +94,9 @@ def test_the_store_counts_the_planned_requests(
             operator, *(f"{ROOT}/{name}.zarr" for name in inputs), output=f"{ROOT}/out.zarr",
             spill=f"{ROOT}/tmp", scheduler=client, memory=2 << 23, **options,
         )  # fmt: skip
-        with OpenCall(request) as call:
-            with steps.prepare(call, steps.resolve_output(call)) as prepared:
-                plan = prepared.plan
-                steps.execute(prepared)
+        with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as run:
+            plan = run.plan
+            steps.execute(run)
     assert plan.partitioning is not None
     assert (plan.partitions > 4, plan.partitioning.depth) == (True, depth)
     planned_requests, counted = (

@@ -42,13 +42,13 @@ LIBRARIES = {
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "inmemory.tensors"),
     "zarr": ("formats.zarr",),
-    "pyarrow": ("formats.arrow", "formats.text.arrowcsv"),
+    "pyarrow": ("formats.arrow", "formats.text"),
     "numcodecs": ("formats.zarr",),
     "h5py": ("formats.hdf5",),
     "hdf5plugin": ("formats.hdf5",),
-    "fsspec": ("storage.remote", "storage.requests", "storage.s3", "storage.signing"),
-    "aiohttp": ("storage.http",),
-    "yarl": ("storage.http",),
+    "fsspec": ("storage.objects",),
+    "aiohttp": ("storage.objects",),
+    "yarl": ("storage.objects",),
     "dask": ("outofcore.localcluster", "dask", "xarray"),
     "xarray": ("xarray",),
     "distributed": ("outofcore.cluster", "outofcore.localcluster"),
@@ -57,7 +57,7 @@ LIBRARIES = {
 # Imports of the pure packages: no NumPy, no system calls.
 PURE = ("rules", "errors")
 PURE_LIBRARIES = {
-    "__future__", "ast", "collections", "enum", "functools", "itertools", "math", "re",
+    "__future__", "ast", "collections", "enum", "fractions", "functools", "itertools", "math", "re",
     "struct", "sys", "typing",
 }  # fmt: skip
 

@@ -90,6 +90,12 @@ def test_an_error_with_its_message_survives(name: str, way: str) -> None:
     require_equal(COPIES[way](error), error)
 
 
+def test_every_error_is_created_without_its_initializer() -> None:
+    """As tblib's pickles do, which dask's workers send."""
+    for kind in subclasses(NdtoolError):
+        assert type(kind.__new__(kind, "too large")) is kind
+
+
 def test_copies_share_nothing_that_changes() -> None:
     error = raised("DuplicatesError")
     copied = copy.deepcopy(error)

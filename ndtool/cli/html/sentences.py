@@ -12,7 +12,6 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
 from ndtool.cli.explanations import ElementNames
-from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
@@ -29,8 +28,8 @@ class Sentences:
     def __init__(self, call: OpenCall, drawing: Drawing) -> None:
         self._names, self._drawing = ElementNames(call), drawing
         self._scatters = call.inference.scatters
-        self._reduction_options = ReductionOptions.from_attributes(call.inference.attributes)
-        self._reduction = self._reduction_options.reduction
+        self._attributes = call.inference.plan.attributes
+        self._reduction = self._attributes.reduction
         plan = call.inference.plan
         self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
@@ -64,7 +63,7 @@ class Sentences:
 
     def _update_signs(self) -> Iterator[str]:
         """Yield the sign of each update of an element, such as +; the first may have =."""
-        first, later = self._reduction_options.operator_signs
+        first, later = self._attributes.operator_signs
         return chain([first], repeat(later))
 
     def _output_sentence(self, position: Position) -> str:
@@ -78,7 +77,7 @@ class Sentences:
         count = self._drawing.updates[position]
         if not update_steps:
             return f"{element} from {element_name('data', position)}, which no index selects"
-        if self._reduction_options.duplicates == "first":
+        if self._attributes.duplicates == "first":
             later_updates = (
                 f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
             )
@@ -112,7 +111,7 @@ class Sentences:
         update_links = self._links["output", position][1:]
         if not update_links:
             return f"{element} is unchanged in {element_name('output', position)}"
-        if self._reduction_options.copies_first_update:
+        if self._attributes.copies_first_update:
             update = element_name("updates", update_links[0].updates or ())
             return f"{element} is replaced by {update}"
         if self._reduction == "none":
@@ -170,7 +169,7 @@ class Sentences:
             return f"{element} is for {element_name('data', link.data or ())}, {selector}"
         suffix = self._result_suffix(link)
         element_links = self._links["output", link.output]
-        if self._reduction_options.duplicates == "first":
+        if self._attributes.duplicates == "first":
             suffix = (
                 ""
                 if link is element_links[1]

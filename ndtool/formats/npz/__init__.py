@@ -82,7 +82,16 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Member:
     archive_members = directory.members(storage.peek, storage.size, path)
     if not archive_members:
         raise InputError(f"{printable(path)}: the archive has no arrays")
+    if any(member.stored_name.endswith(b"/data.pkl") for member in archive_members):
+        raise InputError(
+            f"{printable(path)} is an archive of torch.save: its tensors are described by a pickle,"
+            " which is never loaded",
+            hint="safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUTPUT)"
+            " writes them to a safetensors file",
+        )
     if name is None:
+        arrays = [member for member in archive_members if member.stored_name.endswith(b".npy")]
+        archive_members = arrays if len(arrays) == 1 else archive_members
         return members.only_member(path, archive_members, "the archive has {} members", describe)
     matches = [
         member

@@ -1,19 +1,18 @@
 """The central directory of a .npz archive: member offsets and sizes, validated before use."""
 
-import os
 import struct
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from ndtool.errors import InputError, ResourceError, UsageError, printable
+from ndtool.errors import InputError, ResourceError, printable
 from ndtool.formats import npy
+from ndtool.formats.decoding import inflate_limit
 from ndtool.storage.descriptors import BLOCK_SIZE, Read, sequential_reader
 from ndtool.storage.tempfiles import Spool
 
 STORED, DEFLATED, BZIP2, LZMA = 0, 8, 12, 14
 METHODS = {STORED: "stored", DEFLATED: "deflate", BZIP2: "bzip2", LZMA: "lzma"}
-DEFAULT_LIMIT = 1 << 30  # maximum decompressed size of a member, unless NDTOOL_MAX_INFLATE is set
 MAX_DIRECTORY_BYTES = 16 << 20  # maximum size of a central directory: some 200,000 entries
 _MAX_CACHED = 64
 _header_cache: dict[bytes, npy.Header] = {}  # .npy headers by their bytes
@@ -79,7 +78,11 @@ def members(read: Read, size: int, name: str) -> list[Member]:
     size: of the file. name: of the file, for messages. Raises InputError if the central directory
     is inconsistent or has duplicate names.
     """
-    archive_members = read_directory(read, size, name).members
+    archive_members = [
+        member
+        for member in read_directory(read, size, name).members
+        if not member.stored_name.endswith(b"/")  # a folder
+    ]
     names: set[str] = set()
     for member in archive_members:
         if member.name in names:
@@ -118,10 +121,8 @@ def read_directory(read: Read, size: int, name: str) -> Directory:
     record = _read_exactly(read, end, size - end, name)
     _, disk, first_disk, disk_entries, count, length, offset, _ = _END_RECORD.unpack_from(record)
     comment = record[_END_RECORD.size :]
-    if _UINT32_MAX in (length, offset) or 0xFFFF in (disk_entries, count):
-        zip64 = _zip64_end(read, end, name)
-        if zip64 is not None:
-            end, disk, first_disk, disk_entries, count, length, offset = zip64
+    if zip64 := _zip64_end(read, end, name):  # some writers add it where nothing requires it
+        end, disk, first_disk, disk_entries, count, length, offset = zip64
     if disk or first_disk or disk_entries != count:
         _refuse(name, "the archive is split into volumes: expected a single file")
     start = end - length
@@ -363,7 +364,7 @@ def _parse_header(read: Read, size: int, label: str) -> npy.Header:
 def inflate(read: Read, member: Member, label: str) -> tuple[npy.Header, memoryview]:
     """Decompress a member; return its header and data. ResourceError if it exceeds the limit."""
     start = locate_data(read, member, label)  # first, as it reports a wrong size
-    limit = _inflate_limit()
+    limit = inflate_limit()
     if member.size > limit:
         raise ResourceError(
             f"{printable(label)}: {member.size} bytes decompressed: valid up to {limit}",
@@ -375,12 +376,3 @@ def inflate(read: Read, member: Member, label: str) -> tuple[npy.Header, memoryv
     raw = spool.finish()
     header = _parse_header(lambda offset, n: bytes(raw[offset : offset + n]), member.size, label)
     return header, raw[header.offset : header.offset + header.nbytes]
-
-
-def _inflate_limit() -> int:
-    text = os.environ.get("NDTOOL_MAX_INFLATE", "").strip()
-    if not text:
-        return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise UsageError(f"NDTOOL_MAX_INFLATE is {printable(repr(text))}: expected bytes")
-    return int(text)

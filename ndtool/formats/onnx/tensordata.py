@@ -64,7 +64,8 @@ class Folder:
         entries = tensor.external or {}
         path, size = self._data_file(entries.get("location", ""), label)
         start = _parse_decimal(entries.get("offset", "0"), "offset", label)
-        length = _parse_decimal(entries.get("length", str(max(0, size - start))), "length", label)
+        length = _parse_decimal(entries.get("length", "0"), "length", label)
+        length = length or tensor.stored_nbytes  # writers may leave it out, or write 0
         if start + length > size:
             _refuse(label, f"its {length} bytes at offset {start} exceed {path}, which has {size}")
         if length != tensor.stored_nbytes:

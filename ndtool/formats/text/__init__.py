@@ -1,5 +1,7 @@
 """Text: numbers in .txt, .csv, .tsv, .json and .jsonl files, or in any file as text:PATH.
 
+Each may be compressed with gzip.
+
 A file is parsed completely when it is opened, into a contiguous buffer of elements.
 """
 
@@ -12,8 +14,9 @@ from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats.streams import Stream
 from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
-from ndtool.formats.text import nested, rows, writer
-from ndtool.formats.text.numbers import NotIntegersError, Values, float_options
+from ndtool.formats.text import lines, nested, rows, writer
+from ndtool.formats.text.lines import Read
+from ndtool.formats.text.values import NotIntegersError, Values, float_options
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
@@ -21,10 +24,9 @@ from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader
 from ndtool.storage.local import ByteRange, File
 from ndtool.storage.tempfiles import Spool
 
-_JSON = {".json": nested, ".jsonl": nested}
+_JSON = (".json", ".jsonl", ".ndjson")
 _SUFFIXES_BY_FIRST_BYTE = {b"[": ".json", b"{": ".jsonl"}  # of text without a known suffix
 _MAX_DESCRIBED = 32  # columns with metadata in `entries`
-Read = Callable[[int], bytes]
 stored_dtype = writer.stored_dtype
 
 
@@ -39,7 +41,10 @@ def array_names(storage: File, path: str) -> list[str]:
     return (
         []
         if suffix in _JSON
-        else list(rows.column_names(_open_text(storage, path), suffix, path) or ())
+        else list(
+            rows.column_names(lines.decompressed(_open_text(storage, path), path), suffix, path)
+            or ()
+        )
     )
 
 
@@ -65,29 +70,27 @@ def entries(
 def _entry(storage: File, path: str, member: str | None, options: TextOptions) -> MemberInfo:
     name = path if member is None else f"{path}:{member}"
     try:
-        metadata, _ = _parse(lambda: _open_text(storage, path), path, member, options, path)
+        source = open_source(storage, name, path, member, options)
     except InputError as exc:
         if member is None:
             raise
         reason = exc.message.removeprefix(f"{printable(path)}: ")
         return MemberInfo(name, member, None, None, storage.size, reason)
-    return MemberInfo(name, member, metadata, None, storage.size, "text")
+    return MemberInfo(name, member, source.metadata, None, storage.size, "text", source.warning)
 
 
 def open_source(
     storage: File, name: str, path: str, member: str | None, options: TextOptions = DEFAULT_OPTIONS
 ) -> ContiguousSource:
     """Parse the selected columns, or all columns; closing the source closes the file."""
-    metadata, buffer = _parse(lambda: _open_text(storage, path), path, member, options, path)
-    return ContiguousSource(name, metadata, ByteRange(buffer), storage)
+    return _parse(lambda: _open_text(storage, path), path, member, options, path, name, storage)
 
 
 def read_stream(stream: Stream, member: str | None, options: TextOptions) -> ContiguousSource:
     """Parse a stream up to its end."""
     label = stream.begin()
     if options.dtype is not None or options.integers:
-        metadata, buffer = _parse(lambda: stream.read_bytes, "", member, options, label)
-        return ContiguousSource(stream.name, metadata, ByteRange(buffer))
+        return _parse(lambda: stream.read_bytes, "", member, options, label, stream.name)
     spool = Spool(options.directory)  # text may be read twice, as its type depends on all numbers
     while block := stream.read_bytes(BLOCK_SIZE):
         spool.write(block)
@@ -96,8 +99,7 @@ def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Con
     def open_text() -> Read:
         return sequential_reader(lambda start, n: bytes(copy[start : start + n]), 0)
 
-    metadata, buffer = _parse(open_text, "", member, options, label)
-    return ContiguousSource(stream.name, metadata, ByteRange(buffer))
+    return _parse(open_text, "", member, options, label, stream.name)
 
 
 def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> MemberInfo:
@@ -112,35 +114,37 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
 
 
 def _parse(
-    open_text: Callable[[], Read], path: str, member: str | None, options: TextOptions, label: str
-) -> tuple[ArrayMetadata, memoryview]:
-    """Return metadata and elements. open_text: returns a function that reads from the start."""
+    open_text: Callable[[], Read],
+    path: str,
+    member: str | None,
+    options: TextOptions,
+    label: str,
+    name: str,
+    storage: File | None = None,
+) -> ContiguousSource:
+    """Return a source of the elements. open_text: returns a function that reads from the start."""
     selected = None if member is None else tuple(member.split(","))
     while True:
         values = Values(options, label)
-        read_text, suffix = open_text(), _suffix(path)
+        read_text, suffix = lines.decompressed(open_text(), label), _suffix(path)
         if not suffix:
             read_text, suffix = _detect_format(read_text)
         try:
-            shape = _JSON.get(suffix, rows).parse(read_text, suffix, selected, values, label)
+            parse = nested.parse if suffix in _JSON else rows.parse
+            shape = parse(read_text, suffix, selected, values, label)
         except NotIntegersError:
             options = float_options(options)
             continue
         dtype, buffer = values.finish()
-        return ArrayMetadata(dtype, shape, "C", shape, {}), buffer
+        metadata = ArrayMetadata(dtype, shape, "C", shape, {})
+        return ContiguousSource(name, metadata, ByteRange(buffer), storage, values.warning)
 
 
 def _detect_format(read: Read) -> tuple[Read, str]:
     """Return a function that reads the same text, and the suffix for the text's first character."""
-    buffer = read(1 << 10)
-    suffix = _SUFFIXES_BY_FIRST_BYTE.get(buffer.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], ".txt")
-
-    def read_buffered(count: int) -> bytes:
-        nonlocal buffer
-        block, buffer = buffer[:count], buffer[count:]
-        return block or read(count)
-
-    return read_buffered, suffix
+    head = read(1 << 10)
+    suffix = _SUFFIXES_BY_FIRST_BYTE.get(head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], ".txt")
+    return lines.join(head, read), suffix
 
 
 def _open_text(storage: File, label: str) -> Read:
@@ -151,5 +155,5 @@ def _open_text(storage: File, label: str) -> Read:
 
 def _suffix(path: str) -> str:
     name = path.partition("?")[0] if locations.is_url(path) else path
-    suffix = os.path.splitext(name)[1]
+    suffix = os.path.splitext(name.removesuffix(".gz"))[1]
     return suffix if suffix in (*_JSON, *rows.DELIMITERS_BY_SUFFIX, ".txt") else ""

@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NoReturn
 
-from ndtool.errors import InputError, printable
+from ndtool.errors import InputError, format_value, printable
 from ndtool.formats.text import lines
-from ndtool.formats.text.numbers import MAX_NUMBER_LENGTH, Values
+from ndtool.formats.text.lines import Read
+from ndtool.formats.text.values import Values
 from ndtool.rules import shapes
 
-Read = Callable[[int], bytes]
-Batch = tuple[list[Any], Callable[[int], str]]  # elements; a function that locates one by its index
+# Elements; the number of colons in their text that may follow keys; a function that locates an
+# element by its index; one that returns the elements again, with the text of each number.
+Batch = tuple[list[Any], int, Callable[[int], str], Callable[[], list[Any]]]
 _WHITESPACE = " \t\r\n"
 _WHITESPACE_RUN = re.compile(f"[{_WHITESPACE}]*")
-_NEWLINE = b"\n"
-_CLOSING = {"[": "],", "{": "},"}
+_KEY_COLON = re.compile(f'"[{_WHITESPACE}]*:')
+_MINUS_ZERO = re.compile("-0(?![0-9.eE])")
+_BRACKETS = re.compile(rf"(?:[\[{{][{_WHITESPACE}]*){{0,{shapes.MAX_RANK}}}")
+_LOOKBACK = 1 << 16  # characters before the end in which an element probably ends
+_CLOSING = str.maketrans("[{", "]}")
+_SEPARATOR = os.urandom(8).hex()  # between the lines of a text that are parsed together
 
 
 class _NumberText(str):
-    """The text of a number that is not an integer, or has many digits."""
+    """The text of a number."""
 
 
-def _parse_integer(text: str) -> int | _NumberText:
-    return int(text) if len(text) <= MAX_NUMBER_LENGTH else _NumberText(text)
+class _Object(tuple[tuple[str, Any], ...]):
+    """The keys and values of an object, in order; a key may be repeated."""
 
 
-_decoder = json.JSONDecoder(
-    parse_int=_parse_integer, parse_float=_NumberText, parse_constant=_NumberText
+_decoder = json.JSONDecoder()
+_exact_decoder = json.JSONDecoder(
+    object_pairs_hook=_Object,
+    parse_int=_NumberText,
+    parse_float=_NumberText,
+    parse_constant=_NumberText,
 )
-_fast_decoder = json.JSONDecoder(parse_float=_NumberText, parse_constant=_NumberText)
 
 
 def parse(
@@ -40,35 +52,62 @@ def parse(
 ) -> tuple[int, ...]:
     """Parse a file; return its shape. selected: keys, None if the elements are not objects."""
     inner_shape: tuple[int, ...] | None = None
-    count, batches = 0, _read_lines if suffix == ".jsonl" else _read_list
-    for elements, locate in batches(read, label):
-        if selected is not None:
-            elements = [
-                _select(element, selected, locate(n), label) for n, element in enumerate(elements)
-            ]
-        if elements and inner_shape is None:
-            inner_shape = _element_shape(elements[0], locate(0), label)
-        flat = _flatten(elements, inner_shape or (), locate, label)
-        _add_values(flat, len(flat) // (len(elements) or 1), values, locate)
-        count += len(elements)
+    count, batches = 0, _read_list if suffix == ".json" else _read_lines
+    for elements, colons, locate, decode_exactly in batches(read, label):
+        if selected is not None and not _have_unique_keys(elements, colons):
+            elements = decode_exactly()
+        items = _select_all(elements, selected, locate, label)
+        if items and inner_shape is None:
+            inner_shape = _element_shape(items[0], locate(0), label)
+        flat = _flatten(items, inner_shape or (), locate, label)
+        if not _add_numbers(flat, values):
+            items = _select_all(decode_exactly(), selected, locate, label)
+            flat = _flatten(items, inner_shape or (), locate, label)
+            _add_texts(flat, len(flat) // (len(items) or 1), values, locate)
+        count += len(items)
     if inner_shape is None:
+        if suffix != ".json" and values.are_indices:
+            _refuse(label, "the text is empty: expected an element of the array in each line")
         inner_shape = (len(selected),) if selected is not None and len(selected) > 1 else ()
     return (count, *inner_shape)
 
 
-def _select(element: Any, keys: tuple[str, ...], location: str, label: str) -> Any:
-    if type(element) is not dict:
-        _refuse(
-            label, f"{location}: {_describe(element)}: expected an object with {printable(keys[0])}"
-        )
+def _select_all(
+    elements: list[Any], selected: tuple[str, ...] | None, locate: Callable[[int], str], label: str
+) -> list[Any]:
+    """Return the values of the selected keys of each element."""
+    if selected is None:
+        return elements
+    get = itemgetter(*selected)
+    values = []
+    for n, element in enumerate(elements):
+        fields = dict(element) if type(element) is _Object else element
+        if type(fields) is not dict or len(fields) < len(element):
+            _refuse_object(element, selected, locate(n), label)
+        try:
+            values.append(get(fields))
+        except KeyError:
+            _refuse_object(element, selected, locate(n), label)
+    return values if len(selected) == 1 else list(map(list, values))
+
+
+def _have_unique_keys(elements: list[Any], colons: int) -> bool:
+    """Whether no key is repeated, as there are as many keys as colons in the text."""
+    return set(map(type, elements)) == {dict} and sum(map(len, elements)) == colons
+
+
+def _refuse_object(element: Any, selected: tuple[str, ...], location: str, label: str) -> NoReturn:
+    """Raise InputError about an element that lacks a selected key, or has a key twice."""
+    if type(element) not in (dict, _Object):
+        expected = f"expected an object with {printable(selected[0])}"
+        _refuse(label, f"{location}: {_describe(element)}: {expected}")
+    keys = list(element) if type(element) is dict else [key for key, _ in element]
     for key in keys:
-        if key not in element:
-            keys_text = ", ".join(list(element)[:10])
-            _refuse(
-                label, f"{location}: no key {printable(repr(key))}: expected one of {keys_text}"
-            )
-    values = [element[key] for key in keys]
-    return values[0] if len(keys) == 1 else values
+        if keys.count(key) > 1:
+            _refuse(label, f"{location}: the key {format_value(key)} {keys.count(key)} times")
+    missing = next(key for key in selected if key not in keys)
+    expected = printable(", ".join(keys[:10]))
+    _refuse(label, f"{location}: no key {printable(repr(missing))}: expected one of {expected}")
 
 
 def _element_shape(element: Any, location: str, label: str) -> tuple[int, ...]:
@@ -87,16 +126,20 @@ def _flatten(
     """Return the numbers of nested lists in row-major order, without recursion."""
     count = 1  # number of values in `level` for each element
     for size in shape:
-        for i, value in enumerate(level):
-            if type(value) is not list or len(value) != size:
-                expected = f"expected a list of {size}, as before"
-                _refuse(label, f"{locate(i // count)}: {_describe(value)}: {expected}")
-        level = [entry for values in level for entry in values]
+        if set(map(type, level)) - {list} or set(map(len, level)) - {size}:
+            i, value = next(
+                (i, value)
+                for i, value in enumerate(level)
+                if type(value) is not list or len(value) != size
+            )
+            expected = f"expected a list of {size}, as before"
+            _refuse(label, f"{locate(i // count)}: {_describe(value)}: {expected}")
+        level = list(chain.from_iterable(level))
         count *= size
-    for i, value in enumerate(level):
-        if type(value) not in (int, _NumberText, bool):
-            hint = "name a key, as in ids.json:KEY" if type(value) is dict else ""
-            _refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
+    if invalid := set(map(type, level)) - {int, float, bool, _NumberText}:
+        i, value = next((i, value) for i, value in enumerate(level) if type(value) in invalid)
+        hint = "name a key, as in ids.json:KEY" if type(value) in (dict, _Object) else ""
+        _refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
     return level
 
 
@@ -104,19 +147,30 @@ def _describe(value: Any) -> str:
     """Describe an unexpected value in words."""
     if type(value) is list:
         return f"a list of {len(value)}"
-    return "an object" if type(value) is dict else printable(json.dumps(value), 60)
+    if type(value) in (dict, _Object):
+        return "an object"
+    return str(value) if type(value) is _NumberText else printable(json.dumps(value), 60)
 
 
-def _add_values(flat: list[Any], count: int, values: Values, locate: Callable[[int], str]) -> None:
+def _add_numbers(flat: list[Any], values: Values) -> bool:
+    """Add numbers; return False if that requires their text."""
     import numpy as np
 
-    if values.fast_type == "q" and all(type(element) is int for element in flat):
-        try:
-            if values.add_array(np.array(flat, np.int64)):
-                return
-        except OverflowError:
-            pass
-    texts = [str(element).lower() if type(element) is bool else element for element in flat]
+    types = set(map(type, flat))
+    if not values.fast_type or types - {int, float} or (values.fast_type == "q" and float in types):
+        return not flat
+    try:
+        array = np.array(flat, np.int64 if values.fast_type == "q" else np.float64)
+    except OverflowError:
+        return False
+    if values.fast_type == "d":
+        text = "\n".join(str(value) for value in flat if type(value) is int).encode()
+        return not np.isinf(array).any() and values.add_array(array, text)
+    return values.add_array(array)
+
+
+def _add_texts(flat: list[Any], count: int, values: Values, locate: Callable[[int], str]) -> None:
+    texts = [str(element).lower() if type(element) is bool else str(element) for element in flat]
 
     def location(i: int) -> str:
         return locate(i // count) + (f", number {i % count}" if count > 1 else "")
@@ -124,21 +178,66 @@ def _add_values(flat: list[Any], count: int, values: Values, locate: Callable[[i
     values.add(texts, location)
 
 
+def _count_colons(text: str) -> int:
+    """Return the number of colons that follow a key, or, rarely, are in a text."""
+    return len(_KEY_COLON.findall(text)) if "{" in text else 0
+
+
+def _decode(text: str, decoder: json.JSONDecoder = _decoder) -> Any:
+    """Decode JSON; numbers remain text if some of them need it."""
+    if decoder is _decoder and "-0" in text and _MINUS_ZERO.search(text):
+        decoder = _exact_decoder
+    try:
+        return decoder.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # an integer with too many digits for Python
+        return _exact_decoder.decode(text)
+
+
 def _read_lines(read: Read, label: str) -> Iterator[Batch]:
     for first_line, block in lines.read_blocks(read, label):
         try:
             texts = block.decode().split("\n")
         except UnicodeDecodeError as exc:
-            _refuse(label, f"line {first_line + block.count(_NEWLINE, 0, exc.start)}: not UTF-8")
+            line_number = first_line + block.count(b"\n", 0, exc.start)
+            _refuse(label, f"line {line_number}: not UTF-8")
         line_numbers = [n for n, text in enumerate(texts, first_line) if text.strip(_WHITESPACE)]
-        elements = [_decode_line(texts[n - first_line], n, label) for n in line_numbers]
-        yield elements, lambda i, line_numbers=line_numbers: f"line {line_numbers[i]}"  # type: ignore[misc]
+        kept = [texts[n - first_line] for n in line_numbers]
+
+        def locate(i: int, line_numbers: list[int] = line_numbers) -> str:
+            return f"line {line_numbers[i]}"
+
+        def decode(
+            decoder: json.JSONDecoder = _exact_decoder,
+            kept: list[str] = kept,
+            line_numbers: list[int] = line_numbers,
+        ) -> list[Any]:
+            elements = _decode_together(kept, decoder)
+            if elements is None:
+                pairs = zip(kept, line_numbers, strict=True)
+                elements = [_decode_line(text, n, decoder, label) for text, n in pairs]
+            return elements
+
+        yield decode(_decoder), _count_colons(block.decode()), locate, decode
 
 
-def _decode_line(text: str, line_number: int, label: str) -> Any:
+def _decode_together(texts: list[str], decoder: json.JSONDecoder) -> list[Any] | None:
+    """Decode lines as one list, with separators between them; None if a line is not one element."""
+    try:
+        elements: list[Any] = _decode("[" + f',"{_SEPARATOR}",'.join(texts) + "]", decoder)
+    except (ValueError, RecursionError):
+        return None
+    separators = elements[1::2]
+    if len(elements) != max(2 * len(texts) - 1, 0):
+        return None
+    return elements[::2] if separators.count(_SEPARATOR) == len(separators) else None
+
+
+def _decode_line(text: str, line_number: int, decoder: json.JSONDecoder, label: str) -> Any:
     reason = "nested too deeply"
     try:
-        return _decoder.decode(text)
+        return _decode(text, decoder)
     except json.JSONDecodeError as exc:
         reason = f"column {exc.colno}: {_json_error(exc)}"
     except RecursionError:
@@ -159,9 +258,17 @@ def _read_list(read: Read, label: str) -> Iterator[Batch]:
         text.skip_whitespace()
         if not has_more and text.remaining[:1] == "]":
             break
-        elements, has_more = text.read_elements()
+        elements, source, has_more = text.read_elements()
         first = total
-        yield elements, lambda i, first=first: f"element {first + i}"  # type: ignore[misc]
+
+        def locate(i: int, first: int = first) -> str:
+            return f"element {first + i}"
+
+        def decode(source: str = source) -> list[Any]:
+            exact: list[Any] = _exact_decoder.decode(source)
+            return exact
+
+        yield elements, _count_colons(source), locate, decode
         total += len(elements)
         if not has_more:
             break
@@ -178,7 +285,7 @@ class _ListText:
         self.remaining, self._label, self._line, self._column = "", label, 1, 1
         self._read_buffers = lines.read_buffers(read, label)
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
-        self._is_at_end = False
+        self._is_started = self._is_at_end = False
 
     def skip_whitespace(self) -> None:
         """Consume whitespace; read the next buffer if no text remains."""
@@ -195,24 +302,22 @@ class _ListText:
         self._line += newlines
         self.remaining = self.remaining[count:]
 
-    def read_elements(self) -> tuple[list[Any], bool]:
-        """Consume the next elements and a comma; return them, and whether a comma follows."""
+    def read_elements(self) -> tuple[list[Any], str, bool]:
+        """Consume elements and a comma; return them, their text, and whether a comma follows."""
         while True:
-            end = self.remaining.rfind(_CLOSING.get(self.remaining[:1], ",")) + (
-                self.remaining[:1] in _CLOSING
-            )
-            if end > 0:
+            if end := self._likely_end():
+                text = f"[{self.remaining[:end]}]"
                 try:
-                    values: list[Any] = _fast_decoder.decode(f"[{self.remaining[:end]}]")
-                    if values:
+                    if elements := _decode(text):
                         self.consume(end + 1)
-                        return values, True
+                        return elements, text, True
                 except (ValueError, RecursionError):
                     pass
-            values, position, has_more = self._complete_elements()
-            if values:
+            end, position, has_more = self._complete_elements()
+            if end:
+                text = f"[{self.remaining[:end]}]"
                 self.consume(position)
-                return values, has_more
+                return _decode(text), text, has_more
             if len(self.remaining) > lines.MAX_LINE_BYTES:
                 self._raise_syntax_error(
                     f"an element of more than {lines.MAX_LINE_BYTES} characters"
@@ -220,36 +325,54 @@ class _ListText:
             if not self._read_more():
                 self._raise_syntax_error("the list does not end")
 
-    def _complete_elements(self) -> tuple[list[Any], int, bool]:
-        """Return the complete elements of the text read so far, their end, and if a comma"
-        " follows."""
-        values: list[Any] = []
-        position, has_more = 0, True
+    def _likely_end(self) -> int:
+        """Return where an element probably ends: before the last comma after as many closing
+        brackets as an element begins with. 0 without one."""
+        match = _BRACKETS.match(self.remaining)
+        closing = re.sub(f"[{_WHITESPACE}]", "", match[0] if match else "")[::-1]
+        if not closing:
+            return max(self.remaining.rfind(","), 0)
+        pattern = "".join(f"{re.escape(c)}[{_WHITESPACE}]*" for c in closing.translate(_CLOSING))
+        end = 0
+        for match in re.compile(f"{pattern},").finditer(
+            self.remaining, max(0, len(self.remaining) - _LOOKBACK)
+        ):
+            end = match.end() - 1
+        return end
+
+    def _complete_elements(self) -> tuple[int, int, bool]:
+        """Return the end of the complete elements of the text read so far, the position after the
+        comma that may follow, and if it follows."""
+        end, position, has_more = 0, 0, True
         while has_more:
             start = self._find_token(position)
             try:
-                element, stop = _decoder.raw_decode(self.remaining, start)
+                _, stop = _exact_decoder.raw_decode(self.remaining, start)
             except (ValueError, RecursionError):
                 break
-            stop = self._find_token(stop)
-            if self.remaining[stop : stop + 1] not in (",", "]"):
+            token = self._find_token(stop)
+            if self.remaining[token : token + 1] not in (",", "]"):
                 break
-            has_more = self.remaining[stop] == ","
-            values.append(element)
-            position = stop + has_more
-        return values, position, has_more
+            has_more = self.remaining[token] == ","
+            end, position = stop, token + has_more
+        return end, position, has_more
 
     def _find_token(self, position: int) -> int:
         match = _WHITESPACE_RUN.match(self.remaining, position)
         return match.end() if match else position
 
     def _read_more(self) -> bool:
+        """Read as much text as remains, so that a long element is parsed a few times only."""
         if self._is_at_end:
             return False
-        buffer = next(self._read_buffers, None)
-        self._is_at_end = buffer is None
+        size = max(lines.READ_SIZE, len(self.remaining)) if self._is_started else None
+        self._is_started = True
         try:
-            self.remaining += self._decode(buffer or b"", final=self._is_at_end)
+            buffer = self._read_buffers.send(size)
+        except StopIteration:
+            buffer, self._is_at_end = b"", True
+        try:
+            self.remaining += self._decode(buffer, final=self._is_at_end)
         except UnicodeDecodeError:
             _refuse(self._label, f"line {self._line} or later: not UTF-8")
         return True
@@ -257,7 +380,7 @@ class _ListText:
     def _raise_syntax_error(self, default: str) -> NoReturn:
         """Raise InputError at the first character that is not valid JSON. default: its text."""
         try:
-            _, stop = _decoder.raw_decode(self.remaining, 0)
+            _, stop = _exact_decoder.raw_decode(self.remaining, 0)
             stop = self._find_token(stop)
             if stop < len(self.remaining):
                 self.raise_error(stop, "expected , or ]")

@@ -102,13 +102,13 @@ def _root_target(target: Target, root: str, names: list[str]) -> ZarrTarget:
 def _remote_target(target: Target) -> ZarrTarget:
     """Return the target at a URL, which must not exist: many objects cannot be replaced at once."""
     from ndtool.publish import claims
-    from ndtool.storage import upload
+    from ndtool.storage import objects
     from ndtool.storage.remotefolder import RemoteFolder
 
     url, names = target.path.rstrip("/"), _member_path(target)
     if claims.is_bucket(url) and not names:
         raise OutputError(f"{printable(url)} is a bucket: expected a folder in it")
-    upload.writer(target.path)  # raises if it is not writable
+    objects.open_output(target.path)  # raises if it is not writable
     while "//" in (parent := url.rpartition("/")[0]) and hierarchy.node_type(
         RemoteFolder(parent), ""
     ):

@@ -1,26 +1,29 @@
-"""Conversion of the fields of text files to elements of a type, exactly.
+"""The elements of a text file, converted from fields, exactly.
 
-`Values.add` defines which fields are numbers, and reports errors. `Values.add_array` appends blocks
-that a faster parser has converted, unless the result might differ from that of `add`.
+`Values.add` defines which fields are elements, and reports errors. `Values.add_array` appends what
+a library has parsed, unless the result might differ from that of `add`.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ndtool.errors import DtypeError, InputError, format_value, printable
 from ndtool.formats.table import TextOptions
-from ndtool.rules import dtypes, filling
+from ndtool.rules import dtypes, numbers
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.tempfiles import Spool
 
-MAX_NUMBER_LENGTH = 1000  # characters
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 _INT64, _FLOAT64 = dtypes.from_name("int64"), dtypes.from_name("float64")
+# Integers without a point or exponent that a type may have to round, which is an error.
+_LONG_INTEGERS = {
+    size: re.compile(rb"(?<![0-9.eE+-])[+-]?[0-9]{%d,}(?![0-9.eE])" % digits)
+    for size, digits in ((8, 16), (4, 8), (2, 4))
+}
+_TIE_MASK = (1 << 28) - 1  # zero in a double halfway between two elements of a smaller type
 
 
 class NotIntegersError(Exception):
@@ -31,20 +34,19 @@ class _FieldError(Exception):
     """The error for a field that is not an element of the type."""
 
 
-def is_number(field: str) -> bool:
-    """Whether a field is a number of any type; a row of such fields is not a header."""
-    return len(field) <= MAX_NUMBER_LENGTH and filling.is_value(field)
-
-
 class Values:
     """The elements of a text file, in a buffer or, if it is large, an unnamed file.
 
-    count: the number of elements. fast_type: the type that `add_array` requires of a faster parser,
-    "q" for integers and "d" for floats; "" if elements can only be added by `add`.
+    count: the number of elements. warning: about the file, or None. are_indices: whether empty text
+    is an error, so that the output of a command that failed is not taken for indices. fast_type:
+    the type that `add_array` requires of a library's parser, "q" for integers and "d" for floats;
+    "" if elements can only be added by `add`.
     """
 
     def __init__(self, options: TextOptions, label: str) -> None:
         self.count, self._label, self._options = 0, label, options
+        self.warning: str | None = None
+        self.are_indices = options.integers
         self._dtype = options.dtype or _INT64
         self._spool = Spool(options.directory)
         self._has_negative = self._needs_uint64 = False
@@ -57,20 +59,19 @@ class Values:
         has_fast_type = dtype.kind in "iu" or dtype.name in ("float16", "float32", "float64")
         self.fast_type = ("d" if dtype.kind == "f" else "q") if has_fast_type else ""
 
-    def add_array(self, array: Any) -> bool:
+    def add_array(self, array: Any, text: bytes | None = None) -> bool:
         """Append int64, uint64 or float64 elements, or return False if one is out of range.
 
-        False also if rounding to the type requires the text.
+        False also if rounding to the type requires the text of a number. text: what the array was
+        parsed from; None if its integers are known to be exact.
         """
         import numpy as np
 
         if not array.size:
             return True
         if array.dtype.kind == "f":
-            narrowed = _round_doubles(array, np.dtype(self._dtype.descr))
-            if narrowed is None:
-                return False
-            return self._append(narrowed)
+            narrowed = _narrow(array, np.dtype(self._dtype.descr), text)
+            return narrowed is not None and self._append(narrowed)
         smallest, largest = int(array.min()), int(array.max())
         if self._is_untyped:
             if (smallest < 0 and self._needs_uint64) or (
@@ -94,25 +95,25 @@ class Values:
         """
         import numpy as np
 
-        convert = {"q": self._parse_integer, "d": self._parse_float}.get(
-            self.fast_type, self._parse_element
-        )
         elements = list[Any]()
         try:
-            for field in fields:
-                elements.append(convert(field.strip(" \t") if isinstance(field, str) else field))
             if self.fast_type == "q":
+                for field in fields:
+                    elements.append(self._parse_integer(field))
                 type_code = "u8" if self._needs_uint64 else "i8"
                 self._append(
                     np.array(elements, type_code if self._is_untyped else self._dtype.descr)
                 )
                 return
-            if self.fast_type == "d" and self.add_array(np.array(elements, np.float64)):
-                return
-            if self.fast_type == "d":
-                elements = []
-                for field in fields:
-                    elements.append(self._round_decimal(str(field).strip(" \t")))
+            texts = [str(field).strip(" \t") for field in fields]
+            if self.fast_type == "d" and all(map(numbers.REAL.fullmatch, texts)):
+                doubles: Any = np.array(list(map(float, texts)))
+                if np.isinf(doubles).any():
+                    doubles = _keep_written_infinities(doubles, texts)
+                if doubles is not None and self.add_array(doubles, "\n".join(texts).encode()):
+                    return
+            for text in texts:
+                elements.append(self._parse_element(text))
         except _FieldError as exc:
             raise InputError(f"{printable(self._label)}: {locate(len(elements))}: {exc}") from None
         self._append(np.frombuffer(b"".join(elements), np.uint8), len(elements))
@@ -129,12 +130,10 @@ class Values:
 
     def _parse_integer(self, field: Any) -> int:
         if type(field) is not int:
-            if len(field) > MAX_NUMBER_LENGTH:
-                raise _FieldError(
-                    f"a field of {len(field)} characters: valid up to {MAX_NUMBER_LENGTH}"
-                )
-            if not _INTEGER.fullmatch(field):
-                if not self._options.integers and self._is_untyped and is_number(field):
+            field = field.strip(" \t")
+            _require_length(field)
+            if not numbers.INTEGER.fullmatch(field):
+                if not self._options.integers and self._is_untyped and numbers.is_number(field):
                     raise NotIntegersError
                 raise _field_error(field, "an integer", "such as 5 or -1")
             field = int(field)
@@ -158,42 +157,20 @@ class Values:
             INT64_MAX if self._has_negative else UINT64_MAX,
         )
 
-    def _parse_float(self, field: Any) -> float:
-        text = str(field)
-        if not is_number(text) or text[-1:] in ")jJeE":
-            raise _field_error(text, "a number", "such as 0.5, -1e3 or nan")
-        return float(text)
-
-    def _round_decimal(self, text: str) -> bytes:
-        """Round a decimal number to the nearest float, and return its bytes."""
-        import numpy as np
-
-        code, double = np.dtype(self._dtype.descr), float(text)
-        with np.errstate(over="ignore", under="ignore"):
-            nearest = np.array(double).astype(code)
-            if np.isinf(nearest) and "inf" not in text.lower():
-                raise _FieldError(f"{format_value(text)} is too large for {self._dtype.name}")
-            rounded = float(nearest)
-            if math.isfinite(double) and rounded != double:
-                from fractions import Fraction
-
-                direction = np.array(math.inf if double > rounded else -math.inf).astype(code)
-                neighbor = np.nextafter(nearest, direction)
-                halfway = double - rounded == float(neighbor) - double
-                difference = Fraction(text) - Fraction(double) if halfway else 0
-                if difference:
-                    nearest = (max if difference > 0 else min)(nearest, neighbor)
-        return bytes(np.asarray(nearest, code).tobytes())
-
-    def _parse_element(self, field: Any) -> bytes:
-        """Convert a field to an element of a type without a fast parser, and return its bytes."""
-        text = str(field)
-        if not is_number(text):
+    def _parse_element(self, text: str) -> bytes:
+        """Convert a field to an element, and return its bytes."""
+        _require_length(text)
+        if not numbers.is_number(text):
             raise _field_error(text, "a number", "such as 0.5, -1e3 or nan")
         try:
-            return filling.encode(text, self._dtype)
+            return numbers.encode(text, self._dtype)
         except DtypeError as exc:
-            raise _FieldError(exc.message.removeprefix("fill is ")) from None
+            raise _FieldError(exc.message) from None
+
+
+def _require_length(field: str) -> None:
+    if len(field) > numbers.MAX_LENGTH:
+        raise _FieldError(f"a field of {len(field)} characters: valid up to {numbers.MAX_LENGTH}")
 
 
 def _field_error(field: str, expected: str, example: str) -> _FieldError:
@@ -202,27 +179,39 @@ def _field_error(field: str, expected: str, example: str) -> _FieldError:
     return _FieldError(f"{format_value(field)} is not {expected}: expected one {example}")
 
 
-def _round_doubles(doubles: Any, dtype: Any) -> Any:
-    """Return doubles rounded to a type, None if the text is required to round one.
+def _narrow(doubles: Any, dtype: Any, text: bytes | None) -> Any:
+    """Return doubles rounded to a type; None if that requires the text of one.
 
     Rounding twice is wrong if the double is halfway between two elements and the decimal is not.
+    An integer that must be rounded is an error.
     """
     import numpy as np
 
-    if np.isinf(doubles).any():
-        return None
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         narrowed = doubles.astype(dtype)
         if dtype.itemsize == 8:
-            return narrowed
-        rounded = narrowed.astype(np.float64)
-        neighbors = np.nextafter(
-            narrowed, np.where(doubles > rounded, np.inf, -np.inf).astype(dtype)
-        )
-        halfway = (doubles != rounded) & (
-            doubles - rounded == neighbors.astype(np.float64) - doubles
-        )
-    return None if halfway.any() or np.isinf(narrowed).any() else narrowed
+            may_be_rounded, has_tie = np.abs(doubles) >= 2**53, False
+        else:
+            is_rounded = narrowed.astype(np.float64) != doubles
+            is_rounded &= doubles == doubles
+            may_be_rounded = (is_rounded & (doubles == np.rint(doubles))) | (
+                np.abs(doubles) >= 2**53
+            )
+            has_tie = (is_rounded & (doubles.view(np.uint64) & _TIE_MASK == 0)).any()
+    if has_tie or (np.isinf(narrowed) & np.isfinite(doubles)).any():
+        return None
+    has_long_integer = (
+        text is not None and may_be_rounded.any() and _LONG_INTEGERS[dtype.itemsize].search(text)
+    )
+    return None if has_long_integer else narrowed
+
+
+def _keep_written_infinities(doubles: Any, texts: list[str]) -> Any:
+    """Return the doubles if all infinite ones were written so, else None: one is too large."""
+    import numpy as np
+
+    positions = np.flatnonzero(np.isinf(doubles))
+    return doubles if all("inf" in texts[n].lower() for n in positions) else None
 
 
 def float_options(options: TextOptions) -> TextOptions:

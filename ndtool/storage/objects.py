@@ -1,0 +1,698 @@
+"""Remote objects by their URLs: over HTTP, in S3 and in fsspec's other file systems.
+
+fsspec's packages send the requests and find the credentials. Responses of HTTP and S3 are streamed;
+all responses of an object must be of the same version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent import futures
+from contextlib import asynccontextmanager, nullcontext
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+    library_message,
+    printable,
+)
+from ndtool.redaction import register
+from ndtool.storage import failures
+from ndtool.storage.descriptors import os_errors, read_at
+
+T = TypeVar("T")
+Write = Callable[[int, bytes], object]  # write(offset in the object, bytes)
+
+MAX_CONCURRENCY = 64  # concurrent requests; docs/performance.md compares 64 with 10
+MAX_REQUEST = 16 << 20  # maximum bytes of a request whose response is streamed
+MAX_BUFFERED = 4 << 20  # maximum bytes of a request whose response is buffered in memory
+MAX_BUFFERS = 10  # maximum number of responses larger than SMALL_RESPONSE in memory
+SMALL_RESPONSE = 1 << 18  # bytes
+MIN_PART = 8 << 20  # minimum bytes of a part of an upload; smaller objects take one request
+MAX_IN_FLIGHT = 1 << 26  # bytes of parts that are uploaded concurrently
+_MAX_PARTS = 10_000  # S3's limit
+_BLOCK_SIZE = 1 << 18  # bytes per read of a response
+_SIGNED_SECONDS = 3600  # validity of a signed URL; it is replaced after a sixth of it
+_PACKAGES = {
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp",
+    "https": "aiohttp", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "adl": "adlfs",
+    "hf": "huggingface_hub", "sftp": "paramiko", "ssh": "paramiko", "smb": "smbprotocol",
+    "oss": "ossfs", "oci": "ocifs", "tos": "tosfs", "webdav": "webdav4", "github": "requests",
+}  # fmt: skip
+# Stores that create an object atomically, once it is uploaded.
+_ATOMIC_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")
+_client_only = set[str]()  # endpoints and buckets that refuse signed URLs
+_awaited: set[futures.Future[Any]] = set()  # requests for which a thread waits
+
+
+class Version(NamedTuple):
+    """The version of an object: headers of a response; a field is None if it was not sent."""
+
+    etag: str | None = None
+    modified: str | None = None
+    size: int | None = None
+
+    def differs(self, other: Version) -> bool:
+        """Whether two versions differ in a field that both have."""
+        tags = self.etag and other.etag  # ETags take precedence over times
+        triples = zip(self._fields, self, other, strict=True)
+        pairs = [(a, b) for name, a, b in triples if not (tags and name == "modified")]
+        return any(a is not None and b is not None and a != b for a, b in pairs)
+
+
+class FirstResponse(NamedTuple):
+    """The first response of a server. head: the first bytes of the object."""
+
+    version: Version
+    head: bytes
+    supports_ranges: bool
+
+
+def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
+    """Run a coroutine in fsspec's event loop, cancelled on interrupt; raise errors as `kind`."""
+    try:
+        from fsspec import asyn
+    except ImportError:
+        return asyncio.run(coroutine)  # raises the error about the missing package
+
+    future = asyncio.run_coroutine_threadsafe(coroutine, asyn.get_loop())
+    _awaited.add(future)
+    try:
+        while not futures.wait((future,), 1).done:  # never done if the loop's thread has died
+            if not asyn.iothread[0].is_alive():
+                raise ResourceError(f"{printable(url)}: not enough memory for requests")
+        return future.result()
+    except (NdtoolError, FileExistsError):
+        raise
+    except Exception as exc:
+        raise failures.failure(exc, url, kind) from None
+    finally:
+        _awaited.discard(future)
+        future.cancel()
+
+
+def finish(timeout: float) -> None:
+    """Wait for requests that a signal interrupted, as the server may still execute them."""
+    futures.wait(list(_awaited), timeout)
+
+
+def open_object(url: str) -> RemoteObject:
+    """Return the object at a URL, which may not exist."""
+    fs, path = filesystem(url)
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if "http" in protocols:
+        return HttpObject(url, fs, path)
+    return (S3Object if "s3" in protocols and hasattr(fs, "get_s3") else RemoteObject)(
+        url, fs, path
+    )
+
+
+def open_output(url: str) -> RemoteObject:
+    """Return the object at a URL, to be created; OutputError if its store is not supported."""
+    protocol = url.partition("://")[0]
+    if protocol not in _ATOMIC_PROTOCOLS:
+        raise OutputError(
+            f"{printable(url)}: {protocol}:// cannot be written to: expected s3://, gs://, az:// or"
+            " a file"
+        )
+    return open_object(url)
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system for a URL, and the object's path in it."""
+    register(url)
+    protocol = url.partition("://")[0]
+    package = _PACKAGES.get(protocol)
+    try:
+        import fsspec
+    except ImportError:
+        raise _missing_package_error(url, "fsspec", package) from None
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except ImportError as exc:
+        if package is None:
+            raise UsageError(f"{printable(url)}: {library_message(exc)}") from None
+        raise _missing_package_error(url, package, package) from None
+    except ValueError as exc:
+        supported = ": expected s3://, gs://, https:// or another that fsspec supports"
+        hint = supported if "Protocol" in str(exc) else ""
+        raise UsageError(f"{printable(url)}: {library_message(exc)}{hint}") from None
+    except Exception as exc:
+        raise failures.failure(exc, url) from None
+    return fs, path
+
+
+def _missing_package_error(url: str, package: str, extra: str | None) -> UsageError:
+    extra_requirement = f" {extra}" if extra else ""
+    return UsageError(
+        f"{printable(url)} needs the {package} package",
+        hint=f"pip install 'ndtool[remote]'{extra_requirement}",
+    )
+
+
+class RemoteObject:
+    """An object in a file system of fsspec's, by up to `concurrency` concurrent requests.
+
+    max_request: maximum bytes per request.
+    """
+
+    max_request = MAX_BUFFERED
+
+    def __init__(self, url: str, fs: Any, path: str) -> None:
+        self.url, self._fs, self._path = url, fs, path
+        self.concurrency = MAX_CONCURRENCY if fs.async_impl else 1
+        self._buffers = asyncio.Semaphore(MAX_BUFFERS)
+
+    async def open(self, count: int) -> FirstResponse:
+        """Request the first `count` bytes and the version."""
+        version = await self.version()
+        head = await self._read(0, min(count, version.size or 0))
+        return FirstResponse(version, head, True)
+
+    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
+        """Request bytes [start, stop) and write them in order; ChangedError for another version."""
+        async with self._buffers if stop - start > SMALL_RESPONSE else nullcontext():
+            block = await self._read(start, stop)
+            if len(block) != stop - start:
+                raise failures.TruncatedError
+            write(start, block)
+
+    async def download_all(self, write: Write) -> Version:
+        """Request the complete object and write it in order, where ranges are unsupported."""
+        raise AssertionError("the server supports ranges")
+
+    async def version(self) -> Version:
+        """Request the current version."""
+        self._fs.invalidate_cache()
+        info = await self.call("info", self._path)
+        if info.get("type") == "directory":
+            raise InputError(f"{printable(self.url)}: a directory, not an object")
+        if type(info.get("size")) is not int:
+            raise InputError(f"{printable(self.url)}: its size is unknown")
+        return version_of(info)
+
+    async def current_version(self) -> Version | None:
+        """Return the version of an output, None if it does not exist."""
+        try:
+            return await self.version()
+        except FileNotFoundError:
+            return None
+
+    async def require_writable(self) -> None:
+        """Raise the server's error if writes are not permitted, where it tells before a write."""
+
+    async def put(self, body: bytes, condition: dict[str, str]) -> bool:
+        """Create the object in one request; FileExistsError if the condition fails.
+
+        Returns False if the request failed but the object already has these bytes.
+        """
+        await self._create("pipe_file", self._path, body, condition)
+        return True
+
+    async def send(self, fd: int) -> None:
+        """Upload what can be uploaded of a file before the object becomes visible."""
+
+    async def commit(self, fd: int, condition: dict[str, str]) -> None:
+        """Create the object from the file."""
+        if self._fs.async_impl:
+            await self._create("put_file", f"/dev/fd/{fd}", self._path, condition)
+        else:
+            await self.put(_read_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+
+    async def drop(self) -> None:
+        """Abort an upload that is not committed."""
+
+    async def remove(self) -> None:
+        await self.call("rm_file", self._path)
+
+    async def clear(self) -> None:
+        """Remove all objects in this folder."""
+        for path in await self.call("find", self._path):
+            await self.call("rm_file", path)
+
+    async def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the file system, in a thread unless it is async."""
+        if self._fs.async_impl:
+            return await getattr(self._fs, f"_{name}")(*arguments, **options)
+        return await asyncio.to_thread(getattr(self._fs, name), *arguments, **options)
+
+    async def _read(self, start: int, stop: int) -> bytes:
+        if stop <= start:
+            return b""
+        block: bytes = await self.call("cat_file", self._path, start=start, end=stop)
+        return block
+
+    async def _create(self, name: str, source: Any, target: Any, condition: dict[str, str]) -> None:
+        options = {"mode": "create"} if "IfNoneMatch" in condition else {}
+        try:
+            await self.call(name, source, target, **options)
+        except Exception as exc:
+            if failures.is_missing(exc):
+                raise OutputError(f"{printable(self.url)}: there is no such bucket") from None
+            raise
+
+
+class HttpObject(RemoteObject):
+    """An object on an HTTP server, perhaps without support for ranges, in a session of fsspec's."""
+
+    max_request = MAX_REQUEST
+
+    def __init__(self, url: str, fs: Any, path: str, **options: Any) -> None:
+        """Options: of aiohttp's requests."""
+        super().__init__(url, fs, path)
+        self._options = options
+
+    async def open(self, count: int) -> FirstResponse:
+        async with self._get(0, count) as response:
+            if response.status == 416:  # the object is empty
+                return FirstResponse(self._version(response)._replace(size=0), b"", True)
+            version, ranged = self._version(response), response.status == 206
+            if ranged and _range_start(response) != 0:
+                raise failures.HttpStatusError(206, "another byte range than the requested one")
+            head = await _read_up_to(response.content, count)
+            if not ranged and len(head) < count:
+                version = version._replace(size=len(head))
+            return FirstResponse(version, head, ranged and version.size is not None)
+
+    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
+        async with self._get(start, stop) as response:
+            if response.status == 416 or self._version(response).differs(version):
+                raise failures.ChangedError
+            if response.status != 206 or _range_start(response) != start:
+                raise failures.HttpStatusError(
+                    response.status, "no byte range, although one was requested"
+                )
+            await _copy(response.content, start, stop, write)
+
+    async def download_all(self, write: Write) -> Version:
+        async with self._get() as response:
+            return self._version(response)._replace(size=await _copy_all(response.content, write))
+
+    async def version(self) -> Version:
+        async with self._get(0, 1) as response:
+            return self._version(response)
+
+    @asynccontextmanager
+    async def _get(self, start: int = 0, stop: int = 0) -> AsyncIterator[Any]:
+        import aiohttp
+        import yarl
+
+        fs, path = self._fs, self._path
+        timeout = aiohttp.ClientTimeout(sock_connect=failures.TIMEOUT, sock_read=failures.TIMEOUT)
+        options = {"timeout": timeout, **fs.kwargs, **self._options}
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        if stop:
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        # An encoded URL must not be encoded again, or its signature may become invalid.
+        encoded = fs.encoded or (path.isascii() and path.isprintable() and " " not in path)
+        session, url = await fs.set_session(), yarl.URL(path, encoded=encoded)
+        async with session.get(url, headers=headers, **options) as response:
+            if response.status not in (200, 206, 416):
+                raise failures.HttpStatusError(response.status, response.reason or "")
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise InputError(
+                    f"{printable(path)}: the server compresses it, which the request forbids"
+                )
+            yield response
+
+    @staticmethod
+    def _version(response: Any) -> Version:
+        headers = response.headers
+        size = object_size(headers.get("Content-Range", ""))
+        if response.status == 200:
+            size = response.content_length
+        return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
+
+
+class S3Object(RemoteObject):
+    """An object in an S3 bucket, through s3fs's client.
+
+    Byte ranges are requested by a URL that the client signs: a request then takes less than half of
+    the processor time. What a server refuses is requested by the client, whose errors are reported.
+    """
+
+    max_request = MAX_REQUEST
+
+    def __init__(self, url: str, fs: Any, path: str) -> None:
+        super().__init__(url, fs, path)
+        # botocore opens 10 connections by default, and signs URLs by an outdated method
+        defaults = {"max_pool_connections": MAX_CONCURRENCY, "signature_version": "s3v4"}
+        fs.config_kwargs = {**defaults, **fs.config_kwargs}
+        bucket, self._key, version = fs.split_path(path)
+        if not self._key:
+            raise InputError(f"s3://{printable(path)}: a bucket, not an object")
+        self._location = {"Bucket": bucket, "Key": self._key}
+        if version:
+            self._location["VersionId"] = version
+        self._signed: HttpObject | None = None
+        self._expires = 0.0
+        self._creation: asyncio.Future[Any] | None = None
+        self._workers: list[asyncio.Future[None]] = []
+        self._parts: dict[int, dict[str, Any]] = {}
+
+    async def open(self, count: int) -> FirstResponse:
+        try:
+            response = await self._call("get_object", Range=f"bytes=0-{count - 1}")
+        except Exception as exc:
+            if failures.status_of(exc) != 416:
+                raise
+            return FirstResponse(await self.version(), b"", True)
+        async with response["Body"] as body:
+            head = await _read_up_to(body, count)
+        content_range = response.get("ContentRange", "")
+        if content_range and not content_range.startswith("bytes 0-"):
+            raise failures.HttpStatusError(206, "another byte range than the requested one")
+        size = object_size(content_range) if content_range else response["ContentLength"]
+        version = self._version(response)._replace(size=size)
+        return FirstResponse(version, head, bool(content_range) and size is not None)
+
+    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
+        bucket = f"{self._fs.endpoint_url} {self._location['Bucket']}"
+        if bucket not in _client_only and self._is_direct():
+            try:
+                await (await self._sign()).fetch(start, stop, version, write)
+                return
+            except (failures.ChangedError, OutputError, ResourceError):
+                raise
+            except Exception as exc:
+                if failures.is_transient(exc):
+                    raise
+        condition = {"IfMatch": version.etag} if version.etag else {}
+        response = await self._call("get_object", Range=f"bytes={start}-{stop - 1}", **condition)
+        _client_only.add(bucket)
+        async with response["Body"] as body:
+            if self._version(response).differs(version):
+                raise failures.ChangedError
+            if not response.get("ContentRange", "").startswith(f"bytes {start}-"):
+                raise failures.HttpStatusError(206, "another byte range than the requested one")
+            await _copy(body, start, stop, write)
+
+    async def download_all(self, write: Write) -> Version:
+        response = await self._call("get_object")
+        async with response["Body"] as body:
+            return self._version(response)._replace(size=await _copy_all(body, write))
+
+    async def version(self) -> Version:
+        response = await self._call("head_object")
+        return self._version(response)._replace(size=response["ContentLength"])
+
+    async def current_version(self) -> Version | None:
+        try:
+            return await self.version()
+        except Exception as exc:
+            if failures.status_of(exc) != 404:
+                raise
+        try:
+            await self._call("head_bucket", "Bucket")
+        except Exception as exc:
+            if failures.status_of(exc) == 404:
+                raise OutputError(f"{printable(self.url)}: there is no such bucket") from None
+        return None
+
+    async def require_writable(self) -> None:
+        # The server checks permission before it rejects the completion of a missing upload.
+        parts = {"Parts": [{"ETag": "none", "PartNumber": 1}]}
+        try:
+            await self._call("complete_multipart_upload", UploadId="none", MultipartUpload=parts)
+        except Exception as exc:
+            if failures.is_denied(exc):
+                raise
+
+    async def put(self, body: bytes, condition: dict[str, str]) -> bool:
+        return await self._create_by("put_object", condition, lambda: _md5(body), Body=body)
+
+    async def send(self, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        part_size = max(MIN_PART, -(-size // _MAX_PARTS))
+        if size <= MIN_PART:
+            return
+        # Assigned before it is awaited, so that `drop` can abort an upload that was just created.
+        self._creation = asyncio.ensure_future(self._call("create_multipart_upload"))
+        upload_id = (await asyncio.shield(self._creation))["UploadId"]
+        offsets = iter(range(0, size, part_size))
+
+        async def upload_parts() -> None:
+            for offset in offsets:
+                number = offset // part_size + 1
+                body = _read_exactly(fd, offset, min(part_size, size - offset), self.url)
+                response = await self._call(
+                    "upload_part", UploadId=upload_id, PartNumber=number, Body=body
+                )
+                self._parts[number] = {"ETag": response["ETag"], "PartNumber": number}
+
+        concurrency = max(1, min(MAX_CONCURRENCY, MAX_IN_FLIGHT // part_size))
+        self._workers = [asyncio.ensure_future(upload_parts()) for _ in range(concurrency)]
+        await asyncio.gather(*self._workers)
+
+    async def commit(self, fd: int, condition: dict[str, str]) -> None:
+        if self._creation is None:
+            await self.put(_read_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+            return
+        parts = [self._parts[number] for number in sorted(self._parts)]
+
+        def etag() -> str:
+            digests = bytes.fromhex("".join(part["ETag"].strip('"') for part in parts))
+            return f"{_md5(digests)}-{len(parts)}"
+
+        await self._create_by(
+            "complete_multipart_upload", condition, etag,
+            UploadId=self._creation.result()["UploadId"], MultipartUpload={"Parts": parts},
+        )  # fmt: skip
+        self._creation = None
+
+    async def drop(self) -> None:
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        if self._creation is not None:
+            upload_id = (await self._creation)["UploadId"]
+            await self._call("abort_multipart_upload", UploadId=upload_id)
+            self._creation = None
+
+    async def remove(self) -> None:
+        await self._call("delete_object")
+
+    async def clear(self) -> None:
+        prefix = {"Prefix": f"{self._key.rstrip('/')}/"}
+        while True:
+            page = await self._call("list_objects_v2", "Bucket", **prefix)
+            keys = [{"Key": entry["Key"]} for entry in page.get("Contents", ())]
+            if not keys:
+                return
+            request = {"Objects": keys, "Quiet": True}
+            response = await self._call("delete_objects", "Bucket", Delete=request)
+            for error in response.get("Errors", ()):
+                raise OutputError(f"{printable(self.url)}: {library_message(error['Message'])}")
+
+    def _is_direct(self) -> bool:
+        """Whether the client uses no proxy, and requests over HTTP no options."""
+        from urllib.request import getproxies_environment
+
+        from fsspec.config import conf
+
+        return not (
+            getproxies_environment()
+            or self._fs.config_kwargs.get("proxies")
+            or conf.get("http")
+            or conf.get("https")
+        )
+
+    async def _sign(self) -> HttpObject:
+        """Return the object by a signed URL."""
+        if self._signed is None or monotonic() > self._expires:
+            import fsspec
+
+            fs = self._fs
+            await fs.set_session()
+            client = await fs.get_s3(self._location["Bucket"])
+            parameters = fs._get_s3_method_kwargs(client.get_object, **self._location)
+            url = await client.generate_presigned_url("get_object", parameters, _SIGNED_SECONDS)
+            self._signed = HttpObject(
+                self.url, fsspec.filesystem("http"), url, allow_redirects=False
+            )
+            self._expires = monotonic() + _SIGNED_SECONDS // 6
+        return self._signed
+
+    async def _call(self, operation: str, *fields: str, **arguments: Any) -> Any:
+        """Call an S3 operation on the object as s3fs does, without its retries.
+
+        fields: the fields of the object's location to pass, all by default.
+        """
+        fs = self._fs
+        await fs.set_session()
+        method = getattr(await fs.get_s3(self._location["Bucket"]), operation)
+        name = {key: value for key, value in self._location.items() if key in fields or not fields}
+        return await method(**fs._get_s3_method_kwargs(method, **name, **arguments))
+
+    async def _create_by(
+        self, name: str, condition: dict[str, str], etag: Callable[[], str], **arguments: Any
+    ) -> bool:
+        """Create the object as `put` does; etag: returns its ETag, for stores that use MD5."""
+        try:
+            await failures.retry(lambda: self._call(name, **arguments, **condition))
+        except Exception as exc:
+            status = failures.status_of(exc)
+            if status in (404, 409, 412) and await self._has_etag(etag):
+                return False
+            if "IfNoneMatch" in condition and status in (409, 412):
+                raise FileExistsError from None
+            if not condition or status != 501:
+                raise
+            # The store supports no conditions; `publish` has compared versions.
+            await self._call(name, **arguments)
+        return True
+
+    async def _has_etag(self, etag: Callable[[], str]) -> bool:
+        """Whether the object has the expected ETag.
+
+        A request whose response was lost is repeated. If the first one created the object, the
+        condition of the second one fails.
+        """
+        try:
+            return ((await self.version()).etag or "").strip('"') == etag()
+        except Exception:
+            return False  # the caller raises the first error
+
+    @staticmethod
+    def _version(response: dict[str, Any]) -> Version:
+        modified = response.get("LastModified")
+        return Version(response.get("ETag"), str(modified) if modified else None)
+
+
+async def read_range(
+    source: RemoteObject, start: int, stop: int, version: Version, write: Write
+) -> None:
+    """Read a byte range of an object; a retry requests only the missing bytes."""
+    position = start
+
+    def advance(offset: int, block: bytes) -> None:
+        nonlocal position
+        write(offset, block)
+        position = offset + len(block)
+
+    while position < stop:
+        await failures.retry(
+            lambda: source.fetch(
+                position, min(stop, position + source.max_request), version, advance
+            )
+        )
+
+
+async def list_folder(url: str) -> list[tuple[str, bool]]:
+    """List a remote folder: (name, whether it is a folder) of each entry."""
+    fs, path = filesystem(url)
+    fs.invalidate_cache()
+    try:
+        entries = await RemoteObject(url, fs, path).call("ls", path, detail=True)
+    except FileNotFoundError:
+        return []
+    paths = {entry["name"].strip("/"): entry.get("type") == "directory" for entry in entries}
+    paths.pop(path.strip("/"), None)
+    return [(name.rpartition("/")[2], is_folder) for name, is_folder in paths.items()]
+
+
+async def object_versions(url: str) -> dict[str, Version]:
+    """Return the versions of all objects in a remote folder, by their relative paths."""
+    fs, path = filesystem(url)
+    fs.invalidate_cache()
+    entries = await RemoteObject(url, fs, path).call("find", path, detail=True)
+    prefix = f"{path.strip('/')}/"
+    return {
+        name.strip("/").removeprefix(prefix): version_of(info) for name, info in entries.items()
+    }
+
+
+def version_of(info: dict[str, Any]) -> Version:
+    """Return the version of an object from fsspec's info about it."""
+    etags = "ETag", "etag", "generation", "md5"
+    times = "mtime", "LastModified", "last_modified", "updated", "modified", "created"
+    etag, time = (next(filter(None, map(info.get, keys)), None) for keys in (etags, times))
+    return Version(etag and str(etag), time and str(time), info.get("size"))
+
+
+def is_http(url: str) -> bool:
+    """Whether a URL is an HTTP server's, which percent-encodes names and cannot list folders."""
+    return url.partition("://")[0] in ("http", "https")
+
+
+def join(url: str, key: str, sibling: bool = False) -> str:
+    """Return the URL of a key in a folder, the folder's for ""; a query or chained URL stays last.
+
+    sibling: whether `url` is the URL of a file in the folder, not of the folder itself.
+
+    >>> join("https://host/x.zarr?k=v", "a/zarr.json"), join("s3://b/x/", "c")
+    ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
+    """
+    if not key and not sibling:
+        return url
+    path, suffix = split_query(url)
+    folder = path.rpartition("/")[0] if sibling else path.rstrip("/")
+    return f"{folder}/{quote(key) if is_http(url) else key}{suffix}"
+
+
+def split_query(url: str) -> tuple[str, str]:
+    """Split a URL before its query or chained URL."""
+    positions = [position for separator in ("?", "::") if (position := url.find(separator)) > 0]
+    position = min(positions, default=len(url))
+    return url[:position], url[position:]
+
+
+def object_size(text: str) -> int | None:
+    """Return the object size in a Content-Range, None if unknown or too large for any file."""
+    count = text.rpartition("/")[2]
+    return int(count) if count.isdecimal() and len(count) < 19 else None
+
+
+def _range_start(response: Any) -> int:
+    """Return the start of a response's Content-Range, -1 if it has none."""
+    text = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    return int(text) if text.isdecimal() and len(text) < 19 else -1
+
+
+async def _read_up_to(body: Any, count: int) -> bytes:
+    """Read at most `count` bytes of a response."""
+    blocks, nbytes = [], 0
+    while nbytes < count and (block := await body.read(count - nbytes)):
+        blocks.append(block)
+        nbytes += len(block)
+    return b"".join(blocks)
+
+
+async def _copy(body: Any, start: int, stop: int, write: Write) -> None:
+    """Write bytes [start, stop) of a response, in order; TruncatedError if it ends early."""
+    while start < stop:
+        block = await body.read(min(_BLOCK_SIZE, stop - start))
+        if not block:
+            raise failures.TruncatedError
+        write(start, block)
+        start += len(block)
+
+
+async def _copy_all(body: Any, write: Write) -> int:
+    """Write all bytes of a response, in order; return their number."""
+    offset = 0
+    while block := await body.read(_BLOCK_SIZE):
+        write(offset, block)
+        offset += len(block)
+    return offset
+
+
+def _md5(body: bytes) -> str:
+    """Return the ETag that S3 assigns to an object sent in one request, or to a part."""
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+def _read_exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:
+    with os_errors(f"temporary copy of {printable(url)}", OutputError):
+        data = read_at(fd, start, nbytes)
+    assert len(data) == nbytes, "no other process writes to the file"
+    return data
