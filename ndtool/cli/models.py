@@ -11,9 +11,8 @@ from ndtool.analysis.records import model_record
 from ndtool.cli import against, options, records
 from ndtool.cli.commands import command
 from ndtool.cli.console import write_stdout
-from ndtool.cli.options import Argument
+from ndtool.cli.options import Argument, is_from_environment
 from ndtool.cli.reporter import Reporter, format_table
-from ndtool.cli.variables import is_from_environment
 from ndtool.cli.wrapping import wrap_lines
 from ndtool.errors import UsageError, format_count, printable
 from ndtool.rules import dtypes

@@ -198,7 +198,7 @@ def _spec(reporter: Reporter, /, *, command: str | None) -> None:
 
     operators = ALL_OPERATORS.items()
     names = [name for name, operator in operators if command in (None, operator.command)]
-    reporter.print_specs([row for row in specs.TABLE if row.operator in names])
+    reporter.print_specs([row for row in specs.table() if row.operator in names])
 
 
 def infer(operator: Operator) -> click.Command:

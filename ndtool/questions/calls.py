@@ -18,7 +18,6 @@ from ndtool.analysis import records
 from ndtool.errors import RuleError, UsageError
 from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
-from ndtool.literals import CallOptions, OperatorName, Reduction, WriteMode
 from ndtool.options import (
     ArrayOrFile,
     Progress,
@@ -36,6 +35,7 @@ from ndtool.questions.answers import Explanation, Inferred, Statistics
 from ndtool.questions.reports import Verification
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
+from ndtool.signatures import CallOptions, OperatorName, Reduction, WriteMode
 
 __all__ = ["explain", "infer", "stats", "verify"]
 _Position = int | tuple[int, ...]

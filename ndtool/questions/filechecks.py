@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ndtool.errors import RuleError, UsageError
 from ndtool.inmemory.arguments import integer
-from ndtool.literals import OperatorName
 from ndtool.options import (
     arguments_by_role,
     file_names,
@@ -18,6 +17,7 @@ from ndtool.options import (
 )
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import operator_of
+from ndtool.signatures import OperatorName
 
 if TYPE_CHECKING:
     from ndtool.analysis.verify import Comparison

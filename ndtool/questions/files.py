@@ -149,7 +149,7 @@ def convert(
 
     encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
     keywords = validate_options(
-        {key: value for key, value in encoding.items() if value is not None}  # type: ignore[arg-type]
+        {key: value for key, value in encoding.items() if value is not None}
     )
     name = file_name("source", source)
     array = array_source("source", source) if name is None else None

@@ -11,10 +11,10 @@ PACKAGE = Path(find_spec("ndtool").origin).parent
 # From the bottom: a package or module imports from its own layer and from lower ones. Packages
 # in one layer do not import each other.
 LAYERS = (
-    ("redaction", "literals"),
+    ("redaction",),
     ("errors",),
     ("rules",),
-    ("notebook",),
+    ("notebook", "signatures"),
     ("_kernels", "loops"),
     ("machine",),
     ("engine", "storage"),

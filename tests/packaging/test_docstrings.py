@@ -12,7 +12,7 @@ import pytest
 
 import ndtool
 
-MODULES = ("ndtool.inmemory.ops", "ndtool.inmemory.tensorscatter", "ndtool.files", "ndtool.questions.calls",
+MODULES = ("ndtool.signatures", "ndtool.files", "ndtool.questions.calls",
            "ndtool.questions.files", "ndtool.questions.filechecks")  # fmt: skip
 NO_STANDARD = {"inspect", "convert"}  # not about an operator
 

@@ -52,17 +52,19 @@ def reference_scatter_rows(
 
 
 def scatter_rows(data: Any, indices: Any, updates: Any, reduction: str, mode: str) -> Any:
-    call = SCATTER_ROWS.name, None, "ndtool", 0, None, reduction, mode
-    return ops._CALLS.call(call, data, indices, updates, None)
+    return ops._CALLS.call(call_of(reduction, mode), data, indices, updates, None)
+
+
+def call_of(reduction: str, mode: str) -> tuple[Any, ...]:
+    """Return the call that a function with the operator's signature makes."""
+    attributes = Attributes(reduction=reduction, out_of_bounds=mode)
+    return SCATTER_ROWS.name, None, "ndtool", *attributes
 
 
 @pytest.fixture
 def scatter_rows_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the operator in the five modules that a new operator changes."""
+    """Register the operator in the four modules that a new operator changes."""
     monkeypatch.setitem(operators.OPERATORS, SCATTER_ROWS.name, SCATTER_ROWS)
-    monkeypatch.setattr(
-        specs, "TABLE", (*specs.TABLE, specs._ndtool_row(SCATTER_ROWS))
-    )  # derived from the operator's row
     monkeypatch.setitem(shapes._RULES, SCATTER_ROWS.name, infer)
     monkeypatch.setitem(shapes._UPDATES_SHAPES, SCATTER_ROWS.name, updates_of)
     monkeypatch.setattr(reference, SCATTER_ROWS.name, reference_scatter_rows, raising=False)
@@ -84,10 +86,9 @@ def test_an_operator_is_rows_of_five_modules(workdir: Path, reduction: str, mode
     assert bits_equal(scatter_rows(data, indices, updates, reduction, mode), expected)
     save(data=data, idx=indices, upd=updates)
     files_by_role = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
-    attributes = {"reduction": reduction}
     for memory in (None, 1 << 20):
-        options: Any = {"out_of_bounds": mode, "memory": memory}
-        files._run(SCATTER_ROWS.name, dict(files_by_role), attributes, "out.npy", options)
+        options = {"memory": memory, "progress": False}
+        files._run(call_of(reduction, mode), *files_by_role.values(), "out.npy", options)
         assert bits_equal(np.load("out.npy"), expected)
     options_of_verify = {"reduction": reduction, "out_of_bounds": mode}
     assert (
@@ -131,8 +132,6 @@ def test_an_index_type_is_rows_of_two_modules(
     types = (*dtypes.INTEGERS, "uint4")
     monkeypatch.setattr(dtypes, "INTEGERS", types)
     monkeypatch.setattr(specs, "INTEGERS", types)
-    rows = [row._replace(indices=types) if row.standard == "ndtool" else row for row in specs.TABLE]
-    monkeypatch.setattr(specs, "TABLE", tuple(rows))
     monkeypatch.setattr(refusals, "INDEX_KINDS", "iuV")
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
