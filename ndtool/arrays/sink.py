@@ -13,13 +13,20 @@ from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ProgressCallback
 
 
-class Unpublished(Protocol):
-    """A complete file or folder under a temporary name; path: its final name."""
+class Unpublished:
+    """A new file, folder or object that is not visible under its final name, `path`.
+
+    The methods that a subclass does not define do nothing.
+    """
 
     path: str
 
+    def sync(self) -> None:
+        """Wait until the bytes are stored as required before publication."""
+
     def open_folder(self) -> int | None:
         """Open the folder to lock during the rename; None if no lock is required."""
+        return None
 
     def require_unchanged(self) -> None:
         """Raise OutputError if the path has changed since the output was opened."""

@@ -636,7 +636,7 @@ def _check_spill_location(location: str, partitioning: Partitioning) -> None:
     if not locations.is_url(location):
         _create_folder(location, partitioning, "dry", cleans=False).drop()
         return
-    from ndtool.storage import upload
+    from ndtool.storage import objects
 
     segments.require_shared(location)
-    upload.require_writable(location, folder=True)
+    objects.require_writable(location, folder=True)

@@ -79,8 +79,12 @@ class LocalFile:
         return "" if os.path.samestat(current, opened) else "was replaced during the run"
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of the file when it was opened."""
-        return list(status_fingerprint(self.status))
+        """Return the fingerprint of the current file at its path."""
+        try:
+            status = os.fstat(self.fd) if self.path is None else os.stat(self.path)
+        except OSError:  # it was unlinked; its content is unchanged
+            status = os.fstat(self.fd)
+        return list(status_fingerprint(status))
 
     def is_same_file(self, fd: int) -> bool:
         """Whether a descriptor refers to the same file."""
