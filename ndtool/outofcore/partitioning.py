@@ -38,7 +38,7 @@ MAX_WORKERS = 4
 MIN_POWER, MAX_POWER = 10, 34  # if memory is short, budgets of 2^10 to 2^33 bytes are tried
 CODEC_BUFFERS = 4  # buffers of a chunk's size to decode or encode it, with any codec
 PLAIN_BUFFERS = 2  # buffers of a chunk's size without a codec
-WRITTEN_CHUNK_BYTES = 1 << 12  # memory of the zarr package for each chunk of a shard to write
+WRITTEN_CHUNK_BYTES = 1 << 12  # memory for each chunk of a shard to write
 READ_CHUNK_BYTES = 64  # memory for each chunk of a shard to read from
 
 
