@@ -457,9 +457,9 @@ def test_an_explanation_ends_with_the_result_of_a_run(
     with OpenCall(
         Request(case.operator, *roles, attributes=Attributes(**arguments)), sources
     ) as call:
-        ((element,), _) = explain.explain(call, [position])
+        (element,) = explain.explain(call, [position]).elements
     assert element.value is not None
-    assert raw_bytes(element.value) == raw_bytes(np.asarray(expected[(*position, ...)]))
+    assert raw_bytes(element.array) == raw_bytes(np.asarray(expected[(*position, ...)]))
     if mode == "drop":
         assert all(len(step.normalized) == len(step.stored) for step in element.steps[1:])
 
