@@ -121,7 +121,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
 def _update_count_nbytes(call: OpenCall) -> int:
     """Return the bytes that counts of updates take, and the bits of a check for duplicates."""
     rows = rows_of(call.inference)
-    bits = distinct.bitmap_bytes(call.inference.plan) if call.inference.requires_distinct else 0
+    bits = distinct.memory_bytes(call.inference.plan) if call.inference.requires_distinct else 0
     return rows.row_count * rows.count_bytes + bits
 
 
