@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, zip_longest
 from typing import Any, NamedTuple
 
-from ndtool.analysis import mapping, values
+from ndtool.analysis import values
 from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
 from ndtool.analysis.records import has_plain_indices
 from ndtool.analysis.tuples import EDGE_TUPLES
@@ -49,7 +49,7 @@ class ElementNames:
 
     def bounds_remark(self, step: Step) -> str:
         """Return the remark on a tuple that is padding or out of bounds, else ""."""
-        sizes = mapping.indexed_sizes(self._call.inference.plan)
+        sizes = self._call.inference.plan.sizes
         attributes = self._call.inference.plan.attributes
         if attributes.pad is not None and attributes.pad in step.stored:
             return ", padding"

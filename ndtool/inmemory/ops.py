@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex, TypeVar, Unpack, overload
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool._kernels import BoundCalls
-from ndtool.engine import tuning
 from ndtool.inmemory import calls
 from ndtool.literals import (
     BatchedGatherOptions,
@@ -361,4 +358,4 @@ def scatter(
     return _CALLS.call(call, data, indices, updates, out)
 
 
-_CALLS = BoundCalls(np.ndarray, np.empty, calls.bind_small, calls.execute, tuning)
+_CALLS = calls.COMPILED

@@ -392,7 +392,7 @@ def test_small_arrays_are_normalized_as_large_ones(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_small_calls_have_the_bits_of_large_ones(
+def test_compiled_calls_have_the_bits_of_large_ones(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = call(name)
@@ -624,7 +624,7 @@ def test_an_output_beyond_memory_is_refused() -> None:
 
 
 def test_a_failed_mapping_is_reported_as_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "SMALL_CALL", 0)
+    monkeypatch.setattr(tuning, "COMPILED_CALL", 0)
     monkeypatch.setattr(scatters, "scatter", fail_with(12))
     with pytest.raises(ResourceError, match="scatter_nd: not enough memory"):
         call("scatter_nd")
