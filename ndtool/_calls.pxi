@@ -742,7 +742,7 @@ cdef class Calls:
         self, Job* job, TypedCall c, const CallPlan* p, Py_ssize_t limit, Temporaries memory
     ) except -1:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
-        cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
+        cdef Counts counts = no_counts()
         cdef int64_t slices = job.target_bytes // p.width
         if c.spec.counts is not None:
             c.spec.counts._describe(&counts, job.target, p.width)

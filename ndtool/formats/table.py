@@ -143,7 +143,7 @@ def recognised_format(storage: File | Folder, path: str) -> Format | None:
     """
     suffix_formats = formats_by_suffix(path)
     for file_format in dict.fromkeys((*suffix_formats, *FORMATS)):
-        is_candidate = (
+        is_candidate = file_format.is_folder == hasattr(storage, "can_list") and (
             file_format.self_identifying
             or file_format in suffix_formats
             or not (suffix_formats and suffix_formats[0].text)

@@ -152,7 +152,7 @@ def make_typed_call(
         return None
     attributes = inference.resolve(attributes, row, types["indices"])
     dtype = types["data"]
-    if attributes.duplicates == "error" or not dtype.itemsize:
+    if attributes.duplicates == "error" or row.limits or not dtype.itemsize:
         return None
     order = dispatch.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (

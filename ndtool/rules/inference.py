@@ -144,6 +144,8 @@ def check(
         row = specs.accept(spec, operator, types, attributes)
         numbers.encode_fill(attributes.fill, types["data"])
         trace, plan = shapes.infer(operator, sizes, attributes)
+        if row.limits:
+            trace = specs.check_sizes(spec, row, sizes, attributes, trace)
         plan = plan._replace(attributes=resolve(attributes, row, types["indices"]))
     assumed_steps = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
     return row, trace._replace(steps=trace.steps + assumed_steps), plan

@@ -14,6 +14,7 @@ from outputs import save as write
 from test_text import read
 
 from ndtool.errors import DtypeError, OutputError, ResourceError, RuleError, UsageError
+from ndtool.formats.text import writer
 from ndtool.publish import encoded, sinks
 
 pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
@@ -42,11 +43,46 @@ def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> N
     ):
         expected = array(dtype, shape)
         if expected.dtype.kind == "f":
-            expected[np.isnan(expected)] = np.nan  # text has one of them
+            expected[np.isnan(expected)] = np.nan  # text has two of them
+            expected.reshape(-1)[7:8] = -np.nan
         write(name, expected, form)
         values = read(name, dtype)
         assert (values.shape, values.dtype) == (expected.shape, expected.dtype)
         assert values.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint64", ">i2"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_pyarrow_writes_the_same_text(
+    dtype: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow.csv", exc_type=ImportError)
+    arrays = [array(dtype, (3000, width)) for _ in range(3)]
+    if "f" in dtype:
+        numbers = [0.0, -0.0, 1e-4, 9.9999e-5, 1e15, 1e16, 5e-324, 2**53, 999999.5, 1e6, -np.inf]
+        few = RNG.choice(np.array(numbers), (3000, width))
+        usual = [RNG.normal(0, 10.0**n, (3000, width)) for n in range(-7, 18)]
+        arrays += [RNG.integers(-9, 9, (3000, width)), few, *usual]
+    for expected in [a.astype(dtype) for a in arrays]:
+        if expected.dtype.kind == "f":
+            expected[np.isnan(expected)] = np.nan
+        texts = []
+        for limit in (0, 1 << 40):
+            monkeypatch.setattr(writer, "_MIN_ARROW_BYTES", limit)
+            write("x.csv", expected)
+            texts.append(Path("x.csv").read_bytes())
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_nan_whose_bits_text_would_lose_is_refused(dtype: str) -> None:
+    expected = np.zeros((400_000, 2), dtype)
+    expected[333_333, 1] = np.nan
+    expected.view(f"u{expected.itemsize}")[333_333, 1] += 1
+    save(x=expected)
+    result = ndtool("convert", "x.npy", "x.csv")
+    assert (result.status, os.path.exists("x.csv")) == (4, False)
+    assert "x.csv: element [333333, 1] is a NaN with the bits 0x" in result.err
 
 
 def test_the_text_is_as_short_as_possible() -> None:

@@ -44,7 +44,6 @@ from ndtool import _kernels
 from ndtool.engine import check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
-from ndtool.inmemory import calls
 from ndtool.machine import scratch
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -446,12 +445,11 @@ def test_every_algorithm_refuses_negative_indices_of_specs(
     called: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bind = calls.bind_call
-    monkeypatch.setattr(calls, "bind_call", lambda *call: bind(*call)._replace(negatives=False))
     monkeypatch.setattr(check, "check", lambda *_: None)
     call = make_call(
         np.random.default_rng(42), algorithm, np.dtype("f4"), {"reduction": "add"}, True
     )
+    call = call._replace(reduction_options={"reduction": "add", "negatives": False})
     data, indices, updates = call.arrays
     size = algorithm.data[algorithm.axis or 0]
     gather = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
@@ -463,7 +461,7 @@ def test_every_algorithm_refuses_negative_indices_of_specs(
         with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
             call._replace(arrays=(data, index, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
-            gather(data, index, algorithm.axis or 0, threads=threads)
+            gather(data, index, algorithm.axis or 0, threads=threads, negatives=False)
     assert algorithm.function in called
 
 
@@ -683,3 +681,16 @@ def test_planted_races_still_run() -> None:
     program = Path(__file__).parents[1] / "sanitize" / "planted.py"
     completed = execute(sys.executable, program, "disjoint_batches")
     assert (completed.status, completed.err) == (0, "")
+
+
+def test_threads_that_share_a_table_of_counts_have_the_same_bits(
+    lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "SPARSE_UPDATES", 0)
+    rng = np.random.default_rng(47)
+    for algorithm in (ALGORITHMS[1], ALGORITHMS[2], ALGORITHMS[4]):
+        for options in ({"reduction": "mean"}, {"reduction": "max", "include_self": False}):
+            call = make_call(rng, algorithm, np.dtype("f4"), options, False)
+            for threads in THREAD_COUNTS:
+                monkeypatch.setattr(tuning, "SCRATCH", 1 << threads)
+                assert results_match(call.run(threads), call.expected, options["reduction"])

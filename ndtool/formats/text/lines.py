@@ -69,13 +69,14 @@ class _Reader:
 def read_buffers(read: Read, label: str) -> Generator[bytes, int | None, None]:
     """Yield the bytes of a text in buffers, without the byte order mark; InputError for UTF-16.
 
-    The caller may send the size of the next buffer.
+    Their size doubles up to eight times READ_SIZE; the caller may send that of the next one.
     """
     first, size = True, READ_SIZE
     while buffer := read(size):
         if first and buffer.startswith(_UTF16_BOMS):
             raise InputError(f"{printable(label)}: the text is UTF-16: expected UTF-8")
-        size = (yield buffer.removeprefix(_BOM) if first else buffer) or READ_SIZE
+        sent = yield buffer.removeprefix(_BOM) if first else buffer
+        size = sent or min(2 * size, 8 * READ_SIZE)
         first = False
 
 
@@ -87,7 +88,7 @@ def read_blocks(read: Read, label: str) -> Iterator[tuple[int, bytes]]:
         if stop:
             block = b"".join([*incomplete_line, buffer[:stop]])
             incomplete_line, length = [], 0
-            yield line_number, block.replace(b"\r\n", b"\n")
+            yield line_number, block.replace(b"\r\n", b"\n") if b"\r" in block else block
             line_number += block.count(b"\n")
         incomplete_line.append(buffer[stop:])
         length += len(buffer) - stop

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from ndtool.errors import InputError, format_value, printable
@@ -16,13 +17,15 @@ from ndtool.formats.text.lines import Read
 from ndtool.formats.text.values import Values
 from ndtool.rules import shapes
 
-# Elements; a function that locates one by its index; a function that returns the elements again,
-# with the text of each number.
-Batch = tuple[list[Any], Callable[[int], str], Callable[[], list[Any]]]
+# Elements; the number of colons in their text that may follow keys; a function that locates an
+# element by its index; one that returns the elements again, with the text of each number.
+Batch = tuple[list[Any], int, Callable[[int], str], Callable[[], list[Any]]]
 _WHITESPACE = " \t\r\n"
 _WHITESPACE_RUN = re.compile(f"[{_WHITESPACE}]*")
+_KEY_COLON = re.compile(f'"[{_WHITESPACE}]*:')
 _MINUS_ZERO = re.compile("-0(?![0-9.eE])")
-_BRACKETS = re.compile(r"[\[{]+")
+_BRACKETS = re.compile(rf"(?:[\[{{][{_WHITESPACE}]*){{0,{shapes.MAX_RANK}}}")
+_LOOKBACK = 1 << 16  # characters before the end in which an element probably ends
 _CLOSING = str.maketrans("[{", "]}")
 _SEPARATOR = os.urandom(8).hex()  # between the lines of a text that are parsed together
 
@@ -32,11 +35,10 @@ class _NumberText(str):
 
 
 class _Object(tuple[tuple[str, Any], ...]):
-    """The keys and values of an object, in order."""
+    """The keys and values of an object, in order; a key may be repeated."""
 
 
-# An object is _Object in both, so that a repeated key is found; the second leaves numbers as text.
-_decoder = json.JSONDecoder(object_pairs_hook=_Object)
+_decoder = json.JSONDecoder()
 _exact_decoder = json.JSONDecoder(
     object_pairs_hook=_Object,
     parse_int=_NumberText,
@@ -51,7 +53,9 @@ def parse(
     """Parse a file; return its shape. selected: keys, None if the elements are not objects."""
     inner_shape: tuple[int, ...] | None = None
     count, batches = 0, _read_list if suffix == ".json" else _read_lines
-    for elements, locate, decode_exactly in batches(read, label):
+    for elements, colons, locate, decode_exactly in batches(read, label):
+        if selected is not None and not _have_unique_keys(elements, colons):
+            elements = decode_exactly()
         items = _select_all(elements, selected, locate, label)
         if items and inner_shape is None:
             inner_shape = _element_shape(items[0], locate(0), label)
@@ -74,25 +78,30 @@ def _select_all(
     """Return the values of the selected keys of each element."""
     if selected is None:
         return elements
+    get = itemgetter(*selected)
     values = []
     for n, element in enumerate(elements):
-        fields = dict(element) if type(element) is _Object else {}
-        if len(fields) != len(element if type(element) is _Object else "?"):
+        fields = dict(element) if type(element) is _Object else element
+        if type(fields) is not dict or len(fields) < len(element):
             _refuse_object(element, selected, locate(n), label)
         try:
-            items = [fields[key] for key in selected]
+            values.append(get(fields))
         except KeyError:
             _refuse_object(element, selected, locate(n), label)
-        values.append(items[0] if len(items) == 1 else items)
-    return values
+    return values if len(selected) == 1 else list(map(list, values))
+
+
+def _have_unique_keys(elements: list[Any], colons: int) -> bool:
+    """Whether no key is repeated, as there are as many keys as colons in the text."""
+    return set(map(type, elements)) == {dict} and sum(map(len, elements)) == colons
 
 
 def _refuse_object(element: Any, selected: tuple[str, ...], location: str, label: str) -> NoReturn:
     """Raise InputError about an element that lacks a selected key, or has a key twice."""
-    if type(element) is not _Object:
+    if type(element) not in (dict, _Object):
         expected = f"expected an object with {printable(selected[0])}"
         _refuse(label, f"{location}: {_describe(element)}: {expected}")
-    keys = [key for key, _ in element]
+    keys = list(element) if type(element) is dict else [key for key, _ in element]
     for key in keys:
         if keys.count(key) > 1:
             _refuse(label, f"{location}: the key {format_value(key)} {keys.count(key)} times")
@@ -129,7 +138,7 @@ def _flatten(
         count *= size
     if invalid := set(map(type, level)) - {int, float, bool, _NumberText}:
         i, value = next((i, value) for i, value in enumerate(level) if type(value) in invalid)
-        hint = "name a key, as in ids.json:KEY" if type(value) is _Object else ""
+        hint = "name a key, as in ids.json:KEY" if type(value) in (dict, _Object) else ""
         _refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
     return level
 
@@ -138,7 +147,7 @@ def _describe(value: Any) -> str:
     """Describe an unexpected value in words."""
     if type(value) is list:
         return f"a list of {len(value)}"
-    if type(value) is _Object:
+    if type(value) in (dict, _Object):
         return "an object"
     return str(value) if type(value) is _NumberText else printable(json.dumps(value), 60)
 
@@ -167,6 +176,11 @@ def _add_texts(flat: list[Any], count: int, values: Values, locate: Callable[[in
         return locate(i // count) + (f", number {i % count}" if count > 1 else "")
 
     values.add(texts, location)
+
+
+def _count_colons(text: str) -> int:
+    """Return the number of colons that follow a key, or, rarely, are in a text."""
+    return len(_KEY_COLON.findall(text)) if "{" in text else 0
 
 
 def _decode(text: str, decoder: json.JSONDecoder = _decoder) -> Any:
@@ -205,7 +219,7 @@ def _read_lines(read: Read, label: str) -> Iterator[Batch]:
                 elements = [_decode_line(text, n, decoder, label) for text, n in pairs]
             return elements
 
-        yield decode(_decoder), locate, decode
+        yield decode(_decoder), _count_colons(block.decode()), locate, decode
 
 
 def _decode_together(texts: list[str], decoder: json.JSONDecoder) -> list[Any] | None:
@@ -254,7 +268,7 @@ def _read_list(read: Read, label: str) -> Iterator[Batch]:
             exact: list[Any] = _exact_decoder.decode(source)
             return exact
 
-        yield elements, locate, decode
+        yield elements, _count_colons(source), locate, decode
         total += len(elements)
         if not has_more:
             break
@@ -291,11 +305,7 @@ class _ListText:
     def read_elements(self) -> tuple[list[Any], str, bool]:
         """Consume elements and a comma; return them, their text, and whether a comma follows."""
         while True:
-            # Usually the last comma after as many brackets as an element begins with ends one.
-            brackets = _BRACKETS.match(self.remaining)
-            closing = brackets[0][::-1].translate(_CLOSING) if brackets else ""
-            end = self.remaining.rfind(f"{closing},") + len(closing)
-            if end > len(closing):
+            if end := self._likely_end():
                 text = f"[{self.remaining[:end]}]"
                 try:
                     if elements := _decode(text):
@@ -314,6 +324,21 @@ class _ListText:
                 )
             if not self._read_more():
                 self._raise_syntax_error("the list does not end")
+
+    def _likely_end(self) -> int:
+        """Return where an element probably ends: before the last comma after as many closing
+        brackets as an element begins with. 0 without one."""
+        match = _BRACKETS.match(self.remaining)
+        closing = re.sub(f"[{_WHITESPACE}]", "", match[0] if match else "")[::-1]
+        if not closing:
+            return max(self.remaining.rfind(","), 0)
+        pattern = "".join(f"{re.escape(c)}[{_WHITESPACE}]*" for c in closing.translate(_CLOSING))
+        end = 0
+        for match in re.compile(f"{pattern},").finditer(
+            self.remaining, max(0, len(self.remaining) - _LOOKBACK)
+        ):
+            end = match.end() - 1
+        return end
 
     def _complete_elements(self) -> tuple[int, int, bool]:
         """Return the end of the complete elements of the text read so far, the position after the

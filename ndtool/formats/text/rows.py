@@ -20,7 +20,7 @@ from ndtool.formats.text.values import INT64_MAX, INT64_MIN, UINT64_MAX, Values
 from ndtool.rules import numbers
 
 DELIMITERS_BY_SUFFIX = {".csv": ",;", ".tsv": "\t"}
-MIN_ARROW_BLOCKS = 4  # number of blocks of a file for which the import of pyarrow is worthwhile
+MIN_ARROW_BLOCKS = 1  # number of blocks of a file for which the import of pyarrow is worthwhile
 MAX_FIELDS = 1 << 20  # of a row
 _DEFAULT_DELIMITERS = ",;\t"  # of text without a suffix of DELIMITERS, if any is in its first row
 _BLANKS = re.compile(rb"[ \t]+")
@@ -33,7 +33,7 @@ _FIELDS = {  # a quoted field, or one without quotes around it
     )
     for delimiter, blanks in ((",", " \t"), (";", " \t"), ("\t", " "))
 } | {" ": re.compile(r'"([^"]*(?:""[^"]*)*)"(?=[ \t]|$)|([^ \t]*)')}
-_BATCH_ROWS = 4096  # rows of which the fields are converted together
+_MAX_BATCH_ROWS = 4096  # rows of which the fields are converted together
 _VALID_BYTES = {"q": b"0123456789-", "d": b"0123456789-+.eE"}
 _NEWLINE, _QUOTE, _SPACE, _TAB, _ZERO, _NINE = b'\n" \t09'
 
@@ -175,6 +175,7 @@ def _add_rows(
     """Add the rows of a block one by one; InputError with line and column for an invalid field."""
     fields: list[str] = []
     line_numbers: list[int] = []
+    batch_rows = 16  # few at first: the first number may show that the type is another
 
     def locate(field: int) -> str:
         row, column = divmod(field, len(columns))
@@ -193,9 +194,9 @@ def _add_rows(
             raise
         fields += [row[column] for column in columns]
         line_numbers.append(line_number)
-        if len(line_numbers) == _BATCH_ROWS:
+        if len(line_numbers) == batch_rows:
             values.add(fields, locate)
-            fields, line_numbers = [], []
+            fields, line_numbers, batch_rows = [], [], min(2 * batch_rows, _MAX_BATCH_ROWS)
     values.add(fields, locate)
 
 
@@ -273,8 +274,8 @@ def _parse_by_arrow(
     block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], kind: str
 ) -> Any | None:
     """Parse a block by pyarrow; None without it, and for text that only one of the two parses."""
-    if any(unsupported in block for unsupported in (b"0x", b"0X")):
-        return None
+    if kind == "q" and (b"x" in block or b"X" in block) and re.search(b"0[xX]", block):
+        return None  # pyarrow reads it as a hexadecimal integer
     try:
         import pyarrow as pa
         from pyarrow import csv
@@ -288,7 +289,7 @@ def _parse_by_arrow(
     try:
         table = csv.read_csv(
             pa.BufferReader(block),
-            csv.ReadOptions(use_threads=False, column_names=names, block_size=len(block) + 1),
+            csv.ReadOptions(column_names=names, block_size=min(len(block) + 1, 1 << 20)),
             csv.ParseOptions(delimiter=delimiter.decode()),
             csv.ConvertOptions(
                 column_types=dict.fromkeys(selected_names, arrow_type),
@@ -299,10 +300,15 @@ def _parse_by_arrow(
         )
     except pa.ArrowInvalid:
         return None
-    arrays = [column.to_numpy() for column in table.columns]
     if any(column.null_count for column in table.columns):
         return None
-    array = np.stack(arrays, -1) if len(arrays) > 1 else arrays[0]
+    array = np.empty((table.num_rows, len(selected)), np.float64 if kind == "d" else np.int64)
+    for target, column in zip(array.T, table.columns, strict=True):
+        start = 0
+        for chunk in column.chunks:  # to_numpy would import pandas
+            elements = np.frombuffer(chunk.buffers()[1], array.dtype, len(chunk), 8 * chunk.offset)
+            target[start : start + len(chunk)] = elements
+            start += len(chunk)
     return array if kind == "q" or np.isfinite(array).all() else None
 
 
