@@ -20,6 +20,7 @@ from ndtool.inmemory.arguments import (
     index_array,
     make_attributes,
     output_buffer,
+    rebase,
     require_no_overlap,
     restore_exact_index,
     string,
@@ -91,6 +92,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     scatters = OPERATORS[call[0]].scatters
     try:
         source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
+        index = rebase(index, attributes)
         updates_array = array("updates", updates) if scatters else None
         if out is None and not (source is data and index is indices and updates_array is updates):
             compiled = COMPILED.execute(call, source, index, updates_array, None)
@@ -151,8 +153,8 @@ def make_typed_call(
     except NdtoolError:
         return None
     attributes = inference.resolve(attributes, row, types["indices"])
-    dtype = types["data"]
-    if attributes.duplicates == "error" or row.limits or not dtype.itemsize:
+    dtype, needs_general_path = types["data"], row.limits or attributes.index_base
+    if attributes.duplicates == "error" or needs_general_path or not dtype.itemsize:
         return None
     order = dispatch.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (
