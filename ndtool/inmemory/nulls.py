@@ -124,7 +124,7 @@ def _columns(value: Any) -> list[Any]:
 def _underlying_columns(column: Any) -> list[Any]:
     """Return the columns that store a column: pandas' pyarrow array, elements of nested columns."""
     if hasattr(_library_dtype(column), "pyarrow_dtype"):
-        return [getattr(column, "array", column).__arrow_array__()]
+        return _underlying_columns(getattr(column, "array", column).__arrow_array__())
     if hasattr(_library_dtype(column), "value_field"):  # pyarrow's lists
         chunks = getattr(column, "chunks", [column])
         values = [nested for chunk in chunks for nested in _underlying_columns(chunk.flatten())]
