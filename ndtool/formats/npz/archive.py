@@ -23,6 +23,7 @@ _MAX_CACHED = 64
 _header_cache: dict[bytes, npy.Header] = {}  # .npy headers by their bytes
 _MAX_RATIO = 1032  # maximum ratio of deflate: 258 bytes from 2 bits
 _END_RECORD_SIZE = 22  # without the comment
+_TAIL_SIZE = _END_RECORD_SIZE + 0xFFFF  # bytes at the end that may have the end record
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _ENCRYPTED, _DESCRIPTOR, _UTF8 = 0x0001, 0x0008, 0x0800
 _UINT16_MAX, _UINT32_MAX = 0xFFFF, 0xFFFFFFFF
@@ -32,8 +33,8 @@ def is_archive(read: Read, size: int) -> bool:
     """Whether a file starts or ends as a ZIP archive does."""
     if read(0, 4) in (b"PK\3\4", b"PK\5\6"):
         return True
-    tail_size = min(size, _END_RECORD_SIZE + _UINT16_MAX)
-    has_end = b"PK\5\6" in read(size - tail_size, tail_size)
+    start = max(0, size - _TAIL_SIZE)
+    has_end = b"PK\5\6" in read(start, size - start)
     return has_end and zipfile.is_zipfile(_File(read, size, ""))
 
 
@@ -199,10 +200,12 @@ class Archive:
 
 
 class _File:
-    """A file with the methods that zipfile calls."""
+    """A file with the methods that zipfile calls; it is read in few requests if it is remote."""
 
     def __init__(self, read: Read, size: int, name: str) -> None:
         self._read, self._size, self._name, self._position = read, size, name, 0
+        self._start = max(0, size - _TAIL_SIZE)
+        self._buffer = read(self._start, size - self._start)
 
     def seekable(self) -> bool:
         return True
@@ -218,12 +221,20 @@ class _File:
         return position
 
     def read(self, count: int = -1) -> bytes:
+        count = max(0, self._size - self._position) if count < 0 else count
         if count > MAX_DIRECTORY_BYTES:  # of a member, zipfile reads less
             _refuse(
                 self._name,
                 f"the central directory has {count} bytes: valid up to {MAX_DIRECTORY_BYTES}",
             )
-        data = self._read(self._position, self._size - self._position if count < 0 else count)
+        offset = self._position - self._start
+        if not 0 <= offset <= offset + count <= len(self._buffer):
+            is_sequential = 0 <= offset <= len(self._buffer)
+            nbytes = max(count, BLOCK_SIZE if is_sequential else 0)
+            self._start, self._buffer, offset = (
+                self._position, self._read(self._position, nbytes), 0,
+            )  # fmt: skip
+        data = self._buffer[offset : offset + count]
         self._position += len(data)
         return data
 
