@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ndtool import xarray as xarray
     from ndtool.errors import *  # noqa: F403
     from ndtool.inmemory.ops import *  # noqa: F403 - the operators
-    from ndtool.inmemory.tensorscatter import tensor_scatter as tensor_scatter
     from ndtool.questions.calls import *  # noqa: F403
     from ndtool.questions.files import *  # noqa: F403
 
@@ -30,7 +29,6 @@ if "OMP_WAIT_POLICY" not in _os.environ:
     _os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 _MODULES = {  # modules of the functions that inmemory/ops.py does not define
-    "tensor_scatter": "ndtool.inmemory.tensorscatter",
     **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions.calls"),
     **dict.fromkeys(("convert", "inspect", "model"), "ndtool.questions.files"),
 }
@@ -60,6 +58,6 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     """List exactly the public names, loaded or not."""
     from ndtool.errors import __all__ as errors
-    from ndtool.rules.operators import OPERATORS
+    from ndtool.rules.operators import ALL_OPERATORS
 
-    return [*OPERATORS, *_MODULES, *errors, "__version__", "files", *_INTEGRATIONS]
+    return [*ALL_OPERATORS, *_MODULES, *errors, "__version__", "files", *_INTEGRATIONS]

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from itertools import chain
 from math import prod
-from typing import Any, SupportsIndex, Unpack
+from typing import Any, Never
+
+import numpy as np
 
 try:
     import dask
@@ -31,135 +33,52 @@ from dask.utils import parse_bytes
 from ndtool import notebook
 from ndtool.chunkwise.calls import ChunkedCall, Chunks
 from ndtool.chunkwise.graph import TaskGraph
-from ndtool.errors import RuleError, format_value
-from ndtool.inmemory.arguments import array, element_type, index_array, make_attributes, string
+from ndtool.errors import RuleError
+from ndtool.inmemory.arguments import (
+    array,
+    element_type,
+    index_array,
+    make_attributes,
+    rebase,
+    string,
+)
 from ndtool.inmemory.nulls import libraries
-from ndtool.literals import LazyGatherOptions, LazyScatterOptions, Reduction
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
-from ndtool.rules.operators import Attributes
+from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
 from ndtool.rules.symbols import Sizes
 from ndtool.rules.trace import Trace
+from ndtool.signatures import Operators, bind
 
 MIN_CHUNK_BYTES = 1 << 22  # of the output, if indices are in memory
 
 
-class GatherOptions(LazyGatherOptions, total=False):
-    """The keyword arguments of gathers, as in ndtool.gather_nd."""
-
-
-class ScatterOptions(LazyScatterOptions, total=False):
-    """The keyword arguments of scatters, as in ndtool.scatter_nd."""
-
-
-def gather_nd(
-    data: Any, indices: Any, batch_dims: SupportsIndex = 0, **options: Unpack[GatherOptions]
-) -> da.Array:
-    """Gather the slices of data that index tuples select, lazily; see ndtool.gather_nd.
-
-    data, indices: dask arrays, or arrays in memory. The chunks of the result are those of indices,
-    and of data along the axes of a slice. If indices are in memory, only chunks of data that they
-    select from are read. Computing raises BoundsError; RuleError and DtypeError are raised at once.
-    """
-    return _call("gather_nd", (data, indices), {"batch_dims": batch_dims}, options)
-
-
-def scatter_nd(
-    data: Any,
-    indices: Any,
-    updates: Any,
-    reduction: Reduction = "none",
-    *,
-    batch_dims: SupportsIndex = 0,
-    **options: Unpack[ScatterOptions],
-) -> da.Array:
-    """Copy data and update the slices that index tuples select, lazily; see ndtool.scatter_nd.
-
-    The chunks of the result are those of data. Updates are applied in row-major order of all
-    indices, whatever the chunks. Errors are those of gather_nd, and DuplicatesError.
-    """
-    attributes = {"reduction": reduction, "batch_dims": batch_dims}
-    return _call("scatter_nd", (data, indices, updates), attributes, options)
-
-
-def gather_elements(
-    data: Any, indices: Any, axis: SupportsIndex = 0, **options: Unpack[GatherOptions]
-) -> da.Array:
-    """Gather one element per index along an axis, lazily; see ndtool.gather_elements, gather_nd."""
-    return _call("gather_elements", (data, indices), {"axis": axis}, options)
-
-
-def scatter_elements(
-    data: Any,
-    indices: Any,
-    updates: Any,
-    axis: SupportsIndex = 0,
-    reduction: Reduction = "none",
-    **options: Unpack[ScatterOptions],
-) -> da.Array:
-    """Copy data and update one element per index along an axis, lazily.
-
-    See ndtool.scatter_elements, and scatter_nd here.
-    """
-    attributes = {"axis": axis, "reduction": reduction}
-    return _call("scatter_elements", (data, indices, updates), attributes, options)
-
-
-def gather(
-    data: Any,
-    indices: Any,
-    axis: SupportsIndex | None = None,
-    *,
-    batch_dims: SupportsIndex = 0,
-    **options: Unpack[GatherOptions],
-) -> da.Array:
-    """Gather the slices of data that indices select along an axis, lazily.
-
-    See ndtool.gather, and gather_nd here.
-    """
-    return _call("gather", (data, indices), {"axis": axis, "batch_dims": batch_dims}, options)
-
-
-def scatter(
-    data: Any,
-    indices: Any,
-    updates: Any,
-    axis: SupportsIndex | None = None,
-    reduction: Reduction = "none",
-    *,
-    batch_dims: SupportsIndex = 0,
-    **options: Unpack[ScatterOptions],
-) -> da.Array:
-    """Copy data and update the slices that indices select along an axis, lazily.
-
-    See ndtool.scatter, and scatter_nd here.
-    """
-    attributes = {"axis": axis, "reduction": reduction, "batch_dims": batch_dims}
-    return _call("scatter", (data, indices, updates), attributes, options)
-
-
-def _call(
-    operator: str, inputs: tuple[Any, ...], attributes: dict[str, Any], keywords: Any
-) -> da.Array:
+def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None) -> da.Array:
     """Infer a call, and return its graph as a dask array."""
-    options = GatherOptions if len(inputs) == 2 else ScatterOptions
-    for name in keywords:
-        if name not in options.__annotations__:
-            raise TypeError(f"{operator}() got an unexpected keyword argument {format_value(name)}")
-    keywords = dict(keywords)
-    spec = string("spec", keywords.pop("spec", "ndtool"))
-    parsed = make_attributes(operator, (attributes | keywords).items())
+    operator, _, spec, *values = call
+    spec = string("spec", spec)
+    parsed = make_attributes(operator, zip(Attributes._fields, values, strict=True))
+    inputs = {"data": data, "indices": indices, "updates": updates}
     arrays = {
         role: _argument(role, value, parsed)
-        for role, value in zip(("data", "indices", "updates"), inputs, strict=False)
+        for role, value in inputs.items()
+        if role in operator_of(operator).inputs
     }
+    if parsed.index_base:
+        stored: Any = arrays["indices"]
+        lazy = isinstance(stored, da.Array)
+        arrays["indices"] = (
+            stored.map_blocks(rebase, attributes=parsed, dtype=np.int64)
+            if lazy
+            else rebase(stored, parsed)
+        )
     try:
         inferred = _infer(operator, arrays, parsed, spec)
     except RuleError as error:
         notebook.use_notebook_trace(error)
         raise
-    return _lazy_array(inferred, arrays, inputs[1])
+    return _lazy_array(inferred, arrays, indices)
 
 
 def _argument(role: str, value: Any, attributes: Attributes) -> Any:
@@ -259,3 +178,19 @@ def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:
         remaining = max(1, remaining // steps[d])
     chunks: Chunks = normalize_chunks(tuple(steps), positions)
     return chunks
+
+
+_operators: Operators[Any, Any, da.Array, None, Never] = bind(
+    _call,
+    __name__,
+    {"Data": "Any", "Indices": "Any", "Result": "da.Array"},
+    "The arrays are dask arrays, or arrays in memory; the result is a dask array. The chunks of a"
+    " gather are those of indices, and of data along the axes of a slice; those of a scatter are"
+    " data's. If indices are in memory, only chunks of data that they select from are read."
+    " Computing raises BoundsError and DuplicatesError; RuleError and DtypeError are raised at"
+    " once.",
+    omitted=("out", "threads"),
+)
+gather_nd, scatter_nd = _operators.gather_nd, _operators.scatter_nd
+gather_elements, scatter_elements = _operators.gather_elements, _operators.scatter_elements
+gather, scatter = _operators.gather, _operators.scatter

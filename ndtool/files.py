@@ -19,35 +19,33 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple, SupportsIndex, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
-from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, argument_name
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, argument_name
 from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import make_attributes, restore_exact_index
-from ndtool.literals import Reduction, WriteMode
 from ndtool.options import (
+    RUN_OPTIONS,
     ArrayOrFile,
-    Options,
     ProgressReporter,
     array_source,
     file_names,
     path,
     validate_options,
 )
-from ndtool.questions.filechecks import infer as infer
-from ndtool.questions.filechecks import verify as verify
-from ndtool.rules.operators import COMMON_ATTRIBUTES, LOWERED_INPUTS
+from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs import steps
 from ndtool.runs.request import Request
+from ndtool.signatures import Operators, bind
 
 __all__ = [
-    "Options", "Result", "gather", "gather_elements", "gather_nd", "infer", "scatter",
-    "scatter_elements", "scatter_nd", "tensor_scatter", "verify",
+    "Result", "gather", "gather_elements", "gather_nd", "scatter", "scatter_elements",
+    "scatter_nd", "tensor_scatter",
 ]  # fmt: skip
 Path = str | os.PathLike[str] | None
 
@@ -74,241 +72,30 @@ class Result(NamedTuple):
     resumed: int = 0
 
 
-def gather_nd(
-    data: ArrayOrFile,
-    indices: ArrayOrFile,
-    batch_dims: SupportsIndex = 0,
-    *,
-    out: Path = None,
-    **options: Unpack[Options],
-) -> Result:
-    """Gather the slices of data that index tuples select, into a file or array (ONNX GatherND).
-
-    data: shape (d0, .., dr-1), any fixed-size dtype. indices: shape (.., k), any integer dtype;
-    each value in -s..s-1 for its axis of size s. Each is an array, or the name of a file.
-    batch_dims: the number of leading axes that both share. out: the file to write; without it the
-    result is an array. options: those of ndtool.files.Options.
-
-    Returns a Result, whose `array` or `output` has data's dtype and shape indices.shape[:-1] +
-    data.shape[batch_dims + k:].
-    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
-
-    >>> from ndtool import files
-    >>> files.gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]]).array
-    array([0, 3])
-    """
-    inputs = {"data": data, "indices": indices}
-    return _run("gather_nd", inputs, {"batch_dims": batch_dims}, out, options)
-
-
-def scatter_nd(
-    data: ArrayOrFile,
-    indices: ArrayOrFile,
-    updates: ArrayOrFile,
-    reduction: Reduction = "none",
-    *,
-    batch_dims: SupportsIndex = 0,
-    out: Path = None,
-    **options: Unpack[Options],
-) -> Result:
-    """Copy data, then update slices by index tuples, into a file or array (ONNX ScatterND).
-
-    data: any fixed-size dtype. indices: shape (.., k), any integer dtype; each value in -s..s-1 for
-    its axis of size s. updates: data's dtype, shape indices.shape[:-1] + data.shape[batch_dims +
-    k:]. Each is an array, or the name of a file. reduction: how an update is combined with the
-    current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or
-    "mean", in row-major order of indices. batch_dims: the number of leading axes that data and
-    indices share. out: the file to write; without it the result is an array. options: those of
-    ndtool.files.Options. `out` may be the file that `data` refers to.
-
-    Returns a Result, whose `array` or `output` has data's dtype and shape.
-    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
-    ResourceError or UsageError.
-
-    >>> from ndtool import files
-    >>> files.scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add").array
-    array([ 1, 22,  3,  4])
-    """
-    inputs = {"data": data, "indices": indices, "updates": updates}
-    attributes = {"batch_dims": batch_dims, "reduction": reduction}
-    return _run("scatter_nd", inputs, attributes, out, options)
-
-
-def gather_elements(
-    data: ArrayOrFile,
-    indices: ArrayOrFile,
-    axis: SupportsIndex = 0,
-    *,
-    out: Path = None,
-    **options: Unpack[Options],
-) -> Result:
-    """Gather one element per index along an axis, into a file or array (ONNX GatherElements).
-
-    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype; on the other axes
-    its sizes are at most data's. Each is an array, or the name of a file. axis: -r..r-1. out: the
-    file to write; without it the result is an array. options: those of ndtool.files.Options.
-
-    Returns a Result, whose `array` or `output` has data's dtype and indices' shape.
-    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
-
-    >>> from ndtool import files
-    >>> files.gather_elements([[1, 2], [3, 4]], [[0, 0], [1, 0]], axis=1).array
-    array([[1, 1],
-           [4, 3]])
-    """
-    inputs = {"data": data, "indices": indices}
-    return _run("gather_elements", inputs, {"axis": axis}, out, options)
-
-
-def scatter_elements(
-    data: ArrayOrFile,
-    indices: ArrayOrFile,
-    updates: ArrayOrFile,
-    axis: SupportsIndex = 0,
-    reduction: Reduction = "none",
-    *,
-    out: Path = None,
-    **options: Unpack[Options],
-) -> Result:
-    """Copy data and update an element per index, into a file or array (ONNX ScatterElements).
-
-    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype; on the other axes
-    its sizes are at most data's. updates: data's dtype, indices' shape. Each is an array, or the
-    name of a file. axis: -r..r-1, along which indices select. reduction: how an update is combined
-    with the current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max",
-    "min" or "mean", in row-major order of indices. out: the file to write; without it the result is
-    an array. options: those of ndtool.files.Options. `out` may be the file that `data` refers to.
-
-    Returns a Result, whose `array` or `output` has data's dtype and shape.
-    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
-    ResourceError or UsageError.
-
-    >>> from ndtool import files
-    >>> files.scatter_elements([[1, 2, 3]], [[0, 2]], [[9, 8]], axis=1).array
-    array([[9, 2, 8]])
-    """
-    inputs = {"data": data, "indices": indices, "updates": updates}
-    attributes = {"axis": axis, "reduction": reduction}
-    return _run("scatter_elements", inputs, attributes, out, options)
-
-
-def gather(
-    data: ArrayOrFile,
-    indices: ArrayOrFile,
-    axis: SupportsIndex | None = None,
-    *,
-    batch_dims: SupportsIndex = 0,
-    out: Path = None,
-    **options: Unpack[Options],
-) -> Result:
-    """Gather the slices that indices select along an axis, into a file or array (ONNX Gather).
-
-    data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
-    -s..s-1 for the axis of size s. Each is an array, or the name of a file. axis: -r..r-1, default
-    batch_dims. batch_dims: the number of leading axes that both share, at most axis (OpenVINO
-    Gather-8). out: the file to write; without it the result is an array. options: those of
-    ndtool.files.Options.
-
-    Returns a Result, whose `array` or `output` has data's dtype and shape data.shape[:axis] +
-    indices.shape[batch_dims:] + data.shape[axis+1:].
-    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
-
-    >>> from ndtool import files
-    >>> files.gather([[0, 1], [2, 3], [4, 5]], [2, 0]).array
-    array([[4, 5],
-           [0, 1]])
-    """
-    inputs = {"data": data, "indices": indices}
-    return _run("gather", inputs, {"axis": axis, "batch_dims": batch_dims}, out, options)
-
-
-def scatter(
-    data: ArrayOrFile,
-    indices: ArrayOrFile,
-    updates: ArrayOrFile,
-    axis: SupportsIndex | None = None,
-    reduction: Reduction = "none",
-    *,
-    batch_dims: SupportsIndex = 0,
-    out: Path = None,
-    **options: Unpack[Options],
-) -> Result:
-    """Copy data and update slices along an axis, into a file or array (OpenVINO ScatterUpdate).
-
-    data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
-    -s..s-1 for the axis of size s. updates: data's dtype, shape data.shape[:axis] +
-    indices.shape[batch_dims:] + data.shape[axis+1:]. Each is an array, or the name of a file. axis:
-    -r..r-1, default batch_dims. reduction: how an update is combined with the current value: "none"
-    (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in row-major order
-    of indices. batch_dims: the number of leading axes that data and indices share, at most axis.
-    out: the file to write; without it the result is an array. options: those of
-    ndtool.files.Options. `out` may be the file that `data` refers to.
-
-    Returns a Result, whose `array` or `output` has data's dtype and shape.
-    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
-    ResourceError or UsageError.
-
-    >>> from ndtool import files
-    >>> files.scatter([[0, 1], [2, 3]], [1, 1], [[10, 20], [30, 40]], reduction="add").array
-    array([[ 0,  1],
-           [42, 63]])
-    """
-    inputs = {"data": data, "indices": indices, "updates": updates}
-    attributes = {"axis": axis, "reduction": reduction, "batch_dims": batch_dims}
-    return _run("scatter", inputs, attributes, out, options)
-
-
-def tensor_scatter(
-    past: ArrayOrFile,
-    update: ArrayOrFile,
-    write_indices: ArrayOrFile | None = None,
-    axis: SupportsIndex = -2,
-    mode: WriteMode = "linear",
-    *,
-    out: Path = None,
-    **options: Unpack[Options],
-) -> Result:
-    """Copy past and write update into it at an index per batch, into a file (ONNX TensorScatter).
-
-    past: shape (B, .., s, ..), rank r >= 2, any fixed-size dtype. update: past's dtype and shape,
-    but for the axis, where it has n <= s. write_indices: shape (B,), any integer dtype; the index
-    along the axis at which update begins in each batch; zeros if None. Each is an array, or the
-    name of a file. axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <=
-    s - n, or "circular", where every index is taken modulo s. out: the file to write; without it
-    the result is an array. options: those of ndtool.files.Options. `out` may be the file that
-    `past` refers to.
-
-    Returns a Result, whose `array` or `output` has past's dtype and shape.
-    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
-
-    >>> from ndtool import files
-    >>> files.tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular").array.tolist()
-    [[[9], [2], [8]]]
-    """
-    inputs: dict[str, ArrayOrFile] = {"past": past, "update": update}
-    if write_indices is not None:
-        inputs["write_indices"] = write_indices
-    for name in COMMON_ATTRIBUTES:
-        if name in options:
-            raise UsageError(f"tensor_scatter has no {name}")
-    return _run("tensor_scatter", inputs, {"axis": axis, "mode": mode}, out, options)
-
-
 def _run(
-    operator: str,
-    inputs: dict[str, ArrayOrFile],
-    attribute_values: dict[str, Any],
+    request_values: tuple[Any, ...],
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
+    updates: ArrayOrFile,
     out: Path,
-    options: Options,
+    options: dict[str, Any],
 ) -> Result:
+    """Run an operator; request_values: (name, threads, spec, *attributes)."""
     started = time.perf_counter()
-    keywords = validate_options(options)
-    progress_option = keywords.pop("progress", False)
+    operator, threads, spec, *values = request_values
+    arrays_or_files = {"data": data, "indices": indices, "updates": updates}
+    inputs = {
+        role: arrays_or_files[LOWERED_INPUTS.get(role, role)]
+        for role in operator_of(operator).inputs
+    }
+    if inputs.get("write_indices", data) is None:
+        del inputs["write_indices"]
+    keywords = validate_options({**options, "threads": threads, "spec": spec})
+    progress_option = keywords.pop("progress")
     file_arguments = file_names(inputs)
     arguments = {role: file_arguments.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    common = {name: keywords.pop(name) for name in COMMON_ATTRIBUTES if name in keywords}
-    attributes = make_attributes(operator, (attribute_values | common).items())
+    attributes = make_attributes(operator, zip(Attributes._fields, values, strict=True))
     names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
     fields: dict[str, Any] = {"indices": None, **names, **keywords}
     request = Request(operator, output=output, attributes=attributes, **fields)
@@ -350,3 +137,32 @@ def _run(
         time.perf_counter() - started,
         outcome.bounds_report.count if outcome.bounds_report else 0, sum(outcome.resumed.values()),
     )  # fmt: skip
+
+
+_operators: Operators[ArrayOrFile, ArrayOrFile, Result, str | os.PathLike[str], Any] = bind(
+    _run,
+    __name__,
+    {
+        "Data": "ArrayOrFile",
+        "Indices": "ArrayOrFile",
+        "Result": "Result",
+        "Out": "str | os.PathLike[str]",
+    },
+    "Each input is an array, or the name of a file. out: the file to write, which may be an input;"
+    " without it the result is an array: a Result has `array` or `output`. dtype: the actual dtype"
+    ' of void-typed data, such as "bfloat16". memory: the limit, in bytes or as "500MB" or "2GiB",'
+    " mapped files included. spill: the directory for temporary files, or a sequence of"
+    " directories; with a cluster one directory or URL. scheduler: the client of a dask cluster,"
+    " or the address of its scheduler. workers: the number of processes to start as a cluster."
+    " resume: whether to reuse what a killed run wrote to `spill`. clobber: whether `out` may"
+    " replace an existing file. only: whether other members of the output archive are removed."
+    " sync: whether to fsync the output. chunks, shards, codec: the encoding of a Zarr output; HDF5"
+    " outputs have no shards. text: whether indices and updates of unknown format are read as text."
+    " progress: True for a progress line on a terminal, or a callback that receives the completed"
+    " fraction. Raises InputError, OutputError, ResourceError and UsageError, too.",
+    options=RUN_OPTIONS,
+)
+gather_nd, scatter_nd = _operators.gather_nd, _operators.scatter_nd
+gather_elements, scatter_elements = _operators.gather_elements, _operators.scatter_elements
+gather, scatter = _operators.gather, _operators.scatter
+tensor_scatter = _operators.tensor_scatter

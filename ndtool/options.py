@@ -16,7 +16,6 @@ from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import UsageError, format_value
 from ndtool.formats import openarrays
 from ndtool.inmemory.arguments import array, index_array, integer, make_attributes, string
-from ndtool.literals import CallOptions
 from ndtool.machine import memory
 from ndtool.publish import targets
 from ndtool.rules.operators import (
@@ -36,41 +35,18 @@ ArrayOrFile = os.PathLike[str] | ArrayLike  # an array, or the name of a file as
 Progress = bool | Callable[[float], object]
 
 
-class Options(CallOptions, total=False):
-    """The options of a run: keyword arguments of every operator in ndtool.files.
-
-    dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
-    standard to validate against. out_of_bounds, fill, pad, negatives, include_self, duplicates: as
-    in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit, in bytes or as "500MB" or "2GiB",
-    mapped files included. spill: the directory for temporary files, or a sequence of directories;
-    with a cluster one directory or URL. scheduler: the client of a dask cluster, the address of its
-    scheduler, or another executor. workers: the number of processes to start as a cluster. resume:
-    whether to reuse what a killed run wrote to `spill`. clobber: whether `out` may replace an
-    existing file. only: whether other members of the output archive are removed. sync: whether to
-    fsync the output. chunks, shards, codec: the encoding of a Zarr output; HDF5 outputs have no
-    shards. text: whether indices and updates of unknown format are read as text. progress: True for
-    a progress line on a terminal, or a callback that receives the completed fraction.
-    """
-
-    dtype: str | None
-    threads: int | None
-    spec: str
-    memory: int | str | None
-    spill: str | Sequence[str] | None
-    scheduler: Any
-    workers: int | None
-    resume: bool
-    clobber: bool
-    only: bool
-    sync: bool
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...]
-    codec: str
-    text: bool
-    progress: Progress
+# The options of a run, keyword arguments of every operator in ndtool.files: default and type.
+RUN_OPTIONS: dict[str, tuple[object, str]] = {
+    "dtype": (None, "str | None"), "memory": (None, "int | str | None"),
+    "spill": (None, "str | Sequence[str] | None"), "scheduler": (None, "Any"),
+    "workers": (None, "int | None"), "resume": (False, "bool"), "clobber": (True, "bool"),
+    "only": (False, "bool"), "sync": (False, "bool"), "chunks": (None, "tuple[int, ...] | None"),
+    "shards": (None, "tuple[int, ...] | None"), "codec": (None, "str | None"),
+    "text": (False, "bool"), "progress": (False, "bool | Callable[[float], object]"),
+}  # fmt: skip
 
 
-def validate_options(options: Options) -> dict[str, Any]:
+def validate_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options converted to the types of a Request's fields; UsageError if invalid."""
     keywords: dict[str, Any] = {**options}
     for name, convert in _CONVERTERS.items():

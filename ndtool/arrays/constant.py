@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
 
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, Storage
 from ndtool.engine import layouts
@@ -49,35 +48,32 @@ class Constant(ContiguousSource):
 
     def fill(self, buffer: Buffer) -> None:
         """Fill a buffer with copies of the element."""
-        for start, pattern in self._patterns(len(buffer)):
-            buffer[start : start + len(pattern)] = pattern
-
-    def _patterns(self, nbytes: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield offsets, and the copies of the element to be written there."""
-        pattern = memoryview(self.element * max(1, PATTERN_SIZE // len(self.element)))
-        for start in range(0, nbytes, len(pattern)):
-            yield start, pattern[: nbytes - start]
+        if not any(self.element):
+            step, pattern = PATTERN_SIZE, bytes(PATTERN_SIZE)
+        else:
+            step = PATTERN_SIZE // len(self.element) * len(self.element)
+            pattern = self.element * (step // len(self.element))
+        for start in range(0, len(buffer), step):
+            n = min(step, len(buffer) - start)
+            buffer[start : start + n] = memoryview(pattern)[:n]
 
     def reserved(self, touched: AccessedElements | None = None) -> ByteRange:
         return self.load()
 
     def load(self, touched: AccessedElements | None = None) -> ByteRange:
-        """Return all elements as a buffer; zeros occupy no memory, others an unnamed file."""
+        """Return all elements as a buffer; zeros occupy no memory."""
         if self._bytes is None:
             self._bytes = ByteRange(self._allocate())
         return self._bytes
 
     def _allocate(self) -> memoryview:
         nbytes = self.metadata.nbytes
-        if any(self.element) or not nbytes:
-
-            def fill(write: Callable[[int, memoryview], object]) -> None:
-                for start, pattern in self._patterns(nbytes):
-                    write(start, pattern)
-
-            label = f"temporary copy of {argument_name(self.name)}"
-            return tempfiles.filled_buffer(nbytes, label, fill)
         try:
+            if any(self.element) or not nbytes:
+                label = f"temporary copy of {argument_name(self.name)}"
+                buffer = tempfiles.allocate(nbytes, label)  # a file if it is large
+                self.fill(buffer)
+                return buffer.toreadonly()
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             return memoryview(mmap.mmap(-1, nbytes, flags, mmap.PROT_READ))
         except (MemoryError, OSError, OverflowError, ValueError):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndtool.cli import helppages, options, variables
+from ndtool.cli import helppages, options
 from ndtool.cli.console import is_same_file, write_stdout
-from ndtool.cli.options import Argument
+from ndtool.cli.options import Argument, Parameter
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
     BoundsError,
@@ -86,7 +86,7 @@ def _run_operator(
         _require_persistent(output)
         _require_not_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    variables.drop_inapplicable(output or "-", kwargs)
+    options.drop_inapplicable(output or "-", kwargs)
     attributes = attributes_of(operator, kwargs)
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
@@ -112,7 +112,7 @@ def _run_operator(
                     outcome = steps.outcome_without_output(prepared)
                 else:
                     companions = [report.as_sink()] if report else []
-                    progress = progress_bar.callback(prepared.plan.moved)
+                    progress = progress_bar.callback(prepared.plan.read + prepared.plan.written)
                     outcome = steps.execute(prepared, progress, companions, progress_bar.begin)
             if report:
                 warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
@@ -136,7 +136,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     signals.install_handlers(*reporter.final_messages())
-    variables.drop_inapplicable(output, kwargs)
+    options.drop_inapplicable(output, kwargs)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
         reporter.print_warnings(conversion.warnings)
@@ -237,7 +237,7 @@ def html_report_of_request(
 
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
-    variables.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
+    options.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
     names = (*operator_of(operator).attributes, *COMMON_ATTRIBUTES)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)
@@ -246,10 +246,10 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
 
 def writes_array_to_stdout(command_line: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    commands = {"convert", *(operator.command for operator in ALL_OPERATORS.values())}
-    if command_line[0] not in commands:
+    name = command_line[0]
+    if name != "convert" and name.replace("-", "_") not in ALL_OPERATORS:
         return False
-    output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
+    output = command_line[-1] if name == "convert" else os.environ.get("NDTOOL_OUTPUT")
     for word, next_word in pairwise([*command_line, ""]):
         if word in ("-o", "--output"):
             output = next_word
@@ -273,18 +273,19 @@ def _is_stdout(output: str) -> bool:
 def command(
     path: str,
     callback: Callable[..., None],
-    parameters: tuple[click.Parameter, ...],
+    parameters: tuple[Parameter, ...],
     text: str,
     example: str,
 ) -> click.Command:
     """Return a command with its help text and an example; path: such as `infer gather-nd`.
 
-    The list of commands shows the text up to the first parenthesis, colon or full stop.
+    parameters: arguments, and options, which are made here. The list of commands shows the text up
+    to the first parenthesis, colon or full stop.
     """
     return helppages.Command(
         path.rpartition(" ")[2],
         callback=callback,
-        params=[*parameters, options.HELP],
+        params=options.make((*parameters, options.HELP)),
         help=text,
         short_help=re.split(r" \(|[.:] ", text)[0].rstrip("."),
         epilog=f"\b\nExample:\n  ndtool {path} {example}",
@@ -292,18 +293,24 @@ def command(
     )
 
 
-def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
+def attribute_options(operator: Operator) -> tuple[Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
     if operator.name in LOWERED:
         return (options.WRITE_AXIS, options.WRITE_MODE)
     attribute_parameters = map(options.ATTRIBUTES.__getitem__, operator.attributes)
     fill_parameters = () if operator.scatters else (options.FILL,)
     update_parameters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
-    bounds_parameters = (options.OUT_OF_BOUNDS, *fill_parameters, options.PAD, options.NO_NEGATIVES)
+    bounds_parameters = (
+        options.OUT_OF_BOUNDS,
+        *fill_parameters,
+        options.PAD,
+        options.NO_NEGATIVES,
+        options.INDEX_BASE,
+    )
     return (*attribute_parameters, *update_parameters, *bounds_parameters)
 
 
-def omit_if_lowered(operator: Operator, *params: click.Parameter) -> tuple[click.Parameter, ...]:
+def omit_if_lowered(operator: Operator, *params: Parameter) -> tuple[Parameter, ...]:
     """Return parameters, () for an operator that ndtool computes as another operator."""
     return () if operator.name in LOWERED else params
 
@@ -329,7 +336,8 @@ def argument_text(operator: Operator, role: str) -> str:
     return _ARGUMENT_TEXTS[role]
 
 
-def _run_command(operator: Operator) -> click.Command:
+def run(operator: Operator) -> click.Command:
+    """Return the command that runs an operator."""
     files = [FILES[role] for role in operator.inputs]
     return command(
         operator.command,
@@ -351,11 +359,6 @@ def _run_command(operator: Operator) -> click.Command:
         operator.summary,
         " ".join([*files, *example_flags(operator), "-o out.npy"]),
     )
-
-
-def operators() -> list[click.Command]:
-    """Return the commands of the operators."""
-    return list(map(_run_command, ALL_OPERATORS.values()))
 
 
 def convert() -> click.Command:

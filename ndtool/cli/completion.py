@@ -229,9 +229,9 @@ def _members(path: str) -> list[str]:
 
 def spec_names(typed: str) -> list[CompletionItem]:
     """Complete the name of a standard, with its version."""
-    from ndtool.rules.specs import TABLE
+    from ndtool.rules.specs import table as versions
 
-    names = [row.spec for row in sorted(TABLE, key=lambda row: (row.standard, row.version))]
+    names = [row.spec for row in sorted(versions(), key=lambda row: (row.standard, row.version))]
     names = list(dict.fromkeys(["ndtool", *names]))
     return [CompletionItem(name) for name in names if name.startswith(typed)]
 

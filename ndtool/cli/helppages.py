@@ -1,11 +1,11 @@
 """Help pages: an example, the arguments, then options and commands in groups."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import click
 
 from ndtool.cli import options
-from ndtool.cli.options import Argument
+from ndtool.cli.options import Argument, Option
 
 _VARIABLES = "Environment variables set defaults, such as NDTOOL_JSON for --json."
 
@@ -27,10 +27,10 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, then the options by group; options without a group come first."""
         arguments = [param.help_record for param in self.params if isinstance(param, Argument)]
-        parameters = [param for param in self.params if isinstance(param, click.Option)]
-        groups: dict[str, list[click.Option]] = {"Options": []}
+        parameters = [param for param in self.params if isinstance(param, Option)]
+        groups: dict[str, list[Option]] = {"Options": []}
         for title, members in options.GROUPS.items():
-            group_options = [option for option in parameters if option in members]
+            group_options = [option for option in parameters if option.definition in members]
             groups |= {title: group_options} if len(group_options) > 1 else {}
         grouped = {option for group_options in groups.values() for option in group_options}
         groups["Options"] = [option for option in parameters if option not in grouped]
@@ -41,12 +41,34 @@ class Command(click.Command):
         _write(({"Arguments": arguments} if arguments else {}) | records, formatter)
 
 
-class Group(click.Group):
-    """A group of commands. sections: the commands, by the section titles of the help page."""
+Factory = Callable[[], click.Command]
 
-    def __init__(self, sections: Mapping[str, list[click.Command]], **settings: object) -> None:
-        subcommands = [command for commands in sections.values() for command in commands]
-        super().__init__(commands=subcommands, **settings)  # type: ignore[arg-type]
+
+class _Commands(Mapping[str, click.Command]):
+    """Commands by name, each made when it is called or described."""
+
+    def __init__(self, factories: dict[str, Factory]) -> None:
+        self._factories = factories
+        self._made = dict[str, click.Command]()
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._made:
+            self._made[name] = self._factories[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._factories)
+
+    def __len__(self) -> int:
+        return len(self._factories)
+
+
+class Group(click.Group):
+    """A group of commands. sections: what makes each command, by the titles of the help page."""
+
+    def __init__(self, sections: Mapping[str, dict[str, Factory]], **settings: object) -> None:
+        factories = {name: make for section in sections.values() for name, make in section.items()}
+        super().__init__(commands=_Commands(factories), **settings)  # type: ignore[arg-type]
         self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -63,8 +85,8 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands, by section."""
         commands_by_section = {
-            title: [(str(command.name), command.get_short_help_str()) for command in commands]
-            for title, commands in self._sections.items()
+            title: [(name, make().get_short_help_str()) for name, make in factories.items()]
+            for title, factories in self._sections.items()
         }
         _write(commands_by_section, formatter)
 

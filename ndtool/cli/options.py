@@ -1,34 +1,317 @@
-"""The options of the command line, each defined once; each has an NDTOOL_* variable."""
+"""The options of the command line: each defined once, with a type and an NDTOOL_* variable.
 
+An option is a partial that makes it, because a run needs few of them; `commands.command` calls
+those of its command. An invalid value of a variable is an error, as for the option. A valid value
+that does not apply to a call is ignored, whereas the option itself is an error.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import click
 
-from ndtool.cli import parametertypes
+from ndtool import redaction
 from ndtool.cli.console import write_stdout
-from ndtool.cli.parametertypes import ParameterType, integer
+from ndtool.errors import NdtoolError, UsageError, argument_name
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import WRITE_MODES
+from ndtool.rules.reductions import ALIASES, REDUCTIONS
 from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
-from ndtool.rules.reductions import REDUCTIONS
+
+CHUNK_OPTIONS = ("chunks", "shards", "codec")  # options for chunked outputs
 
 
-def _option(option: str, text: str, *names: str, **settings: Any) -> click.Option:
-    """Return an option with its help text; names: a short option, and the parameter's name."""
+class ParameterType(click.ParamType):  # type: ignore[type-arg]
+    """A parameter type. parse: converts a word, or raises NdtoolError.
+
+    completer: the name of the function of completion.py that completes a word, and its further
+    arguments.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], Any] = str, *completer: Any) -> None:
+        self.name, self._parse, self._completer = name, parse, completer
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default
+        try:
+            return self._parse(value)
+        except NdtoolError as exc:
+            self.fail(exc.message.removeprefix("spec is "), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Any]:
+        if not self._completer:
+            return []
+        from ndtool.cli import completion
+
+        function, *settings = self._completer
+        completions: list[Any] = getattr(completion, function)(incomplete, *settings)
+        return completions
+
+
+class Directories(ParameterType):
+    """A directory or URL; a variable has directories separated by `:` as in PATH, or one URL."""
+
+    def __init__(self) -> None:
+        super().__init__("file", str, "array_arguments")
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the directories in a variable."""
+        from ndtool.storage import locations
+
+        return [rv] if locations.is_url(rv) else list(filter(None, rv.split(os.pathsep)))
+
+
+class Flag(click.types.BoolParamType):
+    """A flag; its variable is one of SET or UNSET."""
+
+    SET = ("1", "true", "yes", "on", "t", "y")
+    UNSET = ("0", "false", "no", "off", "f", "n")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return whether the flag is set, or fail with the valid values."""
+        word = value.strip().lower() if isinstance(value, str) else value
+        if word in self.SET or word in self.UNSET:
+            return word in self.SET
+        if not isinstance(word, bool):
+            expected = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
+            self.fail(f"{value!r} is not a flag: {expected}", param, ctx)
+        return word
+
+
+class Reduction(click.Choice):  # type: ignore[type-arg]
+    """A reduction, by ndtool's name or by that of another library."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, or fail with the valid values."""
+        return super().convert(ALIASES.get(value, value), param, ctx)
+
+
+def integer(lowest: int, highest: int) -> ParameterType:
+    """Return the parameter type of decimal integers from `lowest` to `highest`."""
+
+    def parse(word: str) -> int:
+        if re.fullmatch("[+-]?[0-9]{1,30}", word) and lowest <= int(word) <= highest:
+            return int(word)
+        raise UsageError(f"{word!r} is not an integer in {lowest}..{highest}")
+
+    return ParameterType("integer", parse)
+
+
+def file_with_suffix(*suffixes: str) -> ParameterType:
+    """Return the parameter type of files whose names end with one of the suffixes."""
+
+    def parse(word: str) -> str:
+        if not word.endswith(suffixes):
+            raise UsageError(f"{word!r}: expected a name that ends with {' or '.join(suffixes)}")
+        return word
+
+    return ParameterType("file", parse, "files_with_suffix", suffixes)
+
+
+def _parse_ulps(word: str) -> int:
+    """Convert a distance in units in the last place, with or without the unit."""
+    distance: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
+    return distance
+
+
+def _parse_spec(word: str) -> str:
+    """Return the name of a standard; raise UsageError if it is unknown."""
+    from ndtool.rules import specs
+
+    specs.require_valid(word)
+    return word
+
+
+def _parse_element_type(word: str) -> str:
+    """Return an element type; a type from a variable applies to void-typed data only."""
+    from ndtool.rules import dtypes
+
+    dtypes.from_name(word)
+    return dtypes.DefaultType(word) if is_from_environment("dtype") else word
+
+
+def _parse_fill_value(word: str) -> str:
+    """Return a fill value; a later step checks that the data's type can represent it."""
+    from ndtool.rules import numbers
+
+    if not numbers.is_number(word):
+        raise UsageError(f"{word!r} is not a number: expected one such as -1, 0.5, nan or true")
+    return word
+
+
+def _parse_address(word: str) -> str:
+    """Return the address of a scheduler, or the name of its scheduler file."""
+    if "://" not in word and (word.endswith(".json") or os.path.exists(word)):
+        return word
+    redaction.register(word)
+    if not re.fullmatch(r"([a-z][a-z0-9+.-]*://.+|.*:[0-9]+)", word):
+        expected = "expected tcp://host:port, or the name of its scheduler file"
+        raise UsageError(
+            f"{redaction.redact_secrets(word)!r} is not the address of a scheduler: {expected}"
+        )
+    return word
+
+
+def _parse_sizes(word: str) -> tuple[int, ...]:
+    """Convert a comma-separated list of sizes, one for each axis."""
+    if not re.fullmatch("[1-9][0-9]{0,17}(, ?[1-9][0-9]{0,17})*", word):
+        raise UsageError(f"{word!r} is not a list of sizes: expected one such as 100,64")
+    return tuple(map(int, word.split(",")))
+
+
+def _parse_position(word: str) -> tuple[int, ...]:
+    """Convert the position of an element: a comma-separated integer for each axis."""
+    if not re.fullmatch("([+-]?[0-9]{1,19}(, ?[+-]?[0-9]{1,19})*)?", word):
+        raise UsageError(f"{word!r} is not a position: expected one such as 3,0")
+    return tuple(map(int, word.split(","))) if word else ()
+
+
+def _parse_memory(word: str) -> int:
+    """Convert a size in bytes, with or without a unit."""
+    from ndtool.engine.tuning import MIN_MEMORY
+    from ndtool.machine import memory
+
+    nbytes = memory.parse_size(word)
+    if nbytes is None:
+        raise UsageError(f"{word!r} is not a size: expected bytes, or a number such as 512MiB")
+    if nbytes < MIN_MEMORY:
+        raise UsageError(f"{word} is too little memory: expected at least 1MiB")
+    return nbytes
+
+
+def _parse_codec(word: str) -> str:
+    """Return the name of a codec, with a level if it has one."""
+    from ndtool.publish import targets
+
+    return targets.codec(word)
+
+
+def _parse_engines(word: str) -> tuple[str, ...]:
+    """Return the names of engines in a comma-separated list."""
+    from ndtool.analysis import engines
+
+    return engines.parse_names(word)
+
+
+def is_from_environment(name: str) -> bool:
+    """Return whether an environment variable sets an option of this call."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.ENVIRONMENT
+
+
+def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
+    """Remove cluster and chunk options that come from variables and do not apply."""
+    if "workers" in options:
+        _drop_inapplicable_cluster(output, options)
+    if options.get("spill") and is_from_environment("spill"):
+        for spill in options["spill"]:
+            _require_directory(spill)
+    inapplicable_options = list(filter(is_from_environment, CHUNK_OPTIONS))
+    if not inapplicable_options:
+        return
+    from ndtool.formats import locators, outputs
+    from ndtool.storage import local
+
+    file_format = outputs.format_by_name(output)
+    is_store = local.is_zarr_store(locators.parse(output).path)
+    if is_store or (file_format and file_format.is_folder):
+        return
+    if file_format and file_format.chunks:  # of HDF5, which has no shards and few codecs
+        codec = (options.get("codec") or "none").partition(":")[0]
+        inapplicable_options = [
+            name for name in inapplicable_options
+            if name == "shards" or (name == "codec" and codec not in file_format.module.CODECS)
+        ]  # fmt: skip
+    options.update(dict.fromkeys(inapplicable_options))
+
+
+def drop_inapplicable_mode(scatters: bool, options: dict[str, Any]) -> None:
+    """Remove --out-of-bounds and --fill from variables if the operator or the mode lacks them."""
+    inapplicable = "fill" if scatters else "drop"
+    if options.get("out_of_bounds") == inapplicable and is_from_environment("out_of_bounds"):
+        del options["out_of_bounds"]
+    uses_fill = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
+    if not uses_fill and is_from_environment("fill"):
+        del options["fill"]
+
+
+def _drop_inapplicable_cluster(output: str, options: dict[str, Any]) -> None:
+    """Remove a variable's cluster if an option sets another, or workers cannot write the output."""
+    from ndtool.storage import locations
+
+    clusters = {name for name in ("scheduler", "workers") if options[name] is not None}
+    by_variable = set(filter(is_from_environment, clusters))
+    if by_variable != clusters or not _is_writable_by_workers(output):
+        options.update(dict.fromkeys(by_variable))
+    on_cluster = options["scheduler"] is not None or options["workers"] is not None
+    spills = options["spill"] if is_from_environment("spill") else ()
+    if (
+        len(spills) > 1
+        if on_cluster
+        else any(map(locations.is_url, map(locations.local_path, spills)))
+    ):
+        options["spill"] = ()
+    if not on_cluster and is_from_environment("resume"):
+        options["resume"] = False
+
+
+def _require_directory(spill: str) -> None:
+    """Raise UsageError, with the variable's name, if its directory does not exist."""
+    from ndtool.storage import locations
+
+    directory = locations.local_path(spill)
+    if not locations.is_url(directory) and not os.path.isdir(directory):
+        problem = "is not a directory" if os.path.lexists(directory) else "does not exist"
+        raise UsageError(
+            f"NDTOOL_SPILL is {argument_name(directory)}, which {problem}: expected a directory"
+        )
+
+
+def _is_writable_by_workers(output: str) -> bool:
+    """Return whether other processes can write an output: a file, or a store."""
+    from ndtool.formats import locators, outputs
+    from ndtool.storage import locations
+
+    path = locators.parse(output).path
+    if locations.is_url(path):
+        file_format = outputs.format_by_name(output)
+        return file_format is not None and file_format.is_folder
+    return output != "-" and (
+        os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
+    )
+
+
+class Option(click.Option):
+    """An option. definition: the partial that makes it."""
+
+    definition: object = None
+
+
+def _option(option: str, text: str, *names: str, **settings: Any) -> Option:
+    """Return an option with its help text; names: a short option, and the parameter's name.
+
+    type: a parameter type, or a function that makes it.
+    """
     variable = "NDTOOL_" + option.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     show_default = settings.get("default") is not None
-    return click.Option(
+    if not isinstance(settings.get("type", FILE), click.ParamType):
+        settings["type"] = settings["type"]()
+    return Option(
         [*names, option], help=text, envvar=variable, show_default=show_default, **settings
     )
 
 
-def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
-    return _option(
-        flag, text, *names, **{"is_flag": True, "type": parametertypes.Flag(), **settings}
-    )
+def _flag(flag: str, text: str, *names: str, **settings: Any) -> Option:
+    return _option(flag, text, *names, **{"is_flag": True, "type": Flag, **settings})
 
 
-def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
+def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> Option:
     """Return a flag that is stored in the reporter before other options are parsed."""
     eager = {"is_eager": True, "expose_value": False, "callback": _store_in_reporter}
     return _flag(flag, text, *names, **eager, **settings)
@@ -39,8 +322,8 @@ def _store_in_reporter(context: click.Context, parameter: click.Parameter, value
         setattr(context.obj, parameter.name or "", value)
 
 
-def _exit_option(*flags: str, callback: Any, help: str) -> click.Option:  # noqa: A002
-    return click.Option(
+def _exit_option(*flags: str, callback: Any, help: str) -> Option:  # noqa: A002
+    return Option(
         flags, callback=callback, help=help, is_flag=True, is_eager=True, expose_value=False
     )
 
@@ -59,10 +342,6 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
         context.exit()
 
 
-FILE = ParameterType("file", str, "array_arguments")
-_INT64 = integer(-(2**63), 2**63 - 1)
-
-
 class Argument(click.Argument):
     """An argument with a help text; by default it refers to an array in a file."""
 
@@ -76,86 +355,129 @@ class Argument(click.Argument):
         return self.human_readable_name.strip("[]"), self.text
 
 
-HELP = _exit_option("-h", "--help", callback=_show_help, help="Show this help and exit.")
-VERSION = _exit_option("--version", callback=_show_version, help="Show the version and exit.")
-BATCH_DIMS = _option(
-    "--batch-dims", "Number of leading batch axes.", type=_INT64, default=0, metavar="N"
+FILE = ParameterType("file", str, "array_arguments")
+_INT64 = partial(integer, -(2**63), 2**63 - 1)
+Parameter = click.Argument | partial[Option]
+
+
+def make(parameters: Iterable[Parameter]) -> list[click.Parameter]:
+    """Return parameters, with the options made."""
+    made = list[click.Parameter]()
+    for parameter in parameters:
+        if isinstance(parameter, partial):
+            option = parameter()
+            option.definition = parameter
+            made.append(option)
+        else:
+            made.append(parameter)
+    return made
+
+
+HELP = partial(_exit_option, "-h", "--help", callback=_show_help, help="Show this help and exit.")
+VERSION = partial(
+    _exit_option, "--version", callback=_show_version, help="Show the version and exit."
 )
-AXIS = _option(
-    "--axis", "Axis of DATA to index; default: after the batch axes.", type=_INT64, metavar="A"
+BATCH_DIMS = partial(
+    _option, "--batch-dims", "Number of leading batch axes.", type=_INT64, default=0, metavar="N"
 )
-REDUCTION = _option(
+AXIS = partial(
+    _option,
+    "--axis",
+    "Axis of DATA to index; default: after the batch axes.",
+    type=_INT64,
+    metavar="A",
+)
+REDUCTION = partial(
+    _option,
     "--reduction",
     "none (assignment), add, sub, mul, div (floats), max, min or mean of current value and"
     " updates.",
-    type=parametertypes.Reduction(list(REDUCTIONS)),
+    type=partial(Reduction, [*REDUCTIONS]),
     default="none",
     metavar="NAME",
 )
 ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
-WRITE_AXIS = _option(
-    "--axis", "Axis of PAST to write along, not 0.", type=_INT64, default=-2, metavar="A"
+WRITE_AXIS = partial(
+    _option, "--axis", "Axis of PAST to write along, not 0.", type=_INT64, default=-2, metavar="A"
 )
-WRITE_MODE = _option(
+WRITE_MODE = partial(
+    _option,
     "--mode",
     "linear: UPDATE must fit before the end of the axis; circular: it continues at the start.",
-    type=click.Choice(list(WRITE_MODES)),
+    type=partial(click.Choice, [*WRITE_MODES]),
     default="linear",
     metavar="MODE",
 )
-OUT_OF_BOUNDS = _option(
+OUT_OF_BOUNDS = partial(
+    _option,
     "--out-of-bounds",
     "Indices out of bounds: error; clip to the first or last index; wrap modulo the axis size; fill"
     " (gathers); drop the update (scatters).",
-    type=click.Choice(list(MODES)),
+    type=partial(click.Choice, [*MODES]),
     default="error",
     metavar="MODE",
 )
-FILL = _option(
+FILL = partial(
+    _option,
     "--fill",
     "Value for --out-of-bounds fill, such as nan. Default: 0.",
-    type=ParameterType("value", parametertypes.fill_value),
+    type=partial(ParameterType, "value", _parse_fill_value),
     metavar="VALUE",
 )
-PAD = _option(
+PAD = partial(
+    _option,
     "--pad",
     "Index that selects nothing, such as -1: gathers fill its slice, scatters skip its update.",
-    type=integer(-(2**63), 2**64 - 1),
+    type=partial(integer, -(2**63), 2**64 - 1),
     metavar="INT",
 )
-NO_NEGATIVES = _flag("--no-negatives", "Negative indices are out of bounds.")
-NO_INCLUDE_SELF = _flag(
+NO_NEGATIVES = partial(_flag, "--no-negatives", "Negative indices are out of bounds.")
+INDEX_BASE = partial(
+    _option,
+    "--index-base",
+    "1 if indices count from 1; 0 and negative ones are out of bounds then.",
+    type=partial(integer, 0, 1),
+    default=0,
+    metavar="0|1",
+)
+NO_INCLUDE_SELF = partial(
+    _flag,
     "--no-include-self",
     "Leave the current values out: the first update of an element is copied, the next are reduced.",
 )
-DUPLICATES = _option(
+DUPLICATES = partial(
+    _option,
     "--duplicates",
     "Which update of a duplicate index is assigned: last, or first (with reduction none only);"
     " error refuses duplicates.",
-    type=click.Choice(DUPLICATES_MODES),
+    type=partial(click.Choice, [*DUPLICATES_MODES]),
     default="last",
     metavar="WHICH",
 )
-SPEC = _option(
+SPEC = partial(
+    _option,
     "--spec",
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It decides which calls"
     " are refused, not what the output contains.",
-    type=ParameterType("spec", parametertypes.spec, "spec_names"),
+    type=partial(ParameterType, "spec", _parse_spec, "spec_names"),
     default="ndtool",
     metavar="SPEC",
 )
-DTYPE = _option(
+DTYPE = partial(
+    _option,
     "--dtype",
     "Actual dtype of void data (V2, V1), such as bfloat16.",
-    type=ParameterType("dtype", parametertypes.element_type, "void_types"),
+    type=partial(ParameterType, "dtype", _parse_element_type, "void_types"),
     metavar="NAME",
 )
-TEXT = _flag(
+TEXT = partial(
+    _flag,
     "--text",
     "Read indices and updates as text if neither content nor suffix shows a format: numbers on"
     " standard input, for example.",
 )
-OUTPUT = _option(
+OUTPUT = partial(
+    _option,
     "--output",
     "Output file, in the format of its suffix; FILE:NAME adds or replaces an array in a file of"
     " several; - is standard output. Default: -, on a terminal a preview.",
@@ -163,161 +485,187 @@ OUTPUT = _option(
     type=FILE,
     metavar="FILE",
 )
-THREADS = _option(
+THREADS = partial(
+    _option,
     "--threads",
     "Number of threads, 1..1024. Default: OMP_NUM_THREADS, else all processors.",
-    type=integer(1, 1024),
+    type=partial(integer, 1, 1024),
     metavar="N",
 )
-MEMORY = _option(
+MEMORY = partial(
+    _option,
     "--memory",
     "Memory limit, mapped files included, such as 512MiB. Default: the available memory.",
-    type=ParameterType("size", parametertypes.memory),
+    type=partial(ParameterType, "size", _parse_memory),
     metavar="SIZE",
 )
-SPILL = _option(
+SPILL = partial(
+    _option,
     "--spill",
     "Directory for temporary files; may be repeated, for spilled data on several disks; on a"
     " cluster one, or a URL. Default: TMPDIR; on a cluster the directory of the output.",
-    type=parametertypes.Directories(),
+    type=Directories,
     multiple=True,
     metavar="DIR",
 )
-SCHEDULER = _option(
+SCHEDULER = partial(
+    _option,
     "--scheduler",
     "Run on the Dask cluster of this scheduler: tcp://host:port, or the scheduler file.",
-    type=ParameterType("address", parametertypes.address),
+    type=partial(ParameterType, "address", _parse_address),
     metavar="ADDRESS",
 )
-WORKERS = _option(
+WORKERS = partial(
+    _option,
     "--workers",
     "Run on a Dask cluster of N processes, started on this machine.",
-    type=integer(1, 1024),
+    type=partial(integer, 1, 1024),
     metavar="N",
 )
-RESUME = _flag("--resume", "Resume a killed run on a cluster, from its files in --spill.")
-DRY_RUN = _flag("--dry-run", "Check inputs and indices, show the plan, write nothing.")
-NO_CLOBBER = _flag("--no-clobber", "Do not replace an existing output.")
-FORCE = _flag(
-    "--force", "At a URL, also remove files of runs on other machines, which may still be running."
+RESUME = partial(_flag, "--resume", "Resume a killed run on a cluster, from its files in --spill.")
+DRY_RUN = partial(_flag, "--dry-run", "Check inputs and indices, show the plan, write nothing.")
+NO_CLOBBER = partial(_flag, "--no-clobber", "Do not replace an existing output.")
+FORCE = partial(
+    _flag,
+    "--force",
+    "At a URL, also remove files of runs on other machines, which may still be running.",
 )
-SYNC = _flag("--sync", "Flush the output to the disk before exit (fsync).")
-ONLY = _flag("--only", "Replace a file of several arrays completely: do not preserve the others.")
-AS_VOID = _flag(
-    "--as-void", "Store a dtype that the output format lacks, such as bfloat16, as void."
+SYNC = partial(_flag, "--sync", "Flush the output to the disk before exit (fsync).")
+ONLY = partial(
+    _flag, "--only", "Replace a file of several arrays completely: do not preserve the others."
 )
-CHUNKS = _option(
+AS_VOID = partial(
+    _flag, "--as-void", "Store a dtype that the output format lacks, such as bfloat16, as void."
+)
+CHUNKS = partial(
+    _option,
     "--chunks",
     "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of the first input, else"
     " zarr's default, for HDF5 none.",
-    type=ParameterType("sizes", parametertypes.sizes),
+    type=partial(ParameterType, "sizes", _parse_sizes),
     metavar="N,N...",
 )
-SHARDS = _option(
+SHARDS = partial(
+    _option,
     "--shards",
     "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of the first"
     " input, or none.",
-    type=ParameterType("sizes", parametertypes.sizes),
+    type=partial(ParameterType, "sizes", _parse_sizes),
     metavar="N,N...",
 )
-CODEC = _option(
+CODEC = partial(
+    _option,
     "--codec",
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
     " Default: that of the first input, else zarr's default, for HDF5 none.",
-    type=ParameterType("codec", parametertypes.codec),
+    type=partial(ParameterType, "codec", _parse_codec),
     metavar="NAME[:LEVEL]",
 )
-AT = _option(
+AT = partial(
+    _option,
     "--at",
     "Explain the element of the output at these coordinates; may be repeated.",
-    type=ParameterType("position", parametertypes.position),
+    type=partial(ParameterType, "position", _parse_position),
     multiple=True,
     metavar="I,J...",
 )
-FROM = _option(
+FROM = partial(
+    _option,
     "--from",
     "Show where the element of DATA at these coordinates went; may be repeated.",
     "origins",
-    type=ParameterType("position", parametertypes.position),
+    type=partial(ParameterType, "position", _parse_position),
     multiple=True,
     metavar="I,J...",
 )
-ALL = _flag(
-    "--all", "List all updates or destinations, not only the first and last five.", "list_all"
+ALL = partial(
+    _flag, "--all", "List up to 10,000 updates or destinations, not only ten.", "list_all"
 )
-WITHIN = _option(
+WITHIN = partial(
+    _option,
     "--within",
     "Tolerance in ulp (units in last place).",
-    type=ParameterType("integer", parametertypes.ulps),
+    type=partial(ParameterType, "integer", _parse_ulps),
     default=0,
     metavar="N",
 )
-HTML = _option(
+HTML = partial(
+    _option,
     "--html",
     "Write an HTML report, with a drawing of the arrays.",
-    type=parametertypes.file_with_suffix(".html"),
+    type=partial(file_with_suffix, ".html"),
     metavar="FILE.html",
 )
-PLOT = _option(
+PLOT = partial(
+    _option,
     "--plot",
     "Plot how often the slices of DATA are selected, as a .svg, .png or .html.",
-    type=parametertypes.file_with_suffix(".svg", ".png", ".html"),
+    type=partial(file_with_suffix, ".svg", ".png", ".html"),
     metavar="FILE",
 )
-INPUTS = _option(
+INPUTS = partial(
+    _option,
     "--inputs",
     "Run the model on these inputs: an archive with the inputs' names, or a directory with"
     " input_0.pb and so on, as in ONNX's backend tests.",
     type=FILE,
     metavar="IN.npz|DIR",
 )
-SAVE = _option(
+SAVE = partial(
+    _option,
     "--save",
     "With --inputs, write the tensors of each node to files of this directory, for explain.",
     type=FILE,
     metavar="DIR",
 )
 ENGINES = (  # for `verify` and `model`
-    _option(
+    partial(
+        _option,
         "--against",
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
         "engines",
-        type=ParameterType("engines", parametertypes.engines, "engine_names"),
+        type=partial(ParameterType, "engines", _parse_engines, "engine_names"),
         metavar="ENGINE,...",
     ),
-    _option(
+    partial(
+        _option,
         "--runs",
         "Number of multithreaded runs of each engine.",
-        type=integer(1, 1000),
+        type=partial(integer, 1, 1000),
         default=5,
         metavar="N",
     ),
-    _option(
+    partial(
+        _option,
         "--timeout",
         "Seconds before an engine that does not answer is killed.",
-        type=integer(1, 10**6),
+        type=partial(integer, 1, 10**6),
         default=600,
         metavar="SECONDS",
     ),
 )
-TRACE = _reporter_flag(
+TRACE = partial(
+    _reporter_flag,
     "--trace/--no-trace",
     "Show all shape rules, or none. Default: on a terminal, a summary.",
     default=None,
 )
-VERBOSE = _reporter_flag(
-    "--verbose", "Explain the run: access to inputs, plan with its reason, threads.", "-v"
+VERBOSE = partial(
+    _reporter_flag,
+    "--verbose",
+    "Explain the run: access to inputs, plan with its reason, threads.",
+    "-v",
 )
-QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
-JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
+QUIET = partial(_reporter_flag, "--quiet", "Print only errors.", "-q")
+JSON = partial(_reporter_flag, "--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)
 OUTPUT_FILES = (NO_CLOBBER, ONLY, SYNC, CHUNKS, SHARDS, CODEC)
 CHECKS = (SPEC, DTYPE, TEXT)
 EXECUTION = (THREADS, MEMORY, SPILL)
 CLUSTER = (SCHEDULER, WORKERS, RESUME)
 GROUPS = {  # of the help page; options without a group come first
-    "Indices and updates": (FILL, PAD, NO_NEGATIVES, NO_INCLUDE_SELF, DUPLICATES),
+    "Indices and updates": (FILL, PAD, NO_NEGATIVES, INDEX_BASE, NO_INCLUDE_SELF, DUPLICATES),
     "Output": (*OUTPUT_FILES, AS_VOID),
     "Types and checks": CHECKS,
     "Other engines": ENGINES,

@@ -1,12 +1,13 @@
 """The complete command line: all commands, usage errors, shell completion."""
 
 import os
-from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 
 import click
 
 from ndtool import redaction
-from ndtool.cli import commands, helppages, models, options, questions
+from ndtool.cli import commands, helppages, options
 from ndtool.cli.console import write_stdout
 from ndtool.cli.reporter import Reporter
 from ndtool.cli.wrapping import terminal_columns
@@ -34,9 +35,9 @@ class _Group(helppages.Group):
 
 def _group(
     name: str,
-    sections: dict[str, list[click.Command]],
+    sections: dict[str, dict[str, helppages.Factory]],
     text: str,
-    *parameters: click.Parameter,
+    *parameters: options.Parameter,
     example: str = "",
 ) -> click.Group:
     return _Group(
@@ -45,45 +46,50 @@ def _group(
         help=text,
         short_help=text.rstrip("."),
         epilog=f"\b\nExample:\n  {example}" if example else None,
-        params=[*parameters, options.HELP],
+        params=options.make((*parameters, options.HELP)),
         add_help_option=False,
         no_args_is_help=False,
     )
 
 
-def _operator_group(
-    name: str, make_command: Callable[[Operator], click.Command], text: str
-) -> click.Group:
-    return _group(name, {"Commands": list(map(make_command, ALL_OPERATORS.values()))}, text)
+def _command(module: str, name: str, *arguments: Operator) -> click.Command:
+    """Return the command that a function of a module of this package makes."""
+    make: helppages.Factory = getattr(import_module(f"ndtool.cli.{module}"), name)
+    return make(*arguments)
+
+
+def _operator_commands(module: str, name: str) -> dict[str, helppages.Factory]:
+    """Return what makes the command of each operator, by its name."""
+    return {
+        operator.command: partial(_command, module, name, operator)
+        for operator in ALL_OPERATORS.values()
+    }
+
+
+def _questions(name: str, text: str) -> dict[str, helppages.Factory]:
+    """Return what makes the group of a question about each operator, by its name."""
+    return {name: lambda: _group(name, {"Commands": _operator_commands("questions", name)}, text)}
 
 
 def program() -> click.Group:
     """Return the group of all commands."""
+    files = {
+        "convert": "commands", "inspect": "questions", "model": "models", "clean": "commands",
+        "spec": "questions",
+    }  # fmt: skip
     return _group(
         "ndtool",
         {
-            "Operators": commands.operators(),
-            "Analysis": [
-                _operator_group("infer", questions.infer, "Infer dtype and shape of an output."),
-                _operator_group(
-                    "explain",
-                    questions.explain,
-                    "Show what elements of an output are computed from.",
-                ),
-                _operator_group(
-                    "stats", questions.stats, "Count duplicates and indices out of bounds."
-                ),
-                _operator_group(
-                    "verify", questions.verify, "Check an output, or compare other engines."
-                ),
-            ],
-            "Files and models": [
-                commands.convert(),
-                questions.inspect(),
-                models.model(),
-                commands.clean(),
-                questions.spec(),
-            ],
+            "Operators": _operator_commands("commands", "run"),
+            "Analysis": {
+                **_questions("infer", "Infer dtype and shape of an output."),
+                **_questions("explain", "Show what elements of an output are computed from."),
+                **_questions("stats", "Count duplicates and indices out of bounds."),
+                **_questions("verify", "Check an output, or compare other engines."),
+            },
+            "Files and models": {
+                name: partial(_command, module, name) for name, module in files.items()
+            },
         },
         "Run ONNX's gather and scatter operators on arrays in files. A gather reads elements at"
         " indices, as data[indices] does in NumPy; a scatter writes to them in a copy.\n\n"

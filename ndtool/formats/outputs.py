@@ -103,10 +103,10 @@ def create(output: Output, dry_run: bool = False) -> Any:
 def _create_dry_sink(file_format: Format, target: Target, metadata: ArrayMetadata) -> Any:
     """Create the sink of a dry run."""
     from ndtool.publish import sinks
-    from ndtool.storage import upload
+    from ndtool.storage import objects
 
     if target.url:
-        upload.require_writable(target.path, file_format.is_folder)
+        objects.require_writable(target.path, file_format.is_folder)
         if file_format.is_folder:
             return sinks.DrySink(target.path, metadata, False, file_format.module.check(target))
     if target.is_file:
@@ -196,12 +196,12 @@ def _remote_target(argument: str, file_format: Format, target: Target) -> Target
 def _with_current_version(target: Target, file_format: Format) -> Target:
     """Return a target with the current status or version of its file; OutputError if it changed."""
     if target.url:
-        from ndtool.storage import upload
+        from ndtool.storage import objects
 
         if file_format.is_folder:
             return target
         preserves = target.member is not None and not target.only
-        version = upload.current_version(target.path, required=preserves or not target.clobber)
+        version = objects.current_version(target.path, required=preserves or not target.clobber)
         return target._replace(version=version)
     current = target._replace(current=existing(target.path))
     if (current.is_file, current.is_store) != (target.is_file, target.is_store):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.errors import RuleError
-from ndtool.inmemory import ops, tensorscatter
+from ndtool.inmemory import ops
 
 Array = NDArray[Any]
 _STRING_KINDS = "OSU"  # dtype kinds that hold ONNX's strings
@@ -29,9 +29,7 @@ def compute(
     if operator == "tensor_scatter":
         update, write_indices = operands[0], operands[1] if len(operands) > 1 else None
         return _apply_to_strings(
-            lambda past, update: tensorscatter.tensor_scatter(
-                past, update, write_indices, **keywords
-            ),
+            lambda past, update: ops.tensor_scatter(past, update, write_indices, **keywords),
             data,
             update,
         )

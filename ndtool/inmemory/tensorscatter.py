@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ndtool.errors import BoundsError, RuleError
-from ndtool.inmemory import ops
+from ndtool.inmemory import calls
 from ndtool.inmemory.arguments import (
     array,
     element_type,
@@ -17,43 +17,20 @@ from ndtool.inmemory.arguments import (
     require_no_overlap,
     string,
 )
-from ndtool.literals import Tensor, WriteMode
 from ndtool.rules import tensorscatter as rules
+from ndtool.rules.operators import Attributes
 from ndtool.rules.tensorscatter import Lowering
 
 Array = NDArray[Any]
-__all__ = ["tensor_scatter"]
 
 
 def tensor_scatter(
-    past: Any,
-    update: ArrayLike | Tensor,
-    write_indices: ArrayLike | Tensor | None = None,
-    axis: SupportsIndex = rules.DEFAULT_AXIS,
-    mode: WriteMode = "linear",
-    *,
-    out: Any = None,
-    threads: int | None = None,
-    spec: str = "ndtool",
+    call: tuple[Any, ...], past: Any, write_indices: Any, update: Any, out: Any
 ) -> Any:
-    """Copy past, and write update along an axis, from an index of each batch (ONNX TensorScatter).
-
-    past: shape (B, .., s, ..), rank r >= 2, any fixed-size dtype: a key or value cache. update:
-    past's dtype and shape, but for the axis, where it has n <= s. write_indices: shape (B,), any
-    integer dtype; the index along the axis of update's first element in each batch; zeros if None.
-    axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <= s - n, or
-    "circular", where every index is taken modulo s. out: an array that receives the result;
-    `out=past` updates in place. threads: 1..1024, default all processors. spec: the standard to
-    validate against, "ndtool" or "onnx:N".
-
-    Returns an array of past's dtype and shape.
-    Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
-
-    >>> tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular")
-    array([[[9],
-            [2],
-            [8]]])
-    """
+    """Write update into a copy of past; call: (name, threads, spec, *attributes)."""
+    _, threads, spec, *values = call
+    attributes = Attributes(*values)
+    axis, mode = attributes.axis, attributes.mode
     inputs = {"past": past, "update": update}
     if write_indices is not None:
         inputs["write_indices"] = write_indices
@@ -74,10 +51,9 @@ def tensor_scatter(
     starts = start_positions(lowering, arrays.get("write_indices"), mode)
     if out is not None:
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
+    scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
     indices = scatter_indices(lowering, starts)
-    return ops.scatter(
-        past, indices, arrays["update"], lowering.axis, batch_dims=1, out=out, threads=threads
-    )
+    return calls.execute(scatter_call, past, indices, arrays["update"], out)
 
 
 def start_positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redact_urls
 from ndtool.machine import signals
-from ndtool.storage import failures, locations, objects, upload
+from ndtool.storage import failures, locations, objects
 from ndtool.storage.local import ZARR_METADATA
 from ndtool.storage.objects import Version, join, split_query
 from ndtool.storage.remotefolder import RemoteFolder, read_object
@@ -101,7 +101,7 @@ class Claim:
 
     def drop(self) -> None:
         """Remove the content of the folder and release the folder."""
-        objects.finish(upload.ABORT_TIMEOUT)
+        objects.finish(objects.ABORT_TIMEOUT)
         if self._is_active:
             try:
                 if self._is_confirmed and _read(self.lock.url)[0] in (None, self.lock.body):

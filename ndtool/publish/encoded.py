@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError
-from ndtool.publish.newfile import Pending
+from ndtool.publish.preserved import new_file
 from ndtool.publish.targets import Target
 from ndtool.storage.descriptors import os_errors, reserve, write_at
 
@@ -49,9 +50,7 @@ class EncodedSink:
         self._encoder, self._batch_size = encoder, batch_size
         self._rows, self._position, self._size = bytearray(), 0, 0
         with os_errors(self.name, OutputError):
-            self._file: Pending = target.new_file(
-                target.clobber, False, target.require_replaceable, False
-            )
+            self._file = new_file(target)
             try:
                 reserve(self._file.descriptor, min_size, self.name)
             except BaseException:
@@ -81,7 +80,7 @@ class EncodedSink:
                 rows, self._rows = self._rows, bytearray()
                 self._encode(memoryview(rows))
 
-    def finish(self) -> Pending:
+    def finish(self) -> Unpublished:
         if self._position != self.metadata.nbytes:
             raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
         if self._rows:

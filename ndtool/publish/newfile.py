@@ -1,17 +1,18 @@
-"""New files that receive their final names only when complete."""
+"""New files that receive their final names only when complete, and locks on their folders."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.machine import signals
-from ndtool.publish import locking
+from ndtool.publish.targets import exists_error
 from ndtool.storage.descriptors import (
     NO_TMPFILE_ERRNOS,
     failure,
@@ -20,21 +21,14 @@ from ndtool.storage.descriptors import (
     temporary_name,
 )
 
+LOCK_TIMEOUT = 30.0  # seconds; a run holds a lock for microseconds, longer for many Zarr metadata
+_RETRY_INTERVAL = 0.001  # seconds
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP)  # hard links are not supported
+_NO_SYNC = (errno.EINVAL, errno.EROFS)  # fsync of a folder is not supported
 _DESCRIPTORS = "/proc/self/fd"  # links to open files, unnamed ones included
 
 
-class Pending(Unpublished, Protocol):
-    """An unpublished file; descriptor: open for writing its bytes."""
-
-    @property
-    def descriptor(self) -> int: ...
-
-    def sync(self) -> None:
-        """Wait until the bytes are stored as required before publication."""
-
-
-class NewFile:
+class NewFile(Unpublished):
     """A file in the directory of `path` that replaces `path` when it is published.
 
     The file is unnamed (O_TMPFILE) until then, so that a killed process abandons no file; without
@@ -57,7 +51,9 @@ class NewFile:
         never_replaces: bool = False,
     ) -> None:
         self.path = path
-        self._clobber, self._condition, self._is_exclusive = clobber, condition, never_replaces
+        self._condition, self._sync = condition, sync
+        self._is_exclusive = never_replaces or not clobber
+        self._requires_links = not clobber
         real_path = path
         if os.path.islink(path):
             real_path = os.path.realpath(path)
@@ -68,7 +64,6 @@ class NewFile:
         parent, self._name = os.path.split(real_path)
         # fsync requires read permission on the directory, a new file only write permission.
         access = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
-        self._sync = sync
         self._temporary: str | None = None
         self._slot = -1  # registration of the temporary name, for `signals.unregister_file`
         signals.set_published(False)  # an earlier publication by this process may have set it
@@ -130,23 +125,19 @@ class NewFile:
         return os.path.join(folder, self._temporary)
 
     def sync(self) -> None:
-        """Flush the bytes to disk (fsync), if requested."""
         if self._sync:
             os.fsync(self.descriptor)
 
     def open_folder(self) -> int | None:
-        """Open the directory for locking, None if there is no condition."""
         if self._condition is None:
             return None
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._parent)
 
     def require_unchanged(self) -> None:
-        """Raise OutputError if the condition no longer holds."""
         if self._condition is not None:
             self._condition()
 
     def publish(self) -> None:
-        """Publish the file under its name; OutputError if the current one may not be replaced."""
         if self._temporary is None:
             self._publish_unnamed(self.descriptor)
             return
@@ -165,8 +156,8 @@ class NewFile:
         try:
             self._link(fd, self._name)
         except FileExistsError:
-            if self._is_exclusive or not self._clobber:
-                raise self._exists_error() from None
+            if self._is_exclusive:
+                raise exists_error(self.path) from None
             lock(fd)
             self._link(fd, self._set_temporary_name())
             self._move()
@@ -182,34 +173,21 @@ class NewFile:
         """Rename the temporary file to its final name, or link it if no file may be replaced."""
         temporary, parent = self._temporary, self._parent
         assert temporary is not None
-        if self._is_exclusive or not self._clobber:
+        if self._is_exclusive:
             try:
                 os.link(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
                 return
             except FileExistsError:
-                raise self._exists_error() from None
+                raise exists_error(self.path) from None
             except OSError as exc:
-                if exc.errno not in _NO_LINKS or not self._clobber:
+                if exc.errno not in _NO_LINKS or self._requires_links:
                     raise
         os.replace(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
         self._forget()  # not only in `drop`: slots are few, and many files may be published
 
-    def _exists_error(self) -> OutputError:
-        return OutputError(f"{printable(self.path)} exists and may not be replaced")
-
     def sync_folder(self) -> None:
-        """Flush the directory entry to disk (fsync), if requested."""
-        if not self._sync:
-            return
-        assert self._parent is not None
-        try:
-            os.fsync(self._parent)
-        except OSError as exc:
-            if exc.errno not in (errno.EINVAL, errno.EROFS):  # not supported
-                raise OutputError(
-                    f"{printable(self.path)} is written, but may not survive a power failure:"
-                    f" {exc.strerror}"
-                ) from None
+        if self._sync and self._parent is not None:
+            sync_published(self.path, self._parent)
 
     def _close_fd(self) -> None:
         fd, self.fd = self.fd, None
@@ -223,23 +201,27 @@ class NewFile:
         self._slot = -1
 
     def drop(self) -> None:
-        """Close all descriptors and remove the file unless it is published."""
-        try:
+        with suppress(OSError):
             self._close_fd()
-        except OSError:
-            pass
         if self._temporary is not None:
-            try:
+            with suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._parent)
-            except OSError:
-                pass
         self._forget()
         parent, self._parent = self._parent, None
         if parent is not None:
-            try:
+            with suppress(OSError):
                 os.close(parent)
-            except OSError:
-                pass
+
+
+def sync_published(path: str, folder: int) -> None:
+    """Flush the directory entry of a published file or folder to disk (fsync)."""
+    try:
+        os.fsync(folder)
+    except OSError as exc:
+        if exc.errno not in _NO_SYNC:
+            raise OutputError(
+                f"{printable(path)} is written, but may not survive a power failure: {exc.strerror}"
+            ) from None
 
 
 def publish(files: Sequence[Unpublished]) -> None:
@@ -252,7 +234,7 @@ def publish(files: Sequence[Unpublished]) -> None:
         return
     file = files[0]
     try:
-        with locking.lock_folders(file.open_folder for file in files):
+        with lock_folders(files):
             for file in files:
                 file.require_unchanged()
             signals.set_published()
@@ -270,3 +252,59 @@ def publish(files: Sequence[Unpublished]) -> None:
         for file in reversed(files):
             callbacks.callback(file.drop)
             callbacks.callback(file.sync_folder)
+
+
+@contextmanager
+def lock_folders(files: Sequence[Any]) -> Iterator[None]:
+    """Lock the folders of unpublished files while they are compared and replaced.
+
+    All processes lock folders in the same order, which prevents deadlocks. A folder that is not
+    readable, or whose file system supports no locks, is not locked. Raises OutputError on timeout,
+    and OSError.
+    """
+    import fcntl
+
+    folders: dict[tuple[int, int], int] = {}
+    with ExitStack() as stack:
+        for file in files:
+            fd = None
+            with suppress(PermissionError):
+                fd = file.open_folder()
+            if fd is not None:
+                stack.callback(_close, fd)
+                status = os.fstat(fd)
+                folders.setdefault((status.st_dev, status.st_ino), fd)
+        for _, fd in sorted(folders.items()):
+            # else a child forked meanwhile would hold the lock
+            stack.callback(_unlock, fd, fcntl.LOCK_UN)
+            _lock(fd)
+        yield
+
+
+def _lock(fd: int) -> None:
+    """Lock a folder; OutputError if another process holds the lock for LOCK_TIMEOUT seconds."""
+    deadline = time.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            lock(fd)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OutputError(
+                    "the output's folder was locked by another process for"
+                    f" {LOCK_TIMEOUT:.0f} seconds",
+                    hint="do not run ndtool under flock on this folder: ndtool locks it itself",
+                ) from None
+        time.sleep(_RETRY_INTERVAL)
+
+
+def _unlock(fd: int, operation: int) -> None:
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(fd, operation)
+
+
+def _close(fd: int) -> None:
+    with suppress(OSError):  # the files are published: closing a folder loses no data
+        os.close(fd)

@@ -6,10 +6,12 @@ import os
 import stat
 from contextlib import suppress
 
+from ndtool.arrays.sink import Unpublished
 from ndtool.errors import OutputError, printable
 from ndtool.machine import signals
 from ndtool.publish.admission import AdmissionLock
 from ndtool.publish.cleanup import NEW_FOLDER, PARTIAL_SUFFIX, boot_id, clean, open_locked, remove
+from ndtool.publish.newfile import sync_published
 from ndtool.publish.targets import exists_error
 from ndtool.storage.descriptors import failure, temporary_name, write_at
 
@@ -17,7 +19,7 @@ _WRITE_TIMEOUT = 10  # timeout in seconds for writes in progress
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
 
 
-class NewFolder:
+class NewFolder(Unpublished):
     """A folder that replaces the one at `path` when it is published.
 
     It is created in a temporary folder next to `path`, which is removed on any failure except a
@@ -97,7 +99,6 @@ class NewFolder:
             self._lock = -1
 
     def sync(self) -> None:
-        """Flush all files to disk (fsync), if requested."""
         if not self._sync:
             return
         for folder, _, files in os.walk(self.working_folder):
@@ -105,7 +106,6 @@ class NewFolder:
                 _fsync(os.path.join(folder, name))
 
     def publish(self) -> None:
-        """Publish the folder under its name; OutputError if the current one may not be replaced."""
         self.require_unmoved()
         try:
             current = os.lstat(self._real_path)
@@ -151,16 +151,8 @@ class NewFolder:
                 raise
 
     def sync_folder(self) -> None:
-        """Flush the directory entry to disk (fsync), if requested."""
-        if not self._sync:
-            return
-        try:
-            _fsync(os.path.dirname(self._real_path))
-        except OSError as exc:
-            raise OutputError(
-                f"{printable(self.path)} is written, but may not survive a power failure:"
-                f" {exc.strerror}"
-            ) from None
+        if self._sync:
+            _fsync(self._parent, self.path)
 
     def drop(self) -> None:
         """Stop the writers, and remove the unpublished folder, or the folder that it replaced.
@@ -218,9 +210,13 @@ def _exchange(first: str, second: str) -> bool:
     )
 
 
-def _fsync(path: str) -> None:
+def _fsync(path: str, published: str = "") -> None:
+    """Flush a file or folder to disk; published: the output that was published in it, if any."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        if published:
+            sync_published(published, fd)
+        else:
+            os.fsync(fd)
     finally:
         os.close(fd)

@@ -1,16 +1,115 @@
-"""New remote arrays of many objects: published when complete, else removed."""
+"""New remote objects, and arrays of many objects: published when complete, else removed."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
 from ndtool.publish.claims import Claim, LockObject
-from ndtool.storage import failures, objects, upload
+from ndtool.publish.targets import exists_error
+from ndtool.storage import failures, objects
 from ndtool.storage.localfolder import METADATA_NAMES
-from ndtool.storage.objects import MAX_CONCURRENCY, join
+from ndtool.storage.objects import MAX_CONCURRENCY, Version, join
 from ndtool.storage.remotefolder import RemoteFolder
+
+
+class NewObject(Unpublished):
+    """A new remote object; its bytes are written to an unnamed file first.
+
+    Large objects are sent to S3 as multipart uploads. Small ones, and all objects in other stores,
+    are sent in one request.
+    current: the version of the current object, None if there is none or it is unknown. clobber:
+    whether it may be replaced. requires_unchanged: whether it must be unchanged when the new object
+    is published. condition: another check before publication, which raises OutputError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        current: Version | None,
+        clobber: bool,
+        requires_unchanged: bool,
+        condition: Callable[[], None] | None = None,
+    ) -> None:
+        from ndtool.storage.tempfiles import unnamed_file
+
+        self.path = redact_urls(url)
+        self._current, self._clobber, self._must_match = current, clobber, requires_unchanged
+        self._condition = condition
+        self._object = objects.open_output(url)
+        self.fd: int | None = unnamed_file()
+
+    @property
+    def descriptor(self) -> int:
+        assert self.fd is not None, "the file is closed"
+        return self.fd
+
+    def sync(self) -> None:
+        """Upload the parts, which are not visible yet."""
+        signals.add_cleanup(self.drop)
+        self._wait(self._object.send(self.descriptor))
+
+    def require_unchanged(self) -> None:
+        if self._condition is not None:
+            self._condition()
+
+    def publish(self) -> None:
+        signals.set_published(False)  # the upload may take long; the object is visible after it
+        if self._must_match or not self._clobber:
+            self._require_unchanged(
+                objects.current_version(self._object.url, required=self._current is not None)
+            )
+        etag = self._current.etag if self._current else None
+        condition: dict[str, str] = {}
+        if self._must_match and etag:
+            condition = {"IfMatch": etag}
+        elif self._current is None and (self._must_match or not self._clobber):
+            condition = {"IfNoneMatch": "*"}
+        try:
+            self._wait(self._object.commit(self.descriptor, condition))
+        except FileExistsError:
+            raise self._exists_error() from None
+        signals.set_published()
+
+    def _exists_error(self) -> OutputError:
+        if self._must_match:
+            return OutputError(
+                f"{self.path} was created by another process during the run",
+                hint="--only replaces it in any case",
+            )
+        return exists_error(self.path)
+
+    def _require_unchanged(self, latest: Version | None) -> None:
+        if not self._must_match and latest is not None:
+            raise self._exists_error()
+        if self._must_match and (self._current is None) != (latest is None):
+            change = "was removed" if latest is None else "was created by another process"
+            raise OutputError(f"{self.path} {change} during the run")
+        if self._current is not None and latest is not None and latest.differs(self._current):
+            raise OutputError(f"{self.path} changed during the run")
+
+    def drop(self) -> None:
+        """Abort the upload unless it is published, and close the file."""
+        if self.fd is None:
+            return
+        try:
+            objects.wait(
+                asyncio.wait_for(self._object.drop(), objects.ABORT_TIMEOUT), self.path, OutputError
+            )
+        except NdtoolError:
+            pass  # parts are invisible; a lifecycle rule of the bucket can remove them
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            os.close(fd)
+        signals.remove_cleanup(self.drop)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        objects.wait(coroutine, self.path, OutputError)
 
 
 class NewObjects(RemoteFolder):
@@ -72,7 +171,7 @@ class NewObjects(RemoteFolder):
 
     def drop(self) -> None:
         """Remove the written objects, those of other processes included, unless published."""
-        objects.finish(upload.ABORT_TIMEOUT)
+        objects.finish(objects.ABORT_TIMEOUT)
         try:
             objects.wait(self._drop(), self.path, OutputError)
         except NdtoolError:
@@ -109,6 +208,6 @@ class NewObjects(RemoteFolder):
         async def worker() -> None:
             while self._created_keys:
                 url = join(self.url, self._created_keys.pop(0))
-                await asyncio.wait_for(objects.open_output(url).remove(), upload.ABORT_TIMEOUT)
+                await asyncio.wait_for(objects.open_output(url).remove(), objects.ABORT_TIMEOUT)
 
         await asyncio.gather(*(worker() for _ in range(MAX_CONCURRENCY)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
-from ndtool.arrays.sink import Sink
+from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
-from ndtool.publish.newfile import NewFile, Pending, publish
+from ndtool.publish.newfile import NewFile, publish
+from ndtool.publish.preserved import CurrentFile, new_file
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Target
 from ndtool.rules.dtypes import Dtype
@@ -27,9 +27,6 @@ from ndtool.storage.descriptors import (
     write_at,
     write_next,
 )
-
-if TYPE_CHECKING:
-    from ndtool.publish.preserved import CurrentFile
 
 
 def commit(*sinks: Sink) -> None:
@@ -102,10 +99,7 @@ class Container:
     """The bytes of a file before and after the array that is written to it.
 
     start: the array's offset. total: bytes of the file. current: the file to be replaced, for
-    formats of several arrays, with the preserved members `names`. preserved: see Sink. clobbers:
-    whether the file is replaced even without clobber, as its members are preserved. never_replaces:
-    whether members would be preserved, but no file exists. requires_unchanged: whether the current
-    file must be unchanged.
+    formats of several arrays, with the preserved members `names`. preserved: see Sink.
     """
 
     def __init__(
@@ -120,9 +114,6 @@ class Container:
         self.start = offset + len(header)
         self.total = self.start + nbytes
         self.preserved = names if current is not None and current.file is not None else None
-        self.clobbers = self.preserved is not None
-        self.never_replaces = current is not None and current.preserves and current.file is None
-        self.requires_unchanged = current is not None and current.requires_unchanged
 
     def begin(self, fd: int) -> None:
         """Write the header, which does not depend on the data."""
@@ -171,15 +162,8 @@ class FileSink:
         self.name, self.metadata, self.preserved = target.path, metadata, container.preserved
         self._container, self._is_dry_run = container, target.is_dry_run
         self._view: memoryview | None = None
-        clobber, condition = container.clobbers or target.clobber, None
-        if container.current is not None:
-            condition = container.current.require_unchanged
-        elif target.exists and not target.only:
-            condition = target.require_replaceable  # it may have become an archive
         with os_errors(self.name, OutputError):
-            self._file = target.new_file(
-                clobber, container.requires_unchanged, condition, container.never_replaces
-            )
+            self._file = new_file(target, container.current)
             try:
                 reserve(self._file.descriptor, container.total, self.name)
                 if not target.is_dry_run:
@@ -221,7 +205,7 @@ class FileSink:
         """Start writeback of a byte range and drop it from the page cache."""
         advise(self._file.descriptor, "DONTNEED", self._container.start + start, nbytes)
 
-    def finish(self) -> Pending:
+    def finish(self) -> Unpublished:
         self._unmap()
         with os_errors(self.name, OutputError):
             self._container.finish(self._file.descriptor, self.name)

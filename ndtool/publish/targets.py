@@ -12,7 +12,6 @@ from ndtool.storage.descriptors import is_closed, is_protected, os_errors
 from ndtool.storage.local import is_zarr_store
 
 if TYPE_CHECKING:
-    from ndtool.publish.newfile import Pending
     from ndtool.storage.objects import Version
 
 MAX_LISTED = 10  # maximum number of arrays in an error message
@@ -106,29 +105,6 @@ class Target(NamedTuple):
             raise exists_error(self.path)
         if not self.only and (self.version is not None or os.path.isfile(self.path)):
             _require_one_array(self)
-
-    def new_file(
-        self,
-        clobber: bool,
-        requires_unchanged: bool,
-        condition: Callable[[], None] | None,
-        never_replaces: bool,
-    ) -> "Pending":
-        """Return a file or upload that replaces the current file when published.
-
-        clobber: whether it may be replaced. requires_unchanged: whether a remote object must be
-        unchanged.
-        condition: raises OutputError if the file may no longer be replaced. never_replaces: also
-        with clobber.
-        """
-        if self.url:
-            from ndtool.storage.upload import Upload
-
-            may_replace = clobber and not never_replaces
-            return Upload(self.path, self.version, may_replace, requires_unchanged, condition)
-        from ndtool.publish.newfile import NewFile
-
-        return NewFile(self.path, self.current, clobber, self.sync, condition, never_replaces)
 
     def require_folder(self) -> None:
         """Raise OutputError if the folder is missing or not writable."""

@@ -1,6 +1,7 @@
 """The standards' versions of the operators as a table, and the check of a call against it."""
 
 import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -8,8 +9,18 @@ from ndtool.errors import DtypeError, RuleError, UsageError, format_value
 from ndtool.rules import dtypes, modes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
+from ndtool.rules.operators import (
+    ALL_OPERATORS,
+    LOWERED,
+    OPERATORS,
+    Attributes,
+    Operator,
+    operator_of,
+)
+from ndtool.rules.plans import Shape
 from ndtool.rules.reductions import DUPLICATES, REDUCTIONS
+from ndtool.rules.symbols import Sizes
+from ndtool.rules.trace import Trace, Tracer
 
 _INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -22,8 +33,8 @@ _ONNX_24 = (
 _OPENVINO = ("bool", *_INTS, *_FLOATS, "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _OV_NUMBERS = _OPENVINO[1:]
 _WEBNN = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")
-_WEBNN_INDICES = ("int32", "uint32", "int64")
-_ERROR_OR_CLIP = ("error", "clip")
+_WEB_IDS = ("int32", "uint32", "int64")
+_ERROR, _CLIP, _FILL = ("error",), ("error", "clip"), ("error", "fill")
 _ANY_DTYPE = ("any fixed-size dtype",)
 UNVERSIONED = ("ndtool", "webnn")  # standards without versions
 
@@ -34,6 +45,7 @@ class OperatorVersion(NamedTuple):
     standard: "onnx", "openvino", "webnn" or "ndtool". operator: ndtool's name. title: the
     standard's name. version: the first version with these rules. indices, data: dtype names.
     negatives: whether negative indices count from the end. out_of_bounds: the names of the modes.
+    limits: keys of LIMITS, the rules of the standard for sizes and axes beyond ndtool's.
     """
 
     standard: str
@@ -46,6 +58,7 @@ class OperatorVersion(NamedTuple):
     data: tuple[str, ...]
     negatives: bool
     out_of_bounds: tuple[str, ...] = ("error",)
+    limits: tuple[str, ...] = ()
 
     @property
     def spec(self) -> str:
@@ -54,6 +67,7 @@ class OperatorVersion(NamedTuple):
 
 
 _NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), ("none", "add", "mul", "max", "min")
+_MEAN = (*_ALL, "mean")
 _BATCH, _AXIS, _REDUCE, _SELF = ("batch_dims",), ("axis",), ("reduction",), ("include_self",)
 _I64, _I32 = ("int64",), ("int32", "int64")
 _GATHER_ND, _SCATTER_ND, _GATHER_ELS, _SCATTER_ELS = (
@@ -63,10 +77,13 @@ _GATHER_ND, _SCATTER_ND, _GATHER_ELS, _SCATTER_ELS = (
     "scatter_elements",
 )
 _GATHER, _SCATTER, _TENSOR_SCATTER = "gather", "scatter", "tensor_scatter"
+_EQUAL, _SHORT, _FULL = ("equal off axis",), ("short axis",), ("no empty",)
+_FULL_FRONT, _FULL_EQUAL = (*_FULL, "axis >= 0"), (*_FULL, "axis >= 0", *_EQUAL)
 
+# fmt: off
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    # standard, name, version, attributes, reductions, indices, data, negatives, out_of_bounds;
-    # _TITLES has the titles that differ from ONNX's
+    # standard, name, version, attributes, reductions, indices, data, negatives, out_of_bounds,
+    # limits; _TITLES has the titles that differ from ONNX's
     ("onnx", _GATHER_ND, 11, (), _NONE, _I64, _ONNX_11, True),
     ("onnx", _GATHER_ND, 12, _BATCH, _NONE, _I64, _ONNX_11, True),
     ("onnx", _GATHER_ND, 13, _BATCH, _NONE, _I64, _ONNX_13, True),
@@ -89,37 +106,75 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("openvino", _GATHER_ND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
     ("openvino", _SCATTER_ND, 3, (), _NONE, _I32, _OV_NUMBERS, False),
     ("openvino", _SCATTER_ND, 15, _REDUCE, (*_ALL, "sub"), _I32, _OPENVINO, True),
-    ("openvino", _GATHER_ELS, 6, _AXIS, _NONE, _I32, _OPENVINO, False),
-    ("openvino", _SCATTER_ELS, 3, _AXIS, _NONE, _INTS, _OV_NUMBERS, False),
-    (
-        "openvino",
-        _SCATTER_ELS,
-        12,
-        _AXIS + _REDUCE + _SELF,
-        (*_ALL, "mean"),
-        _INTS,
-        _OPENVINO,
-        True,
-    ),
+    ("openvino", _GATHER_ELS, 6, _AXIS, _NONE, _I32, _OPENVINO, False, _ERROR, _EQUAL),
+    ("openvino", _SCATTER_ELS, 3, _AXIS, _NONE, _INTS, _OV_NUMBERS, False, _ERROR, _SHORT),
+    ("openvino", _SCATTER_ELS, 12, _AXIS + _REDUCE + _SELF, _MEAN, _INTS, _OPENVINO, True),
     ("openvino", _GATHER, 1, _AXIS, _NONE, _INTS, _OPENVINO, False),
     ("openvino", _GATHER, 7, _AXIS + _BATCH, _NONE, _INTS, _OPENVINO, False),
-    ("openvino", _GATHER, 8, _AXIS + _BATCH, _NONE, _INTS, _OPENVINO, True, ("error", "fill")),
+    ("openvino", _GATHER, 8, _AXIS + _BATCH, _NONE, _INTS, _OPENVINO, True, _FILL),
     ("openvino", _SCATTER, 3, _AXIS, _NONE, _INTS, _OV_NUMBERS, False),
-    ("webnn", _GATHER_ND, 1, (), _NONE, _WEBNN_INDICES, _WEBNN, True, _ERROR_OR_CLIP),
-    ("webnn", _SCATTER_ND, 1, (), _NONE, _WEBNN_INDICES, _WEBNN, True, _ERROR_OR_CLIP),
-    ("webnn", _GATHER_ELS, 1, _AXIS, _NONE, _WEBNN_INDICES, _WEBNN, True, _ERROR_OR_CLIP),
-    ("webnn", _SCATTER_ELS, 1, _AXIS, _NONE, _WEBNN_INDICES, _WEBNN, True, _ERROR_OR_CLIP),
-    ("webnn", _GATHER, 1, _AXIS, _NONE, _WEBNN_INDICES, _WEBNN, True, _ERROR_OR_CLIP),
+    ("webnn", _GATHER_ND, 1, (), _NONE, _WEB_IDS, _WEBNN, True, _CLIP, _FULL),
+    ("webnn", _SCATTER_ND, 1, (), _NONE, _WEB_IDS, _WEBNN, True, _CLIP, _FULL),
+    ("webnn", _GATHER_ELS, 1, _AXIS, _NONE, _WEB_IDS, _WEBNN, True, _CLIP, _FULL_EQUAL),
+    ("webnn", _SCATTER_ELS, 1, _AXIS, _NONE, _WEB_IDS, _WEBNN, True, _CLIP, _FULL_EQUAL),
+    ("webnn", _GATHER, 1, _AXIS, _NONE, _WEB_IDS, _WEBNN, True, _CLIP, _FULL_FRONT),
 )
+# fmt: on
 _TITLES: dict[tuple[Any, ...], str] = {
     ("onnx", _SCATTER_ELS, 9): "Scatter",  # the title in versions 9 and 10
     ("openvino", _SCATTER_ND): "ScatterNDUpdate",
     ("openvino", _SCATTER_ELS): "ScatterElementsUpdate",
-    ("webnn", _GATHER_ND): "gatherND", ("webnn", _SCATTER_ND): "scatterND",
+    ("webnn", _GATHER_ND): "gatherND",
+    ("webnn", _SCATTER_ND): "scatterND",
     ("webnn", _GATHER): "gather",
-    ("webnn", _GATHER_ELS): "gatherElements", ("webnn", _SCATTER_ELS): "scatterElements",
+    ("webnn", _GATHER_ELS): "gatherElements",
+    ("webnn", _SCATTER_ELS): "scatterElements",
 }  # fmt: skip
 _MAX_BATCH_DIMS = {("openvino", _GATHER_ND, 5): 1}  # it fuses further batch axes in the output
+
+
+_Checked = Iterator[tuple[bool | None, str, str]]  # whether it holds, its numbers, what is refused
+
+
+class Limit(NamedTuple):
+    """A rule for sizes or the axis. check: yields a result for each size of a call's shapes."""
+
+    rule: str
+    check: Callable[[dict[str, Shape], Attributes, Sizes], _Checked]
+
+
+def _check_off_axis(shapes: dict[str, Shape], attributes: Attributes, sizes: Sizes) -> _Checked:
+    data, indices = shapes["data"], shapes["indices"]
+    for d in range(len(data)):
+        if d != attributes.resolved_axis % len(data):
+            problem = f"indices of size {indices[d]} along axis {d}: it must be data's {data[d]}"
+            yield sizes.equal(indices[d], data[d]), f"{indices[d]} = {data[d]}", problem
+
+
+def _check_on_axis(shapes: dict[str, Shape], attributes: Attributes, sizes: Sizes) -> _Checked:
+    data, indices, a = shapes["data"], shapes["indices"], attributes.resolved_axis
+    problem = f"indices of size {indices[a]} along axis {a}: it must be at most data's {data[a]}"
+    yield sizes.at_most(indices[a], data[a]), f"{indices[a]} <= {data[a]}", problem
+
+
+def _check_not_empty(shapes: dict[str, Shape], _: Attributes, sizes: Sizes) -> _Checked:
+    for role, shape in shapes.items():
+        for d, size in enumerate(shape):
+            holds = sizes.at_most(1, size)
+            yield holds, f"{size} >= 1", f"{role} without elements: axis {d} has size 0"
+
+
+def _check_axis(_: dict[str, Shape], attributes: Attributes, __: Sizes) -> _Checked:
+    axis = attributes.resolved_axis
+    yield axis >= 0, f"{axis} >= 0", f"axis {axis}: it must not be negative"
+
+
+LIMITS = {
+    "equal off axis": Limit("indices.shape[d] = data.shape[d] off the axis", _check_off_axis),
+    "short axis": Limit("indices.shape[axis] <= data.shape[axis]", _check_on_axis),
+    "no empty": Limit("sizes >= 1", _check_not_empty),
+    "axis >= 0": Limit("axis >= 0", _check_axis),
+}
 
 
 def _title(standard: str, operator: str, version: int) -> str:
@@ -129,26 +184,32 @@ def _title(standard: str, operator: str, version: int) -> str:
 
 def _ndtool_row(operator: Operator) -> OperatorVersion:
     """Return the row of the spec "ndtool", which has all features of an operator."""
-    return OperatorVersion(
-        "ndtool", operator.name, operator.title, 1, operator.attributes + _SELF * operator.scatters,
-        tuple(REDUCTIONS) if operator.scatters else _NONE, INTEGERS, _ANY_DTYPE, True,
-        modes.names_for(operator.scatters),
+    row = OperatorVersion(
+        "ndtool", operator.name, operator.title, 1, operator.attributes, _NONE, INTEGERS,
+        _ANY_DTYPE, False,
     )  # fmt: skip
+    if operator.name in LOWERED:
+        return row
+    return row._replace(
+        attributes=operator.attributes + _SELF * operator.scatters,
+        reductions=tuple(REDUCTIONS) if operator.scatters else _NONE,
+        negatives=True,
+        out_of_bounds=modes.names_for(operator.scatters),
+    )
 
 
-TABLE = (
-    *(OperatorVersion(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS),
-    *map(_ndtool_row, OPERATORS.values()),
-    *(
-        _ndtool_row(operator)._replace(reductions=_NONE, negatives=False, out_of_bounds=("error",))
-        for operator in LOWERED.values()
-    ),
-)
+@lru_cache(maxsize=1)
+def table() -> tuple[OperatorVersion, ...]:
+    """Return all versions of all operators."""
+    versions = [OperatorVersion(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS]
+    return (*versions, *map(_ndtool_row, ALL_OPERATORS.values()))
 
 
 def rows(standard: str, operator: str) -> list[OperatorVersion]:
     """Return the versions of an operator in a standard, oldest first."""
-    return [row for row in TABLE if (row.standard, row.operator) == (standard, operator)]
+    if standard == "ndtool":
+        return [_ndtool_row(operator_of(operator))]  # without the table: most calls need no more
+    return [row for row in table() if (row.standard, row.operator) == (standard, operator)]
 
 
 def require_valid(spec: str) -> None:
@@ -240,6 +301,20 @@ def accept(
     return row
 
 
+def check_sizes(
+    spec: str, row: OperatorVersion, shapes: dict[str, Shape], attributes: Attributes, trace: Trace
+) -> Trace:
+    """Check sizes and axis against the limits of a standard; return the trace with these rules."""
+    tracer = Tracer(trace.operator, trace)
+    for limit in row.limits:
+        for holds, numbers, problem in LIMITS[limit].check(shapes, attributes, tracer.sizes):
+            accepting = [r for r in rows(row.standard, row.operator) if limit not in r.limits]
+            reason = f"; {accepting[0].spec} is the first that accepts it" if accepting else ""
+            message = f"{spec} ({_versioned_title(row)}) does not accept {problem}{reason}"
+            tracer.require(holds, LIMITS[limit].rule, numbers, message, f"{spec}: {numbers}")
+    return tracer.trace()
+
+
 def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
     """Check the out-of-bounds mode and the fill value."""
     mode = attributes.out_of_bounds
@@ -256,7 +331,13 @@ def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
     if attributes.fill is not None and mode != "fill" and attributes.pad is None:
         raise UsageError(f"fill requires out_of_bounds fill or pad, not out_of_bounds {mode}")
     extension = (
-        "pad" if attributes.pad is not None else "" if attributes.negatives else "no negatives"
+        "pad"
+        if attributes.pad is not None
+        else f"index_base {attributes.index_base}"
+        if attributes.index_base
+        else ""
+        if attributes.negatives
+        else "no negatives"
     )
     if extension and row.standard != "ndtool":
         raise RuleError(

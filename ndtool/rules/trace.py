@@ -43,12 +43,15 @@ class Trace(NamedTuple):
 
 
 class Tracer:
-    """Collects the steps of a trace; a broken rule raises RuleError with the trace so far."""
+    """Collects the steps of a trace; a broken rule raises RuleError with the trace so far.
 
-    def __init__(self, operator: str) -> None:
+    trace: an earlier trace to continue.
+    """
+
+    def __init__(self, operator: str, trace: Trace | None = None) -> None:
         self.operator = operator
-        self.steps: list[Step] = []
-        self.sizes = Sizes()
+        self.steps: list[Step] = list(trace.steps) if trace else []
+        self.sizes = trace.sizes if trace else Sizes()
 
     def require(
         self,

@@ -79,8 +79,12 @@ class LocalFile:
         return "" if os.path.samestat(current, opened) else "was replaced during the run"
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of the file when it was opened."""
-        return list(status_fingerprint(self.status))
+        """Return the fingerprint of the current file at its path."""
+        try:
+            status = os.fstat(self.fd) if self.path is None else os.stat(self.path)
+        except OSError:  # it was unlinked; its content is unchanged
+            status = os.fstat(self.fd)
+        return list(status_fingerprint(status))
 
     def is_same_file(self, fd: int) -> bool:
         """Whether a descriptor refers to the same file."""
@@ -179,7 +183,7 @@ class ByteRange(NamedTuple):
             descriptors.advise(self.file.fd, "DONTNEED", self.position + start, nbytes)
 
     def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
-        """Call madvise on a byte range of the map: "random", "sequential" or "willneed"."""
+        """Call madvise on a byte range of the map; kind: its advice, such as "random"."""
         if not self.mapped or self.position is None:
             return
         import mmap

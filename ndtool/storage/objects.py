@@ -38,6 +38,7 @@ MAX_BUFFERED = 4 << 20  # maximum bytes of a request whose response is buffered 
 MAX_BUFFERS = 10  # maximum number of responses larger than SMALL_RESPONSE in memory
 SMALL_RESPONSE = 1 << 18  # bytes
 MIN_PART = 8 << 20  # minimum bytes of a part of an upload; smaller objects take one request
+ABORT_TIMEOUT = 10  # timeout in seconds for aborting an upload
 MAX_IN_FLIGHT = 1 << 26  # bytes of parts that are uploaded concurrently
 _MAX_PARTS = 10_000  # S3's limit
 _BLOCK_SIZE = 1 << 18  # bytes per read of a response
@@ -566,6 +567,33 @@ class S3Object(RemoteObject):
     def _version(response: dict[str, Any]) -> Version:
         modified = response.get("LastModified")
         return Version(response.get("ETag"), str(modified) if modified else None)
+
+
+def current_version(url: str, required: bool = True) -> Version | None:
+    """Return the version of the object at an output's URL, None if it does not exist.
+
+    required: whether to raise an error if reads are not permitted, rather than return None.
+    """
+
+    async def version() -> Version | None:
+        try:
+            return await output.current_version()
+        except Exception as exc:
+            if required or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
+                raise
+            return None
+
+    output = open_output(url)
+    return wait(version(), url, OutputError)
+
+
+def require_writable(url: str, folder: bool) -> None:
+    """Raise OutputError if a store denies write access, where it can be checked without a write.
+
+    folder: whether the URL is the URL of a folder, not of an object.
+    """
+    output = open_output(join(url, "zarr.json") if folder else url)
+    wait(output.require_writable(), url, OutputError)
 
 
 async def read_range(

@@ -167,7 +167,7 @@ class RemoteFile:
         return "changed during the run" if current.differs(self.version) else ""
 
     def fingerprint(self) -> Fingerprint:
-        etag, modified, size = self.version
+        etag, modified, size = self._wait(self._object.version)
         return [etag or modified, size] if etag or modified else None
 
     def is_same_file(self, fd: int) -> bool:

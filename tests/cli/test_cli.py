@@ -211,6 +211,14 @@ CALLS = [
             ("valid 0..",), 5),
     refused_case("int8 indices in webnn", "gather", DATA, np.int8([0]), None, "--spec webnn",
             ("webnn", "int8")),
+    refused_case("shorter indices in openvino:6", "gather_elements", SQUARE, i8([0, 1]), None,
+            "--spec openvino:6", ("size 2 along axis 1", "must be data's 3")),
+    refused_case("longer indices in openvino:3", "scatter_elements", SQUARE, np.zeros((5, 3), "i8"),
+            np.ones((5, 3), "i4"), "--spec openvino:3", ("at most data's 3", "openvino:12 is the first")),
+    refused_case("a negative axis in webnn", "gather", DATA, i8([0]), None, "--spec webnn --axis -1",
+            ("webnn (gather) does not accept axis -1",)),
+    refused_case("an axis without elements in webnn", "gather", DATA, np.zeros(0, "i8"), None, "--spec webnn",
+            ("indices without elements",)),
     refused_case("no standard at all", "gather_nd", DATA, i8([0]), None, "--spec numpy", ("onnx:N",),
             2),
     Call("tuples as long as the rank", "gather_nd", np.arange(6, dtype="u1").reshape(1, 2, 3),
@@ -305,7 +313,7 @@ def test_a_bounds_error_has_the_documented_form(workdir):
         "error: indices out of bounds: 3 of 20000 index tuples\n"
         "  --> idx.npy[2345, 1] = 120\n"
         "      data axis 1 of data.npy has size 120: valid -120..119\n"
-        "  hint: 120 equals the size of the axis: are the indices 1-based?\n"
+        "  hint: 120 equals the size of the axis: are the indices 1-based? Then: --index-base 1\n"
     )
     report = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
     assert report == {
@@ -316,7 +324,7 @@ def test_a_bounds_error_has_the_documented_form(workdir):
             "idx.npy[2345, 1] = 120",
             "data axis 1 of data.npy has size 120: valid -120..119",
         ],
-        "hint": "120 equals the size of the axis: are the indices 1-based?",
+        "hint": "120 equals the size of the axis: are the indices 1-based? Then: --index-base 1",
         "position": [2345],
         "component": 1,
         "axis": 1,
@@ -461,10 +469,10 @@ def test_json_describes_a_run(workdir):
     assert {"rule": "rank(data) >= 1", "with": "2 >= 1", "result": "ok"} in report["trace"]
     assert (report["threads"], report["dry_run"]) == (3, False)
     plan = report["plan"]
-    keys = ["way", "tasks", "read", "written", "spilled", "memory", "reason", "levels"]
-    assert list(plan) == [*keys, "requests"]
-    assert plan["requests"] == {}
-    assert (plan["way"], plan["tasks"], plan["spilled"]) == ("direct", {}, 0)
+    counts = ["partitions", "blocks", "read", "written", "spilled", "memory"]
+    assert list(plan) == ["way", *counts, "requests", "reason"]
+    assert (plan["way"], plan["requests"]) == ("direct", {})
+    assert (plan["partitions"], plan["blocks"], plan["spilled"]) == (0, 0, 0)
     assert (plan["read"], plan["written"]) == (8 + 12, 12)
     assert report["seconds"] > 0
     assert report["warnings"] == ["data.npy: 3 bytes after the array are ignored"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from command import ndtool, python, save
 
-from ndtool.cli import options, parametertypes, program
+from ndtool.cli import options, program
 
 # A valid value of each positional argument.
 ARGUMENT_VALUES = {
@@ -33,7 +33,7 @@ WELL_FORMED = {
     "AS_VOID": "1", "CHUNKS": "1,4", "SHARDS": "2,4", "CODEC": "zstd:3", "AT": "0,0",
     "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html", "PLOT": "plot.svg",
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
-    "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0",
+    "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0", "INDEX_BASE": "0",
     "DUPLICATES": "last", "MODE": "linear", "TEXT": "0", "SAVE": "tensors", "VERBOSE": "1",
 }  # fmt: skip
 
@@ -75,7 +75,7 @@ def options_with_variables() -> Iterator[tuple[list[str], click.Option]]:
 
 def takes_files(option: click.Option) -> bool:
     """Whether every text may be a value, as the name of a file."""
-    return option.type is options.FILE or isinstance(option.type, parametertypes.Directories)
+    return option.type is options.FILE or isinstance(option.type, options.Directories)
 
 
 def is_needed(parameter: click.Parameter) -> bool:
@@ -128,7 +128,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
     for arguments, option in options_with_variables():
-        if not takes_files(option) and not isinstance(option.type, parametertypes.Flag):
+        if not takes_files(option) and not isinstance(option.type, options.Flag):
             calls.append(([*arguments, option.opts[-1], "?"], {}))
             names.append(option.opts)
     for (arguments, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):

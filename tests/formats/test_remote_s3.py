@@ -24,7 +24,7 @@ from ndtool.publish import sinks
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import objects, upload
+from ndtool.storage import objects
 
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
 LARGE = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)  # three parts
@@ -48,7 +48,7 @@ def test_as_many_connections_as_requests(s3: Bucket) -> None:
     import fsspec
 
     s3.put("x.npy", npy(ROWS))
-    upload.current_version("s3://bucket/x.npy")
+    objects.current_version("s3://bucket/x.npy")
     client = fsspec.filesystem("s3").s3
     assert client.meta.config.max_pool_connections == objects.MAX_CONCURRENCY == 64
 
@@ -279,7 +279,7 @@ def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         s3.put("y.npy", b"theirs")
         with pytest.raises(OutputError, match=message):
             sinks.commit(out)
-    monkeypatch.setattr(upload, "current_version", lambda *_, **__: None)  # listed after a delay
+    monkeypatch.setattr(objects, "current_version", lambda *_, **__: None)  # listed after a delay
     with pytest.raises(OutputError, match=message):
         store(url, ROWS, clobber=False)
     assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
@@ -323,10 +323,10 @@ def test_changes_of_others_are_not_lost(
     with temporary_sink("s3://bucket/a.npz:two", ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())
         file = out.finish()
-        before = upload.current_version("s3://bucket/a.npz")
+        before = objects.current_version("s3://bucket/a.npz")
         store("s3://bucket/a.npz:three", ROWS[:5])
         if not looks:
-            monkeypatch.setattr(upload, "current_version", lambda *_, **__: before)
+            monkeypatch.setattr(objects, "current_version", lambda *_, **__: before)
         with pytest.raises(OutputError, match=r"a.npz changed during the run"):
             file.publish()
     assert list(archive(s3.get("a.npz"))) == ["one", "three"]
@@ -345,7 +345,7 @@ def test_parts_become_an_object_on_the_same_condition(
 
     monkeypatch.setattr(objects.S3Object, "_call", record_call)
     store("s3://bucket/a.npz:one", LARGE)
-    version = upload.current_version("s3://bucket/a.npz")
+    version = objects.current_version("s3://bucket/a.npz")
     store("s3://bucket/a.npz:two", LARGE)
     assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": version.etag if version else None}]
 
@@ -382,7 +382,7 @@ def test_an_archive_that_others_write_is_not_replaced(s3: Bucket, exists: bool) 
 
 
 def test_archives_without_read_permission(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "current_version", lambda *_, **__: None)
+    monkeypatch.setattr(objects, "current_version", lambda *_, **__: None)
     store("s3://bucket/a.npz", ROWS[:5])
     before = s3.get("a.npz")
     with pytest.raises(OutputError, match=r"a.npz was created by another process") as refused:
@@ -524,7 +524,7 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
             process.send_signal(getattr(signal, name))
             _, err = process.communicate()
             assert process.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
-        assert time.monotonic() - started < 2 * upload.ABORT_TIMEOUT
+        assert time.monotonic() - started < 2 * objects.ABORT_TIMEOUT
         assert err == b""
         assert s3.keys() == s3.uploads() == []
     finally:

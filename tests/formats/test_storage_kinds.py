@@ -16,6 +16,7 @@ import pytest
 import thresholds
 from hypothesis import given
 from hypothesis import strategies as st
+from inputs import open_input
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, call, cases, many, note_attributes, raw_bytes, threads_used, void_view
 from thresholds import patched_thresholds
@@ -173,3 +174,45 @@ def test_all_kinds_of_inputs_and_outputs(
     assert (loaded.dtype, loaded.shape) == (dtype, expected.shape)
     assert actual[len(actual) - expected.nbytes :] == raw_bytes(expected)
     assert raw_bytes(call(ndtool, case, threads=threads)) == raw_bytes(expected)
+
+
+def change_in_place(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"\x93NUMPY")
+    os.utime(path, ns=(0, 0))
+
+
+def replace_file(path: str) -> None:
+    np.save("new.npy", np.arange(3))
+    os.replace("new.npy", path)
+
+
+def replace_chunk(path: str) -> None:
+    Path(path, "c/0").write_bytes(b"other bytes")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("x.npy", change_in_place),
+        ("x.npy", replace_file),
+        ("memory://x.npy", None),
+        ("x.zarr", replace_chunk),
+    ],
+)
+def test_a_fingerprint_is_of_the_current_bytes(workdir: Path, name: str, change: Any) -> None:
+    """Whoever publishes compares it with the one of the start, even if another process read."""
+    if name.endswith("zarr"):
+        pytest.importorskip("zarr", exc_type=ImportError)
+    if change is None:
+        fsspec = pytest.importorskip("fsspec")
+        change = lambda url: fsspec.filesystem("memory").pipe(url, npy(np.arange(4)))  # noqa: E731
+        change(name)
+    else:
+        ndtool.convert(np.arange(3), name)
+    with open_input(name) as source:
+        before = source.fingerprint()
+        assert source.fingerprint() == before
+        assert before is not None
+        change(name)
+        assert source.fingerprint() != before

@@ -1,5 +1,9 @@
-"""Types for editors: Literals equal the tables' names; a torch tensor returns a tensor."""
+"""Types for editors: Literals equal the tables' names; each front end returns its arrays."""
 
+import importlib
+import inspect
+import pickle
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from ndtool import literals
+from ndtool import signatures
 from ndtool.rules import modes
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import ALL_OPERATORS
@@ -18,8 +22,8 @@ import numpy as np, torch
 import ndtool
 tensor = torch.zeros(3)
 ids = np.array([0])
-reveal_type(ndtool.gather(tensor, ids, fill=1, out_of_bounds="fill"))
-reveal_type(ndtool.scatter(tensor, ids, tensor, 0, "add", pad=-1, batch_dims=0))
+reveal_type(ndtool.torch.gather(tensor, ids, fill=1, out_of_bounds="fill"))
+reveal_type(ndtool.torch.scatter(tensor, ids, tensor, 0, "add", pad=-1, batch_dims=0))
 reveal_type(ndtool.gather_nd(np.zeros(3), ids))
 reveal_type(ndtool.scatter_nd([1.0], [[0]], [2.0], "max", out=np.zeros(1), negatives=False))
 ndtool.torch.gather(tensor, ids).data_ptr()
@@ -42,8 +46,13 @@ INVALID_CALLS = (
     'ndtool.gather(np.zeros(3), [0], out_of_bounds="drop")',
     'ndtool.scatter(np.zeros(3), [0], [1.0], out_of_bounds="fill")',
     "ndtool.gather(np.zeros(3), [0], nothing=1)",
+    'ndtool.gather(np.zeros(3), [0], memory="1GB")',
+    "ndtool.torch.gather(tensor, ids, out=tensor)",
+    "ndtool.torch.gather(np.zeros(3), ids)",
+    "ndtool.gather_nd(np.zeros(3))",
+    "ndtool.files.gather('x.npy', ids, axis='0')",
     'ndtool.files.scatter("a", "b", "c", 0, "plus")',
-    'ndtool.files.infer("gather_all", "a", "b")',
+    'ndtool.infer("gather_all", "a", "b")',
     'ndtool.stats("gather", "a", "b", axes=1)',
     'ndtool.explain("gather", "a", "b", at="0")',
     'ndtool.torch.gather(tensor, ids, out_of_bounds="drop")',
@@ -52,11 +61,45 @@ INVALID_CALLS = (
 
 
 def test_the_literals_are_the_words_of_the_tables() -> None:
-    assert get_args(literals.Reduction) == (*REDUCTIONS, *ALIASES)
-    assert get_args(literals.Mode) == tuple(MODES)
-    assert get_args(literals.GatherMode) == modes.names_for(scatters=False)
-    assert get_args(literals.ScatterMode) == modes.names_for(scatters=True)
-    assert get_args(literals.OperatorName) == tuple(ALL_OPERATORS)
+    assert get_args(signatures.Reduction) == (*REDUCTIONS, *ALIASES)
+    assert get_args(signatures.Mode) == tuple(MODES)
+    assert get_args(signatures.GatherMode) == modes.names_for(scatters=False)
+    assert get_args(signatures.ScatterMode) == modes.names_for(scatters=True)
+    assert get_args(signatures.OperatorName) == tuple(ALL_OPERATORS)
+
+
+@pytest.mark.parametrize("module", ["ndtool", "ndtool.files", "ndtool.torch", "ndtool.dask"])
+def test_every_front_end_has_the_full_signatures(module: str) -> None:
+    if module.endswith(("torch", "dask")):
+        pytest.importorskip(module.partition(".")[2])
+    front_end = importlib.import_module(module)
+    for name in (
+        "gather_nd",
+        "scatter_nd",
+        "gather_elements",
+        "scatter_elements",
+        "gather",
+        "scatter",
+    ):
+        function = getattr(front_end, name)
+        protocol = getattr(signatures, signatures.Operators.__annotations__[name].partition("[")[0])
+        expected = inspect.signature(protocol.__call__).parameters
+        actual = inspect.signature(function).parameters
+        missing = set(expected) - set(actual) - {"self", "options"}
+        assert missing == {"ndtool.torch": {"out"}, "ndtool.dask": {"out", "threads"}}.get(
+            module, set()
+        )
+        assert [p for p in actual if p in expected] == [p for p in expected if p in actual]
+        for parameter in actual.keys() & expected.keys():
+            assert (actual[parameter].default, actual[parameter].kind) == (
+                expected[parameter].default, expected[parameter].kind,
+            )  # fmt: skip
+        text = pydoc.plain(pydoc.render_doc(function))
+        assert f"{name}(data: " in text
+        assert protocol.__call__.__doc__.partition("\n")[0] in text
+        assert pickle.loads(pickle.dumps(function)) is function
+    with pytest.raises(TypeError, match=r"gather\(\) got an unexpected keyword argument 'nothing'"):
+        front_end.gather([1], [0], nothing=1)
 
 
 @pytest.mark.slow("mypy completes and refuses arguments in a program of a user")

@@ -1,7 +1,7 @@
 """Extensions are rows of tables: an example operator and an example index type.
 
 A reduction or an out-of-bounds mode would also need kernel loops: see docs/architecture.md. An
-example format and executor are in toy_format.py and toy_executor.py.
+example format is in toy_format.py.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 from command import save
 from strategies import bits_equal
 
+import ndtool
 from ndtool import files
 from ndtool.analysis import stats
 from ndtool.analysis.oracle import reference, refusals
@@ -52,17 +53,19 @@ def reference_scatter_rows(
 
 
 def scatter_rows(data: Any, indices: Any, updates: Any, reduction: str, mode: str) -> Any:
-    call = SCATTER_ROWS.name, None, "ndtool", 0, None, reduction, mode
-    return ops._CALLS.call(call, data, indices, updates, None)
+    return ops._CALLS.call(call_of(reduction, mode), data, indices, updates, None)
+
+
+def call_of(reduction: str, mode: str) -> tuple[Any, ...]:
+    """Return the call that a function with the operator's signature makes."""
+    attributes = Attributes(reduction=reduction, out_of_bounds=mode)
+    return SCATTER_ROWS.name, None, "ndtool", *attributes
 
 
 @pytest.fixture
 def scatter_rows_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the operator in the five modules that a new operator changes."""
+    """Register the operator in the four modules that a new operator changes."""
     monkeypatch.setitem(operators.OPERATORS, SCATTER_ROWS.name, SCATTER_ROWS)
-    monkeypatch.setattr(
-        specs, "TABLE", (*specs.TABLE, specs._ndtool_row(SCATTER_ROWS))
-    )  # derived from the operator's row
     monkeypatch.setitem(shapes._RULES, SCATTER_ROWS.name, infer)
     monkeypatch.setitem(shapes._UPDATES_SHAPES, SCATTER_ROWS.name, updates_of)
     monkeypatch.setattr(reference, SCATTER_ROWS.name, reference_scatter_rows, raising=False)
@@ -84,27 +87,24 @@ def test_an_operator_is_rows_of_five_modules(workdir: Path, reduction: str, mode
     assert bits_equal(scatter_rows(data, indices, updates, reduction, mode), expected)
     save(data=data, idx=indices, upd=updates)
     files_by_role = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
-    attributes = {"reduction": reduction}
     for memory in (None, 1 << 20):
-        options: Any = {"out_of_bounds": mode, "memory": memory}
-        files._run(SCATTER_ROWS.name, dict(files_by_role), attributes, "out.npy", options)
+        options = {"memory": memory, "progress": False}
+        files._run(call_of(reduction, mode), *files_by_role.values(), "out.npy", options)
         assert bits_equal(np.load("out.npy"), expected)
     options_of_verify = {"reduction": reduction, "out_of_bounds": mode}
-    assert (
-        files.verify(
-            SCATTER_ROWS.name, *files_by_role.values(), "out.npy", **options_of_verify
-        ).different
-        == 0
-    )
+    name: Any = SCATTER_ROWS.name
+    compared = ndtool.verify(name, *files_by_role.values(), "out.npy", **options_of_verify)
+    assert compared.comparison is not None
+    assert compared.comparison.different == 0
 
 
 @pytest.mark.usefixtures("scatter_rows_operator")
 def test_commands_and_functions_support_an_added_operator(workdir: Path) -> None:
     assert {"scatter-rows"} <= program.program().commands.keys()  # type: ignore[attr-defined]
-    inferred = files.infer(SCATTER_ROWS.name, "float32[N,3]", "int64[M]", "float32[M,3]")
-    assert str(inferred.plan.output[0]) == "N"
+    inferred = ndtool.infer(SCATTER_ROWS.name, "float32[N,3]", "int64[M]", "float32[M,3]")
+    assert inferred.output.shape[0] == "N"
     with pytest.raises(RuleError, match=r"indices.shape \+ data.shape\[1:\] = \[2,3\] is required"):
-        files.infer(SCATTER_ROWS.name, "int8[4,3]", "int64[2]", "int8[3]")
+        ndtool.infer(SCATTER_ROWS.name, "int8[4,3]", "int64[2]", "int8[3]")
     save(data=np.zeros((4, 3)), idx=np.array([1, 1, -1]))
     with stats.open_call(Request(SCATTER_ROWS.name, "data.npy", "idx.npy")) as call:
         assert stats.stats(call).tuples == 3
@@ -131,8 +131,6 @@ def test_an_index_type_is_rows_of_two_modules(
     types = (*dtypes.INTEGERS, "uint4")
     monkeypatch.setattr(dtypes, "INTEGERS", types)
     monkeypatch.setattr(specs, "INTEGERS", types)
-    rows = [row._replace(indices=types) if row.standard == "ndtool" else row for row in specs.TABLE]
-    monkeypatch.setattr(specs, "TABLE", tuple(rows))
     monkeypatch.setattr(refusals, "INDEX_KINDS", "iuV")
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()

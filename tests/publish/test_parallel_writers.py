@@ -16,7 +16,7 @@ from outputs import CREATE_OUTPUT_SCRIPT, fill, save, temporary_sink
 
 from ndtool.errors import OutputError
 from ndtool.formats import locators
-from ndtool.publish import locking
+from ndtool.publish import newfile
 from ndtool.publish import newfile as publishing
 
 CONFLICT = (
@@ -137,7 +137,7 @@ def test_a_lock_that_is_not_released_ends_the_run(
     pytest.importorskip("zarr", exc_type=ImportError)
     save(f"{target}:a")
     before = file_contents(target)
-    monkeypatch.setattr(locking, "TIMEOUT", 0.0)
+    monkeypatch.setattr(newfile, "LOCK_TIMEOUT", 0.0)
     folder = os.open(".", os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_SH)  # locks of other programs may be shared
     try:

@@ -121,3 +121,58 @@ def test_openvino_layers_on_arrays(layer: Any) -> None:
         slice_ = data[location[:b] + tuple(indices[location])]
         assert np.array_equal(actual[location], slice_)
     assert (data.tobytes(), indices.tobytes()) == before
+
+
+# The shapes of the validation tests of WebNN's test suite: data, indices, axis, whether accepted.
+WEBNN = (
+    ("gather_elements", (1, 2, 3), (2, 2, 3), 0, True),
+    ("gather_elements", (1, 2, 3, 4), (1, 2, 1, 4), 2, True),
+    ("gather_elements", (1, 2, 3), (1, 2, 3), 4, False),
+    ("gather_elements", (1, 2, 3), (1, 2), 0, False),
+    ("gather_elements", (1, 2, 3, 4), (3, 2, 3, 4), 3, False),
+    ("scatter_elements", (3, 3), (2, 3), 0, True),
+    ("scatter_elements", (3, 3), (3, 2), 1, True),
+    ("scatter_elements", (3, 3), (2, 3), 2, False),
+    ("scatter_elements", (3, 3), (2, 4), 0, False),
+    ("scatter_elements", (3, 3), (2, 2), 1, False),
+)
+
+
+def is_accepted(spec: str, operator: str, data: Any, indices: Any, axis: int) -> bool:
+    arrays = [np.zeros(data, "f4"), np.zeros(indices, "i4")]
+    arrays += [np.zeros(indices, "f4")] * operator.startswith("scatter")
+    try:
+        getattr(ndtool, operator)(*arrays, axis=axis, spec=spec)
+    except ndtool.RuleError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("operator", "data", "indices", "axis", "accepted"), WEBNN)
+def test_the_validation_tests_of_webnn(
+    operator: str, data: Any, indices: Any, axis: int, accepted: bool
+) -> None:
+    assert is_accepted("webnn", operator, data, indices, axis) == accepted
+
+
+@pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
+@pytest.mark.parametrize("spec", ["webnn", "openvino:6", "openvino:12", "onnx:18", "ndtool"])
+def test_sizes_that_a_standard_accepts(spec: str, operator: str) -> None:
+    rng = np.random.default_rng(5)
+    results = set()
+    for _ in range(200):
+        rank = int(rng.integers(1, 4))
+        data = rng.integers(0 if spec == "webnn" else 1, 4, rank)
+        indices = np.clip(data + rng.choice([0, 0, 0, 1, -1], rank), 0, None)
+        axis = int(rng.integers(-rank, rank))
+        off = np.arange(rank) != axis % rank
+        expected = bool((indices <= data)[off].all())
+        if spec == "webnn":
+            expected &= axis >= 0 and data.all() and indices.all()
+        if spec == "webnn" or (spec, operator[0]) in (("openvino:6", "g"), ("openvino:12", "g")):
+            expected &= (indices == data)[off].all()
+        if (spec, operator[0]) == ("openvino:6", "s"):
+            expected &= indices[axis] <= data[axis]
+        assert is_accepted(spec, operator, data, indices, axis) == expected
+        results.add(bool(expected))
+    assert results == {True, False}

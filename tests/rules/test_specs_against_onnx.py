@@ -17,7 +17,7 @@ NAMES = {
 }  # fmt: skip
 # The inputs of TensorScatter by the names that it shares with the others.
 CALLED = {"past_cache": "data", "update": "updates", "write_indices": "indices"}
-ROWS = [row for row in specs.TABLE if row.standard == "onnx"]
+ROWS = [row for row in specs.table() if row.standard == "onnx"]
 
 
 def schemas() -> dict[tuple[str, int], Any]:
@@ -71,7 +71,7 @@ def test_a_row_has_the_reductions_of_the_text(row: Any) -> None:
 def test_reductions_of_the_ndtool_rows_include_all() -> None:
     pairs = [
         (row, newer_row)
-        for row in specs.TABLE
+        for row in specs.table()
         if row.standard == "ndtool"
         for newer_row in specs.rows("onnx", row.operator)
     ]

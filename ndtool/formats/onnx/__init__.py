@@ -26,7 +26,7 @@ from ndtool.rules import specs
 from ndtool.storage.local import LocalFile
 
 MAX_TENSORS = 1 << 20  # maximum number of tensors in a model
-OPERATORS = {row.title: row.operator for row in specs.TABLE if row.standard == "onnx"}
+OPERATORS = {row.title: row.operator for row in specs.table() if row.standard == "onnx"}
 OPERATORS["Scatter"] = "scatter_elements"  # the name of ScatterElements before opset 11
 # The fields of a ModelProto, with their wire types.
 _WIRE_TYPES = {

@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.formats.zarr import hierarchy, location
-from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import ZarrTarget
+from ndtool.formats.zarr.metadata import label
 from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
 from ndtool.publish.newfolder import NewFolder, write_file
@@ -37,7 +36,7 @@ def _require_removable(zarr_target: ZarrTarget) -> None:
         )
 
 
-class NewStore(Unpublished, Protocol):
+class NewStore(Unpublished):
     """An unpublished store with a new array.
 
     array_path: of the array in it. concurrency: number of chunks worth writing concurrently.
@@ -55,9 +54,6 @@ class NewStore(Unpublished, Protocol):
 
     def write(self, key: str, body: Body) -> None:
         """Write metadata or a chunk, from any thread. Raises OSError or NdtoolError."""
-
-    def sync(self) -> None:
-        """Flush the files if durability is requested, before publication."""
 
     def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput | None:
         """Return the location at which other processes can write chunks, None if they cannot."""
@@ -84,7 +80,7 @@ def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
     return storage, storage.write
 
 
-class _LocalStore:
+class _LocalStore(NewStore):
     """A temporary folder, which is renamed to the path of an array or store."""
 
     concurrency = 1
@@ -173,8 +169,12 @@ class _LocalStore:
         self._folder.drop()
 
 
-class _RemoteStore:
-    """Objects of a remote store, of which the metadata are written last."""
+class _RemoteStore(NewStore):
+    """Objects of a remote store, of which the metadata are written last.
+
+    A response means that an object is stored; objects are written on the condition that they do not
+    exist.
+    """
 
     def __init__(self, zarr_target: ZarrTarget) -> None:
         from ndtool.publish.newobjects import NewObjects
@@ -196,19 +196,10 @@ class _RemoteStore:
     def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
         """Check only the size of consolidated metadata: object stores do not report free space."""
         for group in self._groups:
-            with _group_errors(zarr.label(self._objects.path, group)):
+            with _group_errors(label(self._objects.path, group)):
                 hierarchy.require_consolidated_size(
                     self._objects.subfolder(group), self._objects.pending_metadata
                 )
-
-    def sync(self) -> None:
-        """Do nothing: a response means that the object is stored."""
-
-    def open_folder(self) -> None:
-        """Return None: object stores have no locks."""
-
-    def require_unchanged(self) -> None:
-        """Do nothing: objects are written on the condition that they do not exist."""
 
     def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput | None:
         url = self._objects.url
@@ -220,10 +211,7 @@ class _RemoteStore:
         self._objects.publish()
         for group in self._groups:
             open_group = partial(self._objects.subfolder, group)
-            _consolidate(open_group, open_group().write, zarr.label(self.path, self.array_path))
-
-    def sync_folder(self) -> None:
-        """Do nothing: see sync."""
+            _consolidate(open_group, open_group().write, label(self.path, self.array_path))
 
     def drop(self) -> None:
         self._objects.drop()

@@ -1,0 +1,208 @@
+"""Out-of-core execution in this process: opens the arrays, and runs the tasks on threads."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from operator import lt
+from threading import Lock
+
+from ndtool.arrays.boxes import (
+    ConstantReader,
+    FlatReader,
+    FlatWriter,
+    GridReader,
+    GridWriter,
+    Reader,
+    Writer,
+)
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.loaded import Inputs, load
+from ndtool.arrays.sink import Sink, output_buffer
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource
+from ndtool.engine import distinct
+from ndtool.engine.distinct import TupleBlock
+from ndtool.engine.gathers import ProgressCallback
+from ndtool.machine import pool
+from ndtool.outofcore import phases
+from ndtool.outofcore.partitioning import Partitioning, tuple_shape, units_of
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
+from ndtool.outofcore.segments import LocalStore
+from ndtool.rules.inference import Inference
+from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.storage.local import ByteRange
+
+
+def run(
+    call: Inputs,
+    partitioning: Partitioning,
+    spill_directories: tuple[str, ...],
+    sink: Sink,
+    progress: ProgressCallback,
+    report: ReportCallback,
+    dry: bool = False,
+) -> Generator[str]:
+    """Execute a run in this process, into a sink; yield the name of each phase before it begins.
+
+    report: a callback for the bounds report, if the mode allows indices out of bounds. dry: whether
+    the caller stops at the first phase, so that no data are read.
+    """
+    if call.inference.requires_distinct and not dry:
+        check(call, partitioning, lambda _: None)
+    with ExitStack() as stack:
+        output = _output_writer(call, sink, partitioning, stack)
+        unread = tuple(call.sources) if dry else ()
+        store = LocalStore(partitioning.regions, spill_directories)
+        stack.callback(store.close)
+        work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
+        last = "replay" if partitioning.gathers else "sweep"
+
+        def map_threads(phase: str, group: Group, numbers: Iterable[int], add: AddResult) -> None:
+            in_order = sink.streamed and phase == last
+            run_threads(work, 1 if in_order else partitioning.workers, phase, group, numbers, add)
+
+        yield from phases.run(work, work.root, map_threads, meter(partitioning, progress), report)
+
+
+def run_threads(
+    work: Work, threads: int, phase: str, group: Group, numbers: Iterable[int], add: AddResult
+) -> None:
+    """Run the tasks of a phase on threads, of which this one is the first."""
+    task, lock = phases.TASKS[phase], Lock()
+
+    def execute(number: int) -> None:
+        result = task(work, group, number)
+        with lock:
+            add(number, result)
+
+    pool.run_all(execute, iter(numbers), threads)
+
+
+def meter(partitioning: Partitioning, progress: ProgressCallback) -> phases.Advance:
+    """Return a callback for moved bytes that reports the fraction of all of them."""
+    rows, moved = partitioning.rows, 0
+    total = rows.tuples * (rows.tuple_bytes + rows.width * partitioning.gathers)
+    total += rows.row_count * rows.width
+
+    def advance(nbytes: int) -> None:
+        nonlocal moved
+        moved += nbytes
+        progress(min(1.0, moved / max(1, total)))
+
+    return advance
+
+
+def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> None:
+    """Validate all indices by blocks; raise BoundsError, or pass it to `report` if allowed.
+
+    Raises DuplicatesError if two tuples select the same slice, and duplicates are an error.
+    """
+    inputs = arrays(call, partitioning, None, unread=("data",))
+    work = Work(call.inference, partitioning, inputs, None)
+    reports, lock = phases.BoundsReports(call.inference), Lock()
+
+    def check_block(block: int) -> None:
+        with work.arena() as allocate:
+            found = phases.find_out_of_bounds(work, block, allocate)
+        with lock:
+            reports.add(block, found)
+
+    blocks = (
+        block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
+    )
+    pool.run_all(check_block, blocks, partitioning.workers)
+    reports.raise_or_report(report)
+    if call.inference.requires_distinct:
+        stored = distinct.stored_tuples(call.inference.plan)
+        buffers = partitioning.scratch_bytes * min(partitioning.workers, pool.MAX_THREADS)
+        bitmap = max(1, partitioning.memory - partitioning.index_bytes - buffers)
+        distinct.check_blocks(stored, partial(_stored_blocks, work), bitmap)
+
+
+def _stored_blocks(work: Work) -> Iterator[TupleBlock]:
+    """Yield all index tuples by blocks; tuples that batches share are yielded once."""
+    for block in range(work.partitioning.blocks):
+        first, stop = work.partitioning.first_occurrences(block)
+        if first < stop:
+            with work.arena() as allocate:
+                yield TupleBlock(first, stop - first, work.first_occurrences(block, allocate))
+
+
+def arrays(
+    call: Inputs, partitioning: Partitioning, output: Writer | None, unread: tuple[str, ...] = ()
+) -> Arrays:
+    """Return the readers of inputs and the writer of the output; without output, updates are None.
+
+    unread: the roles of inputs that will not be read: space for a copy is reserved, not filled.
+    """
+    plan, lock = call.inference.plan, Lock()
+
+    def reader(role: str, axes_shape: Shape) -> Reader:
+        source = call.sources[role]
+        if isinstance(source, Constant) and role == "data":
+            return ConstantReader(source, axes_shape)
+        if not isinstance(source, ContiguousSource):
+            return GridReader(source, len(axes_shape), partitioning.concurrency)
+        loaded = load(call, role, dry=role in unread)
+        byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
+        if loaded.fortran and len(shape) > 1:
+            byte_range = ByteRange(loaded.normalized(dtype.order, False))
+        return FlatReader(byte_range, axes_shape, lock)
+
+    return Arrays(
+        reader("data", partitioning.rows.shape),
+        reader("indices", plan.positions),
+        None if partitioning.gathers or output is None else reader("updates", tuple_shape(plan)),
+        output,
+    )
+
+
+def writer(
+    sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
+) -> Writer:
+    """Return the writer of an output for tasks; buffer: a buffer to write to instead, or None."""
+    shape, slice_shape = (
+        partitioning.rows.shape,
+        () if isinstance(plan, ElementsPlan) else plan.slice_shape,
+    )
+    if partitioning.gathers:
+        shape = plan.output[: len(plan.output) - len(slice_shape)]
+    if buffer is None and sink.metadata.is_chunked:
+        return GridWriter(sink, len(shape), partitioning.concurrency)
+    return FlatWriter(sink, shape, buffer)
+
+
+def _output_writer(
+    call: Inputs, sink: Sink, partitioning: Partitioning, stack: ExitStack
+) -> Writer:
+    """Return the writer of an output; it has a buffer if tasks cannot write to the sink."""
+    buffer = None
+    metadata = {role: source.metadata for role, source in call.sources.items()}
+    if not writes_complete_chunks(call.inference, metadata, sink.metadata, partitioning) or (
+        sink.streamed and len(partitioning.rows.shape) > 1
+    ):
+        threads = min(call.threads, partitioning.workers)
+        complete = output_buffer(sink, threads, directory=call.spill)
+        buffer, _ = stack.enter_context(complete)
+    return writer(sink, partitioning, call.inference.plan, buffer)
+
+
+def writes_complete_chunks(
+    inference: Inference,
+    sources: dict[str, ArrayMetadata],
+    output: ArrayMetadata,
+    partitioning: Partitioning,
+) -> bool:
+    """Whether tasks write complete chunks of an output."""
+    if not output.is_chunked:
+        return True
+    units = units_of(inference, sources, output)
+    if partitioning.gathers:
+        return partitioning.blocks == 1 or partitioning.block_tuples % units.written == 0
+    return len(units.box) == len(partitioning.partition_shape) and all(
+        step in (size, step // unit * unit)
+        for size, step, unit in zip(
+            partitioning.rows.shape, partitioning.partition_shape, units.box, strict=True
+        )
+    )

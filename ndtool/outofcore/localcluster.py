@@ -1,0 +1,127 @@
+"""A local cluster: worker processes on this machine for one run, killed if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from multiprocessing import active_children, resource_tracker
+from typing import Any
+
+import dask
+import distributed
+
+from ndtool.errors import ResourceError
+from ndtool.machine import signals
+from ndtool.publish.newfolder import NewFolder
+
+CHECK_INTERVAL = 1  # seconds between checks of starting processes
+KILL_TIMEOUT = 5  # seconds to wait until processes are killed
+CLOSE_TIMEOUT = 0.2  # seconds to wait until the connection to a killed process is closed
+
+
+@contextmanager
+def cluster(
+    workers: int, threads: int, seconds: float, cleans: bool
+) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """Start a cluster of worker processes; yield it, and a function that kills the processes.
+
+    The function is for a failed run: to close the cluster would wait for its tasks. Raises
+    ResourceError if the processes do not start within `seconds`.
+
+    cleans: whether to remove what
+    killed runs have left in the folder of temporary files.
+    """
+    other_processes = set(active_children())
+    with ExitStack() as stack:
+        scratch = NewFolder(
+            os.path.join(tempfile.gettempdir(), "workers"), False, False, False, cleans=cleans
+        )
+        stack.callback(scratch.drop)
+        # The cluster would not restart a worker that is lost again within this timeout.
+        settings = {"distributed.deploy.lost-worker-timeout": "1 day"}
+        stack.enter_context(
+            dask.config.set({"temporary-directory": scratch.working_folder, **settings})
+        )
+        create: Any = distributed.LocalCluster  # untyped
+        local_cluster = create(
+            n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
+            memory_limit=0, local_directory=scratch.working_folder,
+            silence_logs=logging.CRITICAL + 1,
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+        )  # fmt: skip
+        kill = partial(_kill_workers, local_cluster, other_processes)
+        signals.add_cleanup(kill)
+        stack.callback(signals.remove_cleanup, kill)
+        stack.enter_context(local_cluster)
+        try:
+            # Processes inherit the signal mask of the thread that starts them: block Ctrl-C.
+            _start_tracker()  # beforehand, since this unblocks Ctrl-C in its thread
+            local_cluster.loop.add_callback(
+                signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT}
+            )
+            local_cluster.scale(workers)  # after the cleanup is registered
+            _wait_for_workers(local_cluster, workers, seconds)
+            yield local_cluster, kill
+        except BaseException:
+            kill()
+            raise
+
+
+def _start_tracker() -> None:
+    """Start the tracker that removes semaphores of killed processes; suppress its warnings.
+
+    It blocks SIGHUP: one that ends all processes of a terminal would end it before the others.
+    """
+    sys.warnoptions.append("ignore:resource_tracker")
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        sys.warnoptions.remove("ignore:resource_tracker")
+
+
+def _wait_for_workers(local_cluster: Any, workers: int, seconds: float) -> None:
+    """Wait until the workers have started."""
+    hint = "each worker is a Python process in the current directory"
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            local_cluster.wait_for_workers(workers, timeout=CHECK_INTERVAL)
+            return
+        except TimeoutError:
+            if any(worker.status.name == "failed" for worker in local_cluster.workers.values()):
+                raise ResourceError("the workers could not be started", hint=hint) from None
+            if time.monotonic() > deadline:
+                message = f"{workers} workers have not started in {seconds} seconds"
+                raise ResourceError(message, hint=hint) from None
+
+
+def _kill_workers(local_cluster: Any, other_processes: set[Any]) -> None:
+    """Kill the processes and wait until they have ended, since their folder is removed next."""
+    # The event loop may be closed, or wait for the main thread.
+    with suppress(RuntimeError, TimeoutError):
+        local_cluster.sync(
+            _kill_processes, local_cluster, other_processes, callback_timeout=KILL_TIMEOUT
+        )
+    for process in set(active_children()) - other_processes:
+        process.kill()
+        process.join(KILL_TIMEOUT)
+
+
+async def _kill_processes(local_cluster: Any, other_processes: set[Any]) -> None:
+    """Kill all worker processes, including starting ones, and prevent their restart."""
+    local_cluster.worker_spec.clear()  # no further starts, no restarts
+    logging.getLogger("distributed").setLevel(logging.WARNING)  # no messages about lost workers
+    for process in set(active_children()) - other_processes:
+        process.kill()
+    closing = [worker.close(timeout=CLOSE_TIMEOUT) for worker in local_cluster.workers.values()]
+    await asyncio.gather(*closing, return_exceptions=True)

@@ -1,0 +1,231 @@
+"""Out-of-core execution on a cluster: a worker opens arrays, runs tasks, and closes the arrays."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Lock, Timer
+from typing import Any, NamedTuple
+
+from ndtool import __version__
+from ndtool.arrays.source import Source
+from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.outofcore import execution, phases, segments
+from ndtool.outofcore.partitioning import Partitioning
+from ndtool.outofcore.phases import Work
+from ndtool.publish.admission import AdmissionLock
+from ndtool.publish.shared import SharedFile, SharedOutput
+from ndtool.rules.inference import Inference
+
+IDLE_SECONDS = 60  # after which the arrays of a run without tasks are closed
+
+
+class Call(NamedTuple):
+    """The call that a run's tasks belong to, which is sent with each task.
+
+    token: the ID of the run. version: the client's version of ndtool. arguments: the locations of
+    inputs, by role. output: the shared output. folder: the location of spilled data.
+    """
+
+    token: str
+    version: str
+    arguments: dict[str, str]
+    inference: Inference
+    partitioning: Partitioning
+    output: SharedOutput
+    folder: str
+
+
+class _Inputs(NamedTuple):
+    """The inputs that a worker has opened, see arrays.loaded.Inputs."""
+
+    inference: Inference
+    sources: dict[str, Source]
+    threads: int = 1
+    spill: str | None = None
+
+
+_open_runs: dict[str, _OpenRun] = {}  # by token
+_ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
+_lock = Lock()
+
+
+class _GatedSink:
+    """A sink that refuses writes after it is closed."""
+
+    def __init__(self, sink: Any) -> None:
+        self.metadata, self.concurrency = sink.metadata, sink.concurrency
+        self._sink, self._gate = sink, AdmissionLock(sink.name)
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write to the sink; OutputError if the run has ended."""
+        with self._gate.admit():
+            self._sink.write(start, view, block)
+
+    def close(self) -> None:
+        """Refuse further writes, and wait for those in flight."""
+        self._gate.close()
+        self._sink.close()
+
+
+class _OpenRun:
+    """The open arrays of a run on a worker. users: the number of running tasks.
+
+    uses: how many tasks have used it, by which a timer notices that it is idle.
+    """
+
+    users = uses = 0
+
+    def __init__(self, call: Call) -> None:
+        if call.version != __version__:
+            raise version_error("a worker", __version__, call.version)
+        with ExitStack() as stack:
+            self.sources: dict[str, Source] = {}
+            for role, argument in call.arguments.items():
+                dtype = call.inference.inputs["data"].dtype
+                source = locators.open_role(role, argument, Streams(), dtype)
+                stack.callback(source.close)
+                self.sources[role] = source
+                _, dtype, shape = call.inference.inputs[role]
+                if (
+                    source.metadata.shape != shape
+                    or source.metadata.dtype.itemsize != dtype.itemsize
+                ):
+                    raise OutputError(
+                        f"{argument_name(argument)} has another type or shape on a worker"
+                    )
+            output = _GatedSink(_reopen_output(call.output))
+            stack.callback(output.close)
+            store = segments.open_store(call.folder)
+            stack.callback(store.close)
+            inputs = _Inputs(call.inference, self.sources)
+            sink: Any = output
+            writer = execution.writer(sink, call.partitioning, call.inference.plan)
+            arrays = execution.arrays(inputs, call.partitioning, writer)
+            self.work = Work(call.inference, call.partitioning, arrays, store)
+            self.close = stack.pop_all().close
+
+
+@contextmanager
+def _without_causes() -> Iterator[None]:
+    """Remove the causes of errors, which may be of libraries that the client cannot unpickle."""
+    try:
+        yield
+    except NdtoolError as error:
+        error.__cause__ = error.__context__ = None
+        raise
+
+
+def check_access(call: Call) -> NdtoolError | None:
+    """Return the error if this worker cannot open the arrays or write spilled data, else None."""
+    try:
+        with _without_causes(), _open_run(call):
+            segments.open_store(call.folder).require_writable()
+    except NdtoolError as error:
+        return error
+    return None
+
+
+@_without_causes()
+def perform(call: Call, phase: str, number: int) -> Any:
+    """Run a task on this worker; the first task of a run opens its arrays."""
+    with _open_run(call) as open_run:
+        work = open_run.work
+        return phases.TASKS[phase](work, work.root, number)
+
+
+@contextmanager
+def _open_run(call: Call) -> Iterator[_OpenRun]:
+    """Yield the open arrays of a run, which stay open for its next task.
+
+    They are closed when the client asks for it, before another run opens its arrays, or when no
+    task has come for IDLE_SECONDS: the client may have been killed.
+    """
+    with _lock:
+        if call.token in _ended_tokens:
+            raise OutputError(f"{argument_name(call.output.name)}: the run has ended")
+        if call.token not in _open_runs:
+            _close_idle({token: other.uses for token, other in _open_runs.items()})
+            if not _open_runs:
+                _start_timer({})
+            _open_runs[call.token] = _OpenRun(call)
+        open_run = _open_runs[call.token]
+        open_run.users += 1
+        open_run.uses += 1
+    try:
+        yield open_run
+    finally:
+        with _lock:
+            open_run.users -= 1
+
+
+def _close_idle(uses: dict[str, int]) -> None:
+    """Close the runs that no task uses, or has used since they had these numbers of uses."""
+    for token, open_run in list(_open_runs.items()):
+        if not open_run.users and open_run.uses == uses.get(token):
+            _open_runs.pop(token).close()
+
+
+def _start_timer(uses: dict[str, int]) -> None:
+    """Close runs that become idle, from time to time until none is open."""
+
+    def check() -> None:
+        with _lock:
+            _close_idle(uses)
+            if _open_runs:
+                _start_timer({token: open_run.uses for token, open_run in _open_runs.items()})
+
+    timer = Timer(IDLE_SECONDS, check)
+    timer.daemon = True
+    timer.start()
+
+
+def close_run(token: str) -> NdtoolError | None:
+    """Close a run on this worker; return the error if an input has changed, else None."""
+    with _lock:
+        open_run = _open_runs.pop(token, None)
+        _ended_tokens.append(token)
+    if open_run is None:
+        return None
+    try:
+        with _without_causes():
+            for source in open_run.sources.values():
+                source.require_unchanged()
+    except NdtoolError as error:
+        return error
+    finally:
+        open_run.close()
+    return None
+
+
+def version() -> str:
+    """Return the version of ndtool on this worker."""
+    return __version__
+
+
+def require_one_version(versions: dict[str, Any]) -> None:
+    """Raise UsageError if a worker has another version of ndtool, or none."""
+    for name, actual in versions.items():
+        if actual != __version__:
+            raise version_error(f"the worker at {name}", actual, __version__)
+
+
+def version_error(worker_name: str, actual: object, expected: str) -> UsageError:
+    """Return the error about a worker that has another version of ndtool, or none."""
+    problem = f"has ndtool {actual}" if isinstance(actual, str) else "cannot import ndtool"
+    return UsageError(
+        f"{worker_name} {problem}: expected version {expected}, as in this process",
+        hint=f"pip install 'ndtool[cluster]=={expected}' on all workers",
+    )
+
+
+def _reopen_output(target: SharedOutput) -> Any:
+    """Reopen the output that the client created and will publish."""
+    if target.metadata.is_chunked:
+        from ndtool.formats.zarr.writer import ChunkWriter
+
+        return ChunkWriter.reopen(target)
+    return SharedFile(target)
