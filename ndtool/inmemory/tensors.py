@@ -39,8 +39,9 @@ def as_ndarray(name: str, value: object) -> Array:
     require_loaded(name, value)
     nulls.require_unmasked(name, value)
     nulls.require_no_nulls(name, value)
-    if callable(nulls.attribute(value, "to_numpy_ndarray")):  # pyarrow's tensors
-        return np.asarray(value.to_numpy_ndarray())
+    as_tensor = nulls.attribute(value, "to_numpy_ndarray")  # of pyarrow's tensors
+    if callable(as_tensor):
+        return np.asarray(as_tensor())
     converted = np.asanyarray(value)
     nulls.require_same_dtype(name, value, converted)
     return _stack_rows(nulls.describe(name, value), np.asarray(converted))
