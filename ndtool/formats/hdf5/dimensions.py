@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ndtool.formats.hdf5 import hierarchy
 from ndtool.formats.hdf5.library import library
 from ndtool.rules.plans import Shape
 
-_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _DIMENSION_ID, _COORDINATES = b"_Netcdf4Dimid", b"_Netcdf4Coordinates"
 # NetCDF's fill values, by NumPy's type.
 _FILL_VALUES = {
@@ -15,15 +15,6 @@ _FILL_VALUES = {
     "u1": 255, "u2": 65535, "u4": 4294967295, "u8": 18446744073709551614,
     "f4": 9.9692099683868690e36, "f8": 9.9692099683868690e36,
 }  # fmt: skip
-
-
-def is_only_dimension(dataset: Any) -> bool:
-    """Whether a dataset is a dimension of NetCDF without a variable."""
-    h5a = library().h5a
-    if not h5a.exists(dataset, b"CLASS") or not h5a.exists(dataset, b"NAME"):
-        return False
-    name = library().Dataset(dataset).attrs["NAME"]
-    return bytes(getattr(name, "encode", lambda: name)()).startswith(_NO_VARIABLE)
 
 
 class Lengths:
@@ -56,8 +47,6 @@ class Lengths:
         )
 
     def _read(self) -> dict[int, int]:
-        from ndtool.formats.hdf5 import hierarchy
-
         lengths = dict[int, int]()
         for found in hierarchy.datasets(self._file):
             if found.node is not None:
