@@ -406,7 +406,8 @@ def abandoned_folders(location: str, run_name: str = "") -> list[str]:
         from ndtool.publish import claims
 
         shared = locations.is_shared(location)
-        return claims.abandoned_folders(location, f"{_SPILL}-{run_name}")[0] if shared else []
+        prefix = f"{_SPILL}-{run_name}-" if run_name else f"{_SPILL}-"
+        return claims.abandoned_folders(location, prefix)[0] if shared else []
     try:
         folders, _ = cleanup.abandoned_folders(
             os.path.abspath(location), f"{_SPILL}-{run_name or '[0-9a-f]+'}"
