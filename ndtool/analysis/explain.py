@@ -24,6 +24,7 @@ from ndtool.analysis.preview import element_at, elements_at, pick
 from ndtool.analysis.running import RunningValues, rounding_advice
 from ndtool.analysis.tuples import EDGE_TUPLES, MAX_EDGE_TUPLES, Search, Tuples
 from ndtool.analysis.typed import TypeSource
+from ndtool.arrays.loaded import load
 from ndtool.errors import UsageError, format_count
 from ndtool.notebook import Table
 from ndtool.rules.plans import ElementsPlan, Shape
@@ -377,7 +378,7 @@ class _Explainer:
     def _updates(self) -> Array | None:
         if isinstance(self.call.sources["updates"], TypeSource):
             return None
-        loaded = operands.load(self.call, "updates")
+        loaded = load(self.call, "updates")
         _, dtype, shape = loaded.info
         return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
 

@@ -11,6 +11,7 @@ from ndtool import _kernels
 from ndtool.analysis import mapping, values
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
+from ndtool.arrays.loaded import load
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.inmemory.normalizing import normalize_indices
@@ -265,7 +266,7 @@ def load_tuples(call: OpenCall) -> Tuples:
     """Load the index tuples of a call, without validation."""
     _, dtype, shape = call.inference.inputs["indices"]
     _, count, k = bind.bind_check(call.inference.plan)
-    loaded = operands.load(call, "indices")
+    loaded = load(call, "indices")
     raw = loaded.normalized(dtype.order, False)
     indices = values.as_array(raw, dtype, shape)
     mapped = loaded.byte_range if raw is loaded.byte_range.buffer else None

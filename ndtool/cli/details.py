@@ -38,11 +38,13 @@ def run_details(prepared: PreparedRun) -> list[str]:
 
 def plan_lines(plan: Plan) -> list[str]:
     """Return a run's plan as lines of text: how, bytes, memory, requests of external execution."""
-    tasks = [f"{count} {phase}" for phase, count in plan.tasks.items()]
     byte_counts = [
         f"{format_size(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")
     ]
-    execution = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
+    execution = plan.way
+    if plan.partitioning is not None:
+        execution += f", {format_count(plan.partitions, 'partition')}"
+        execution += f", {format_count(plan.blocks, 'block')}"
     memory = f"memory {format_size(plan.memory)}"
     lines = [f"plan: {execution}; {', '.join(byte_counts)}, {memory}; {plan.reason}"]
     if plan.partitioning is not None:

@@ -118,8 +118,7 @@ class Reporter:
             write_stderr(wrap_lines(plan_lines(plan), 2))
         if outcome.resumed:
             counts = [
-                f"{count} of {plan.tasks[phase]} {phase} tasks"
-                for phase, count in outcome.resumed.items()
+                format_count(count, f"{phase} task") for phase, count in outcome.resumed.items()
             ]
             _print_line(f"resumed: {', '.join(counts)}")
         if outcome.preserved and not dry_run:

@@ -21,6 +21,7 @@ LAYERS = (
     ("arrays", "inmemory"),
     ("publish", "chunkwise"),
     ("formats",),
+    ("outofcore",),
     ("runs",),
     ("analysis",),
     ("options",),
@@ -48,9 +49,9 @@ LIBRARIES = {
     "fsspec": ("storage.objects",),
     "aiohttp": ("storage.objects",),
     "yarl": ("storage.objects",),
-    "dask": ("runs.executors", "dask", "xarray"),
+    "dask": ("outofcore.localcluster", "dask", "xarray"),
     "xarray": ("xarray",),
-    "distributed": ("runs.executors",),
+    "distributed": ("outofcore.cluster", "outofcore.localcluster"),
     "torch": ("torch", "inmemory.gradients", "analysis.engines"),
 }
 # Imports of the pure packages: no NumPy, no system calls.

@@ -1,7 +1,7 @@
 """Extensions are rows of tables: an example operator and an example index type.
 
 A reduction or an out-of-bounds mode would also need kernel loops: see docs/architecture.md. An
-example format and executor are in toy_format.py and toy_executor.py.
+example format is in toy_format.py.
 """
 
 from pathlib import Path
