@@ -13,7 +13,7 @@ MEASURED_WORK = range(1 << 18, 1 << 24)  # such bytes
 
 def limit_threads(threads: int, work: int) -> int:
     """Return the number of threads for `work` bytes: MIN_WORK bytes each, at most `threads`."""
-    if threads == 1 or not MIN_WORK and work < 2 * MEASURED_WORK.start:
+    if threads == 1 or (not MIN_WORK and work < 2 * MEASURED_WORK.start):
         return 1
     return max(1, min(threads, work // (MIN_WORK or _measured_work())))
 
