@@ -23,7 +23,7 @@ def _measured_work() -> int:
     """Return the bytes of work from which another thread is worth its start, on this machine."""
     from ndtool import _kernels  # the command line starts without them
 
-    return min(max(8 * _kernels.measure_wake(), MEASURED_WORK.start), MEASURED_WORK.stop)
+    return min(max(8 * _kernels.measure_wake(), MEASURED_WORK.start), MEASURED_WORK[-1])
 
 
 def resolve_threads(threads: int | None) -> int:
