@@ -20,6 +20,7 @@ from ndtool.inmemory.arguments import (
     index_array,
     make_attributes,
     output_buffer,
+    rebase,
     require_no_overlap,
     restore_exact_index,
     string,
@@ -91,6 +92,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     scatters = OPERATORS[call[0]].scatters
     try:
         source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
+        index = rebase(index, attributes)
         updates_array = array("updates", updates) if scatters else None
         bound = bind_call(
             call[0], source.shape, source.dtype, index.shape, index.dtype,
@@ -133,6 +135,8 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
         return None
     try:
         attributes, spec = _attributes(call)
+        if attributes.index_base:
+            return None
         thread_count(call[1])
         bound = bind_call(
             call[0], data.shape, data.dtype, indices.shape, indices.dtype,

@@ -156,7 +156,10 @@ def _resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype)
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
     is_reachable = pad is not None and lowest <= pad < highest
-    return attributes._replace(pad=pad if is_reachable else None, negatives=row.negatives)
+    if attributes.index_base:  # of indices that `rebase` has shifted, so that they count from 0
+        pad, is_reachable = None if pad is None else pad - attributes.index_base, True
+    negatives = row.negatives and not attributes.index_base
+    return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 
 
 def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[Step, ...]:
