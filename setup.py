@@ -36,7 +36,6 @@ LIMITED = os.environ.get("NDTOOL_LIMITED_API") != "0" and not (
 FLAGS = ["-ffp-contract=off", "-fno-trapping-math", "-falign-loops=64"]
 FLAGS += ["-fno-gcse", "-fno-gcse-after-reload"]
 FLAGS += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
-COMPILE_RATIO = 140  # the time of compiling the kernels, by that of 100 small loops (gcc 12)
 DIRECTIVES = {"boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False}
 # Time stamps in the sdist and the wheel: all files of an sdist have the same one.
 EPOCH = os.environ.get("SOURCE_DATE_EPOCH") or str(int(Path("pyproject.toml").stat().st_mtime))
@@ -60,28 +59,8 @@ class BuildKernels(build_ext):
             print("notice: no OpenMP: ndtool will run on one thread", file=sys.stderr)
             openmp = links = []
         KERNELS.extra_compile_args, KERNELS.extra_link_args = FLAGS + openmp, links
-        seconds = COMPILE_RATIO * self.seconds_of_compiling_loops()
-        estimate = (
-            f"{round(seconds, -1):.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
-        )
-        write_to_terminal(f"compiling ndtool's kernels, about {estimate} on this machine")
+        write_to_terminal("compiling ndtool's kernels, about half a minute")
         super().build_extensions()
-
-    def seconds_of_compiling_loops(self):
-        """Return the processor time of compiling 100 small loops, as a measure of the machine."""
-        source = Path(self.build_temp, "loops.c")
-        source.write_text(
-            "".join(
-                f"void f{n}(long size, double *a, const double *b, const long *k)\n"
-                f"{{ for (long i = 0; i < size; i++) a[k[i]] += b[i] * {n}; }}\n"
-                for n in range(100)
-            )
-        )
-        before = os.times()
-        self.compiler.compile([str(source)], self.build_temp, extra_postargs=FLAGS)
-        after = os.times()
-        used = after.children_user + after.children_system
-        return used - before.children_user - before.children_system
 
     def copy_extensions_to_source(self):
         for stale in glob("ndtool/_kernels.*.so"):  # Python prefers names with a version tag
