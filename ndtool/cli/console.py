@@ -1,19 +1,17 @@
-"""The standard streams: results on stdout, messages and a progress bar on stderr; their width."""
+"""The standard streams: results on stdout; messages and a progress bar on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TextIO
 
 from ndtool.errors import OutputError, format_size
 from ndtool.storage.descriptors import write_next
 
 _INITIAL_DELAY = 1.0  # seconds before the first progress bar
-_UNLIMITED_WIDTH = 1 << 30  # columns of a file or pipe: no line is wrapped
-_DEFAULT_WIDTH = 80  # columns of a terminal of unknown width
 
 
 def write_stdout(text: str | bytes) -> None:
@@ -102,33 +100,3 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._is_drawn:
             write_stderr(b"\r\x1b[K")
-
-
-def terminal_columns(fd: int) -> int:
-    """Return the columns of the terminal at `fd`; 2^30 if it is not a terminal."""
-    if not os.isatty(fd):
-        return _UNLIMITED_WIDTH
-    variable = os.environ.get("COLUMNS", "")
-    width = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
-    return width or os.get_terminal_size(fd).columns or _DEFAULT_WIDTH
-
-
-def wrap_line(line: str, fd: int) -> str:
-    """Return a line wrapped at spaces to the terminal that a descriptor refers to."""
-    if len(line) <= terminal_columns(fd):
-        return line
-    from textwrap import fill
-
-    return fill(
-        line,
-        terminal_columns(fd),
-        subsequent_indent=line[: len(line) - len(line.lstrip())] + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
-
-
-def wrap_lines(texts: Iterable[str], fd: int) -> str:
-    """Return lines, each wrapped to the terminal at `fd`."""
-    return "".join(f"{wrap_line(text, fd)}\n" for text in texts)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ndtool.cli.console import Progress, terminal_columns, wrap_lines, write_stderr, write_stdout
+from ndtool.cli.console import Progress, write_stderr, write_stdout
 from ndtool.cli.tables import format_duration, format_tables
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import NdtoolError, OutputError, Status, format_count, format_size, printable
 from ndtool.notebook import Table
 from ndtool.redaction import MIN_EMBEDDED_SECRET, redact_json, redact_secrets, redact_urls

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from ndtool import notebook
-from ndtool.cli.console import terminal_columns, wrap_lines
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.notebook import Table
 
 
