@@ -15,15 +15,14 @@ import sys
 cimport cython
 from cython.parallel cimport prange, threadid
 from cpython.buffer cimport (
-    PyBUF_ND, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_Clear
 from cpython.object cimport PyObject
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.tuple cimport PyTuple_GetItem, PyTuple_Pack, PyTuple_Size
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from ndtool._signals cimport (
@@ -622,5 +621,5 @@ def permute(
 
 
 include "_copies.pxi"
-include "_small.pxi"
+include "_calls.pxi"
 include "_process.pxi"

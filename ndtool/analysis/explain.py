@@ -365,7 +365,7 @@ class _Explainer:
     def _read_tuple(self, position: Position) -> Position:
         """Return the index tuple at a position; raise OutputError if it is now out of bounds."""
         index_tuple = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
-        sizes, attributes = mapping.indexed_sizes(self.plan), self.plan.attributes
+        sizes, attributes = self.plan.sizes, self.plan.attributes
         is_strict = attributes.out_of_bounds == "error"
         lowest, pad = -1 if attributes.negatives else 0, attributes.pad
         pairs = zip(index_tuple, sizes, strict=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool._kernels import PAGE
-from ndtool.analysis import mapping, tuples
+from ndtool.analysis import tuples
 from ndtool.analysis.answers import HIDDEN, Answer, Value
 from ndtool.analysis.infer import inferred
 from ndtool.analysis.mapping import Position
@@ -313,12 +313,10 @@ class _TuplePass:
     def __init__(self, call: Tuples) -> None:
         self._call = call
         plan, attributes = call.plan, call.plan.attributes
-        axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self.columns = [
-            _Column(axis + j, size, attributes)
-            for j, size in enumerate(mapping.indexed_sizes(plan))
+            _Column(plan.axis_of(j), size, attributes) for j, size in enumerate(plan.sizes)
         ]
-        self.slice_grid = mapping.slice_grid(plan)
+        self.slice_grid = plan.slice_grid
         self.tally = Tally(prod(self.slice_grid), len(call.rows), call.call.request.memory)
         self.out_of_bounds = self.all_minus_one = 0
         self.first_out_of_bounds: list[BadIndex] = []
@@ -402,10 +400,8 @@ class _SliceTotals:
     def __init__(self, call: OpenCall, slice_grid: Shape) -> None:
         plan, metadata = call.inference.plan, call.sources["data"].metadata
         self.slice_nbytes = call.inference.dtype.itemsize  # of a slice
-        batch_repeats = 1
-        if not isinstance(plan, ElementsPlan):
-            batch_repeats = plan.batch_repeats
-            self.slice_nbytes *= plan.width * batch_repeats
+        batch_repeats = plan.batch_repeats
+        self.slice_nbytes *= plan.width * batch_repeats
         self.contiguous = (
             metadata.order == "C" and metadata.block_shape == metadata.shape and batch_repeats == 1
         )
