@@ -81,12 +81,15 @@ docs: .venv/kernels .venv/docs.txt ## the site in build/html, manual pages in bu
 	@$(IN_VENV) python docs/gallery.py build/html/gallery > /dev/null
 	@$(IN_VENV) python docs/check.py build/html
 
-.PHONY: bench bench-quick bench-ci
+.PHONY: bench bench-quick bench-points bench-ci
 bench: .venv-bench/kernels .venv-bench/bench.txt ## all measurements, with peers
 	@.venv-bench/bin/python benchmarks/run.py $(ARGS)
 
 bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the fifteen cases with two peers, in a minute or two
 	@.venv-bench/bin/python benchmarks/run.py --quick $(ARGS)
+
+bench-points: .venv-bench/kernels .venv-bench/bench.txt ## calls drawn at random; ARGS="--seed 7 --points 300"
+	@.venv-bench/bin/python benchmarks/run.py --points 300 $(ARGS)
 
 bench-ci: .venv-bench/kernels ## performance regressions; ARGS=--record writes the baseline
 	@.venv-bench/bin/python benchmarks/run.py --ci $(ARGS)

@@ -49,6 +49,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--gib", type=int, default=8, help="of --beyond: the data; runs have an eighth of it"
     )
+    parser.add_argument("--points", type=int, metavar="N", help="only N calls drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of --points")
     parser.add_argument("--threads", choices=["1", "2", "both"], default="both", help="of --limits")
     parser.add_argument(
         "--alignment",
@@ -80,6 +82,10 @@ def main() -> int:
         import combinations
 
         return combinations.run(options.repeats or 5)
+    if options.points:
+        import points
+
+        return points.run(options.seed, options.points, options.peers and options.peers.split(","))
     if options.beyond:
         import beyond
 

@@ -86,9 +86,17 @@ class WorkItem:
 @final
 class UpdateCounts:
     count_itemsize: int
+    tuples: int
     copies_first_update: bool
     def __new__(
-        cls, counts: Any, count_itemsize: int, copies_first_update: bool, has_totals: bool = False
+        cls,
+        counts: Any,
+        count_itemsize: int,
+        copies_first_update: bool,
+        has_totals: bool = False,
+        table: Any = None,
+        tuples: int = 0,
+        factor: int = 0,
     ) -> UpdateCounts: ...
 
 @final
@@ -137,6 +145,7 @@ def find_duplicate(
     low: int,
     size: int,
     bits: memoryview | None,
+    key: int = 0,
 ) -> tuple[int, int]: ...
 def gather(
     a: Addressing,

@@ -39,7 +39,7 @@ from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permu
 from ndtool.loops.checks cimport (
     Check, OutOfBounds, check_task, check_range, find_out_of_bounds, local_fraction,
 )
-from ndtool.loops.counts cimport Counts, Means, means_task
+from ndtool.loops.counts cimport Counts, Means, means_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
@@ -53,6 +53,7 @@ from ndtool.loops.radix cimport (
     Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
 )
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, is_gather_by_row
+from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
     BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
     Scatter, Updates, scatter_task, window_bytes, windows_task,
@@ -158,14 +159,15 @@ def locate_out_of_bounds(
 
 def find_duplicate(
     Addressing a, Indices indices, int64_t first, int64_t count, int64_t low, int64_t size,
-    uint8_t[::1] bits,
+    uint8_t[::1] bits, uint64_t key=0,
 ) -> tuple[int, int]:
     """Return the first of tuples [first, first + count) that selects a row again, and the row.
 
     indices: of these tuples only. `a` addresses rows, of which only [low, low + size) are
-    considered. bits: a bit for each of these rows, set if an earlier tuple selects it; None to find
-    the first tuple that selects any of these rows. The result is -1 instead of a tuple if there is
-    no duplicate, OUT_OF_BOUNDS if an index is out of bounds.
+    considered. bits: a bit for each of these rows, set if an earlier tuple selects it; with an odd
+    key, instead a hash table of these rows (`bind_table`); None to find the first tuple that
+    selects any of these rows. The result is -1 instead of a tuple if there is no duplicate,
+    OUT_OF_BOUNDS if an index is out of bounds.
     """
     cdef Walk walk
     cdef RowBits rows
@@ -173,10 +175,15 @@ def find_duplicate(
     a._bind(&walk, indices, 0, count)
     walk.first = first
     walk.redirect_offset = DROPPED
-    if bits is not None and bits.shape[0] * 8 < size:
-        raise ValueError("there are fewer bits than rows")
     rows.low, rows.size = low, size
-    rows.bits = NULL if bits is None else &bits[0]
+    rows.bits = NULL
+    rows.table.keys = NULL
+    if key:
+        bind_table(&rows.table, bits, first + count, key)
+    elif bits is not None:
+        rows.bits = &bits[0]
+        if bits.shape[0] * 8 < size:
+            raise ValueError("there are fewer bits than rows")
     with nogil:
         result = first_duplicate(&walk, count, &rows)
     return first + result.position if result.position >= 0 else result.position, result.row
@@ -525,7 +532,7 @@ def divide_means(
         raise ValueError("flags are no counts")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
     m.target = &out[0]
-    m.slices = out.shape[0] // width
+    m.slices = m.counts.table.mask + 1 if m.counts.table.keys else out.shape[0] // width
     m.code = _TYPES[name]
     m.include_self = include_self
     m.tasks = task_count(options.threads)

@@ -102,6 +102,19 @@ cdef class WorkItem:
         return slice(start, start + self.tuples * self.width)
 
 
+cdef int bind_table(
+    RowTable* table, uint8_t[::1] buffer, int64_t tuples, uint64_t factor
+) except -1:
+    """Bind zeros of 8 bytes for each slot to a table of the rows that tuples select."""
+    cdef Py_ssize_t slots = buffer.shape[0] // 8
+    if slots & (slots - 1) != 0 or slots <= tuples or slots > <int64_t> 1 << 44 or factor % 2 == 0:
+        raise ValueError("a table has a power of two of slots, more than tuples")
+    if <size_t> &buffer[0] % 8:
+        raise ValueError("the slots of a table are aligned")
+    table.keys, table.mask, table.factor = <uint64_t*> &buffer[0], slots - 1, factor
+    return 0
+
+
 @cython.final
 cdef class UpdateCounts:
     """The numbers of updates of the slices of an output.
@@ -110,17 +123,21 @@ cdef class UpdateCounts:
     scratch) has its own counts. count_itemsize: bytes of a count, 4 or 8, or 1 for a flag.
     copies_first_update: whether the first update of a slice replaces its current value. has_totals:
     whether the upper half of each count of 8 bytes is the total number of updates, from a first
-    pass over them.
+    pass over them. table: zeros for a table of the slices with updates (see `bind_table`), each of
+    which has a slot, and a count for each slot; None if each slice has a count. tuples: how many
+    there are at most. factor: of the table.
     """
 
-    cdef uint8_t[::1] counts
+    cdef uint8_t[::1] counts, table
+    cdef readonly int64_t tuples
+    cdef uint64_t factor
     cdef readonly int count_itemsize
     cdef readonly bint copies_first_update
     cdef bint has_totals
 
     def __cinit__(
         self, uint8_t[::1] counts, int count_itemsize, bint copies_first_update,
-        bint has_totals=False
+        bint has_totals=False, uint8_t[::1] table=None, int64_t tuples=0, uint64_t factor=0
     ):
         if count_itemsize not in (1, 4, 8):
             raise ValueError("a count has 1, 4 or 8 bytes")
@@ -129,6 +146,7 @@ cdef class UpdateCounts:
         self.counts, self.count_itemsize = counts, count_itemsize
         self.copies_first_update = copies_first_update
         self.has_totals = has_totals
+        self.table, self.tuples, self.factor = table, tuples, factor
 
     cdef int _bind(
         self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
@@ -139,7 +157,11 @@ cdef class UpdateCounts:
         c.data = NULL
         if c.per_window:
             return 0
-        if self.counts.shape[0] < (nbytes // width) * self.count_itemsize:
+        if self.table is not None:
+            bind_table(&c.table, self.table, self.tuples, self.factor)
+        if self.counts.shape[0] < self.count_itemsize * (
+            nbytes // width if self.table is None else <int64_t> c.table.mask + 1
+        ):
             raise ValueError("the counts are fewer than the slices")
         c.data = &self.counts[0]
         return 0
@@ -153,6 +175,7 @@ cdef class UpdateCounts:
         c.origin = out
         c.width = width
         c.shift = -1
+        c.table.keys = NULL
         if width & (width - 1) == 0:
             while remaining_width:
                 remaining_width >>= 1
@@ -227,9 +250,13 @@ cdef class UpdateSpec:
         u.neutral = NULL
         if self.neutral is not None:
             u.neutral = &self.neutral[0]
-        u.counts.data = NULL
-        u.counts.per_window = u.counts.has_totals = False
+        u.counts = no_counts()
         if self.counts is not None and out is not None:
+            if (
+                self.counts.table is not None
+                and self.updates.shape[0] > self.counts.tuples * self.pitch
+            ):
+                raise ValueError("a table has a power of two of slots, more than tuples")
             self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
         return 0
 

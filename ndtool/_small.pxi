@@ -79,7 +79,7 @@ cdef class SmallCall:
         if self.grid is not None:
             return self.run_tiles(
                 <const uint8_t*> views[0].buf, views,
-                Counts(NULL, 0, NULL, 0, 0, 0, False, False, False),
+                no_counts(),
             )
         self._bind_walk(&g.walk, <const uint8_t*> views[1].buf)
         g.source = <const uint8_t*> views[0].buf
@@ -92,7 +92,7 @@ cdef class SmallCall:
 
     cdef uint64_t scatter(self, Py_buffer* views) noexcept:
         """Copy data (views[0]) to the output (views[3]), unless they are one, and apply updates."""
-        cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
+        cdef Counts counts = no_counts()
         cdef uint64_t bad
         cdef Means m
         cdef UpdateCounts update_counts = self.spec.counts

@@ -38,16 +38,14 @@ from ndtool.options import (
     path,
     validate_options,
 )
-from ndtool.questions.filechecks import infer as infer
-from ndtool.questions.filechecks import verify as verify
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs import steps
 from ndtool.runs.request import Request
 from ndtool.signatures import Operators, bind
 
 __all__ = [
-    "Result", "gather", "gather_elements", "gather_nd", "infer", "scatter",
-    "scatter_elements", "scatter_nd", "tensor_scatter", "verify",
+    "Result", "gather", "gather_elements", "gather_nd", "scatter", "scatter_elements",
+    "scatter_nd", "tensor_scatter",
 ]  # fmt: skip
 Path = str | os.PathLike[str] | None
 

@@ -1,20 +1,50 @@
 """Tables of results as HTML for notebooks, for rich, and as text; cells are escaped."""
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from ndtool.errors import RuleError, format_columns, printable
-from ndtool.rules import shapes
-from ndtool.rules.inference import Inference
 from ndtool.rules.trace import Trace
+
+_MAX_CELL = 1000  # characters
+_FIRST_LINE_CELLS = 3  # cells on the first line of a row that is too wide for one line
+_MAX_BAR_LENGTH = 40  # characters of a bar
 
 
 class Table(NamedTuple):
-    """A table of text cells. title: "" for none."""
+    """A table of text cells.
 
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[str]]
+    title: "" for none, or lines of text, without names that contain line breaks. columns: () for
+    rows without a header. notes: lines below the rows. bars: whether the last column has counts,
+    which text and HTML also show as bars.
+    """
+
+    title: str = ""
+    columns: tuple[str, ...] = ()
+    rows: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+    bars: bool = False
+
+    def printable(self) -> "Table":
+        """Return the table with control characters and secrets escaped."""
+        rows = [[printable(cell, _MAX_CELL) for cell in row] for row in self.rows]
+        notes = [
+            line[: len(line) - len(line.lstrip())] + printable(line.lstrip(), _MAX_CELL)
+            for line in self.notes
+        ]
+        title = "\n".join(printable(line, _MAX_CELL) for line in self.title.split("\n"))
+        return self._replace(title=title, rows=rows, notes=notes)
+
+    def with_bars(self, available: int, character: str = "━") -> "Table":
+        """Return the table with a column of bars in place of `bars`, for lines of some width."""
+        if not self.bars:
+            return self
+        widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        length = max(1, min(_MAX_BAR_LENGTH, available - sum(widths) - 2 * len(widths)))
+        largest = max(1, *(int(row[-1]) for row in self.rows))
+        rows = [(*row, character * -(-int(row[-1]) * length // largest)) for row in self.rows]
+        return self._replace(columns=(*self.columns, ""), rows=rows, bars=False)
 
 
 def rich_tables(tables: Iterable[Table]) -> Any:
@@ -23,37 +53,74 @@ def rich_tables(tables: Iterable[Table]) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    renderables = []
-    for source in tables:
-        rich_table = RichTable(title=Text(printable(source.title, 1000)) if source.title else None)
-        for column in source.columns:
+    renderables: list[Any] = []
+    for source in (table.printable().with_bars(80) for table in tables):
+        rich_table = RichTable(
+            title=Text(source.title) if source.title else None, show_header=bool(source.columns)
+        )
+        width = max(map(len, (source.columns, *source.rows)))
+        for column, _ in zip_longest(source.columns, range(width), fillvalue=""):
             rich_table.add_column(column)
         for row in source.rows:
-            rich_table.add_row(*(Text(printable(cell, 1000)) for cell in row))
-        renderables.append(rich_table)
+            rich_table.add_row(*map(Text, row))
+        renderables += [rich_table] if width else [Text(source.title)]
+        renderables += map(Text, source.notes)
     return Group(*renderables)
 
 
 def plain_table(content: Table) -> str:
     """Return a table as plain text, one line per row."""
-    rows = [[printable(cell, 1000) for cell in row] for row in (content.columns, *content.rows)]
-    return (content.title and printable(content.title, 1000) + "\n") + format_columns(rows)
+    content = content.printable().with_bars(1 << 30)
+    lines = [content.title] if content.title else []
+    if content.columns:
+        lines += format_columns([content.columns, *content.rows]).splitlines()
+    else:
+        lines += row_lines(content.rows, 1 << 30)
+    return "".join(f"{line}\n" for line in [*lines, *content.notes])
 
 
-def html_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table of text cells."""
-    head = "".join(f"<th>{_escape_cell(title)}</th>" for title in titles)
+def row_lines(
+    rows: Sequence[Sequence[str]], available: int, first_line_cells: int = 3
+) -> list[str]:
+    """Return rows without a header as indented lines, on two lines each if they are too wide.
+
+    first_line_cells: the number of cells on the first of two lines. A single cell is a remark.
+    """
+    widths: list[int] = []
+    for row in rows:
+        if len(row) > 1:
+            widths = [max(pair) for pair in zip_longest(widths, map(len, row), fillvalue=0)]
+    while widths and not widths[-1]:
+        widths.pop()
+    is_one_line = sum(widths) + 2 * len(widths) <= available
+    count = len(widths) if is_one_line else _FIRST_LINE_CELLS
+    lines = []
+    for row in rows:
+        first = "  ".join(map(str.ljust, row[:count], widths)).rstrip() if len(row) > 1 else row[0]
+        lines.append(f"  {first}")
+        if second := "  ".join(row[count:]).rstrip() if len(row) > 1 else "":
+            lines.append(f"    {second}")
+    return lines
+
+
+def html_table(content: Table) -> str:
+    """Return a table as HTML."""
+    content = content.printable()
+    head = "".join(f"<th>{_escape(title)}</th>" for title in content.columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_escape_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in content.rows
     )
-    title = f"<caption>{_escape_cell(caption)}</caption>" if caption else ""
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    title = f"<caption>{_escape(content.title)}</caption>" if content.title else ""
+    notes = "".join(f"<p>{_escape(note)}</p>" for note in content.notes)
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f"<table>{title}{head}<tbody>{body}</tbody></table>{notes}"
 
 
-def _escape_cell(text: str) -> str:
+def _escape(text: str) -> str:
     from html import escape  # imported here because the command line does not need it
 
-    return escape(printable(text, 1000))
+    return escape(text)
 
 
 class NotebookTrace(Trace):
@@ -61,21 +128,10 @@ class NotebookTrace(Trace):
 
     def _repr_html_(self) -> str:
         rows = [step[:3] for step in self.steps]
-        return html_table(self.operator, ("rule", "with", "result"), rows)
+        return html_table(Table(self.operator, ("rule", "with", "result"), rows))
 
 
 def use_notebook_trace(error: RuleError) -> None:
     """Replace an error's trace, if any, by a trace that notebooks display as a table."""
     if isinstance(error.trace, Trace):
         error.trace = NotebookTrace(*error.trace)
-
-
-class NotebookInference(Inference):
-    """An inference that notebooks display as two tables: array types and trace."""
-
-    def _repr_html_(self) -> str:
-        inputs = [(role, argument.description) for role, argument in self.inputs.items()]
-        assumed = [("assumed", sentence) for sentence in self.trace.assumptions]
-        output = ("output", shapes.format_type(self.dtype, self.plan.output))
-        call = html_table(self.operator, ("array", "type"), [*inputs, *assumed, output])
-        return call + NotebookTrace(*self.trace)._repr_html_()

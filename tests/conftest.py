@@ -14,7 +14,7 @@ from bucket import Bucket
 from hypothesis import settings
 
 from ndtool.engine import tuning
-from ndtool.runs.external import choice
+from ndtool.outofcore import partitioning
 
 SMALL_CALL = tuning.SMALL_CALL
 
@@ -79,20 +79,18 @@ def enable_sigint() -> None:
 
 
 @pytest.fixture
-def force_levels(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Return a function that sets the number of partitioning levels of all runs."""
+def force_depth(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets how often all runs partition their tuples."""
 
-    def set_levels(levels: int) -> None:
-        possible_levels = choice._partitionings_by_levels
+    def set_depth(depth: int) -> None:
+        possible = partitioning.partitionings_by_depth
 
-        def filter_levels(partition: Any, budget: int) -> Any:
-            return [
-                option for option in possible_levels(partition, budget) if option.levels == levels
-            ]
+        def filter_depth(partition: Any, budget: int) -> Any:
+            return [option for option in possible(partition, budget) if option.depth == depth]
 
-        monkeypatch.setattr(choice, "_partitionings_by_levels", filter_levels)
+        monkeypatch.setattr(partitioning, "partitionings_by_depth", filter_depth)
 
-    return set_levels
+    return set_depth
 
 
 def open_files() -> set[tuple[str, str]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import excerpts, explain, mapping, preview, tuples
 from ndtool.analysis.excerpts import AxisCoordinates, Excerpt, Focus, all_coordinates
-from ndtool.analysis.explain import Element, Step
+from ndtool.analysis.explain import ExplainedElement, Step
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import Tuples
 from ndtool.analysis.typed import TypeSource
@@ -135,14 +135,14 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
         explanations = excerpt.explanations
         grids["output"] = _output_grid(plan.output, excerpt.axes["output"], explanations)
         links = [
-            _link(element.position, step, tuple_indices)
+            _link(element.at, step, tuple_indices)
             for element in explanations
             for step in element.steps
         ]
         call.require_unchanged()
     else:
         links = _links_without_output(call, drawn_tuples, grids)
-    updates = {element.position: element.updates for element in excerpt.explanations}
+    updates = {element.at: element.updates for element in excerpt.explanations}
     valid = [(_lowest_valid(index_tuples, size), size - 1) for size in mapping.indexed_sizes(plan)]
     return Drawing(grids, drawn_tuples, links, updates, valid)
 
@@ -158,8 +158,8 @@ def _is_small(call: OpenCall) -> bool:
 
 def _complete_excerpt(call: OpenCall) -> Excerpt:
     output = all_coordinates(call.inference.plan.output)
-    explanations, _ = explain.explain(call, list(product(*output)), list_all=True)
-    return Excerpt({**_input_axes(call), "output": output}, explanations)
+    explanation = explain.explain(call, list(product(*output)), list_all=True)
+    return Excerpt({**_input_axes(call), "output": output}, explanation.elements)
 
 
 def _input_axes(call: OpenCall) -> dict[str, AxisCoordinates]:
@@ -175,8 +175,8 @@ def _grid(call: OpenCall, role: str, axes: AxisCoordinates) -> Grid:
     return Grid(shape, axes, preview.elements_at(source, dtype, positions) if has_values else None)
 
 
-def _output_grid(shape: Shape, axes: AxisCoordinates, explanations: list[Element]) -> Grid:
-    element_values = [element.value for element in explanations if element.value is not None]
+def _output_grid(shape: Shape, axes: AxisCoordinates, explanations: list[ExplainedElement]) -> Grid:
+    element_values = [element.array for element in explanations if element.array is not None]
     return Grid(shape, axes, element_values if len(element_values) == len(explanations) else None)
 
 
@@ -199,7 +199,7 @@ def _lowest_valid(call: Tuples, size: int) -> int:
 def _link(position: Position, step: Step, tuple_indices: dict[Position, int]) -> Link:
     tuple_index = None if step.indices is None else tuple_indices[step.indices]
     data, updates = (step.position if step.role == role else None for role in ("data", "updates"))
-    return Link(position, data, tuple_index, updates, step.result)
+    return Link(position, data, tuple_index, updates, step.arrays[1])
 
 
 def _links_without_output(

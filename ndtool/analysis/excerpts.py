@@ -4,12 +4,13 @@ An excerpt of an array has the elements at all combinations of chosen coordinate
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from ndtool.analysis import explain, mapping, tuples
-from ndtool.analysis.explain import Element, Step
+from ndtool.analysis.explain import ExplainedElement, Step
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import EDGE_TUPLES, Tuples
 from ndtool.analysis.typed import TypeSource
@@ -60,7 +61,7 @@ class Excerpt(NamedTuple):
     """The coordinates of each array's excerpt, and explanations of the output's elements."""
 
     axes: dict[str, AxisCoordinates]
-    explanations: list[Element]
+    explanations: list[ExplainedElement]
 
 
 def all_coordinates(shape: Shape) -> AxisCoordinates:
@@ -84,7 +85,7 @@ def excerpt_around(call: OpenCall, focus: Focus) -> Excerpt | None:
     """
     plan = call.inference.plan
     centers = _centers(call, focus)
-    explanation_at: dict[Position, Element] = {}
+    explanation_at: dict[Position, ExplainedElement] = {}
     for count in range(min(len(centers), _MAX_CENTERS), 0, -1):
         for window in (None, *_WINDOWS):
             output = _output_axes(plan.output, centers[:count], window)
@@ -94,7 +95,7 @@ def excerpt_around(call: OpenCall, focus: Focus) -> Excerpt | None:
             missing = [position for position in positions if position not in explanation_at]
             if missing or not explanation_at:
                 explanation_at.update(
-                    (element.position, element) for element in explain.explain(call, missing)[0]
+                    (element.at, element) for element in explain.explain(call, missing).elements
                 )
             edge_updates = EDGE_TUPLES if window is None else window.edge_updates
             explanations = [
@@ -112,11 +113,10 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
     if focus.output or focus.data:
         if call.inference.scatters:
             return [*focus.output, *focus.data]
-        _, origins = explain.explain(call, (), focus.data)
-        return [
-            *focus.output,
-            *(copy.position for origin in origins for copy in origin.outputs),
-        ] or [(0,) * len(plan.output)]
+        origins = explain.explain(call, (), focus.data).origins
+        return [*focus.output, *(output for origin in origins for output in origin.outputs)] or [
+            (0,) * len(plan.output)
+        ]
     first = _first_target(tuples.load_tuples(call)) if call.inference.scatters else None
     return [(0,) * len(plan.output) if first is None else first]
 
@@ -162,18 +162,18 @@ def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> A
     )
 
 
-def _shorten(element: Element, edge_updates: int) -> Element:
+def _shorten(element: ExplainedElement, edge_updates: int) -> ExplainedElement:
     """Return an explanation with the current value and only the first and last updates."""
     current, *updates = element.steps
     if len(updates) <= 2 * edge_updates:
-        return element._replace(steps=[current, *updates])
-    return element._replace(steps=[current, *updates[:edge_updates], *updates[-edge_updates:]])
+        return element
+    return replace(element, steps=(current, *updates[:edge_updates], *updates[-edge_updates:]))
 
 
 def _linked_axes(
     call: OpenCall,
     output: AxisCoordinates,
-    explanations: list[Element],
+    explanations: list[ExplainedElement],
     origins: Sequence[Position],
 ) -> dict[str, AxisCoordinates]:
     """Return the coordinates of all arrays that explanations of the output refer to."""

@@ -1,100 +1,187 @@
 """Explain elements: the sources of an element of the output, the destinations of one of data.
 
 One pass over all indices, in blocks, validates them and compares them with the requested
-positions. The kernels apply updates in order, so values are those of a run. Answers of any length
-take bounded memory: they store only the linear indices of tuples, in a temporary file if they are
-many, and iteration computes the items.
+positions. The kernels apply updates in order, so values are those of a run. Lists have the first
+and the last items, so that answers take bounded time and memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import isqrt
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import mapping, tuples, values
+from ndtool.analysis.answers import HIDDEN, Answer, Scalar, Value
 from ndtool.analysis.mapping import Position
+from ndtool.analysis.names import ElementNames
 from ndtool.analysis.oracle.blocks import BLOCK_BYTES, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, elements_at, pick
-from ndtool.analysis.running import RunningValues
-from ndtool.analysis.tuples import Search, Tuples
+from ndtool.analysis.running import RunningValues, rounding_advice
+from ndtool.analysis.tuples import EDGE_TUPLES, MAX_EDGE_TUPLES, Search, Tuples
 from ndtool.analysis.typed import TypeSource
-from ndtool.errors import UsageError
+from ndtool.arrays.loaded import load
+from ndtool.errors import UsageError, format_count
+from ndtool.notebook import Table
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.shapes import format_shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 
 Array = NDArray[Any]
-T = TypeVar("T")
+_Pair = tuple[Array | None, Array | None]
+_Row = tuple[str, ...]
 
 _MAX_RESULTS = 64  # results of consecutive updates that one call computes, with 2,080 updates
 _BLOCK = 1 << 12  # updates or copies whose tuples are read together
 
 
-class Listing(Generic[T]):
-    """A list of any length that computes its items at each iteration."""
-
-    def __init__(self, length: int, items: Callable[[], Iterator[T]]) -> None:
-        self._length, self._items = length, items
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[T]:
-        return self._items()
-
-
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Step(Value):
     """A step in which an element of the output gets a value.
 
-    role: the source of the value: data, updates or fill. position: the position in that array.
-    value: a 0-d array; None if it is unknown. indices: the position of the index tuple, None for
-    the current value in data of a scatter. stored: the tuple in indices, empty if there is none.
-    normalized: the tuple without negative components. result: the element after the step.
+    role: data, updates or fill. position, value: those of an element of that array; the value is
+    None if it is unknown. indices: the position of the index tuple, None for the current value in
+    data of a scatter. tuple: the tuple in indices. result: the element of the output after the
+    step. normalized: the tuple without negative components. arrays: value and result as 0-d arrays.
     """
 
     role: str
     position: Position
-    value: Array | None
+    value: Scalar
     indices: Position | None
-    stored: Position
-    normalized: Position
-    result: Array | None
+    tuple: Position | None
+    result: Scalar
+    normalized: Position = field(metadata=HIDDEN)
+    arrays: _Pair = field(metadata=HIDDEN, compare=False)
 
 
-class Element(NamedTuple):
-    """The computation of an element of the output; updates: the count of all, listed or not."""
+@dataclass(frozen=True, slots=True)
+class ExplainedElement(Value):
+    """The computation of an element of the output. updates: the count of all, listed or not.
 
-    position: Position
-    value: Array | None
-    steps: Sequence[Step] | Listing[Step]
+    steps: with the first and the last updates of many. array: the value as a 0-d array.
+    """
+
+    at: Position
+    value: Scalar
     updates: int
+    steps: tuple[Step, ...]
+    array: Array | None = field(metadata=HIDDEN, compare=False)
+
+    def table(self, names: ElementNames, scatters: bool, remarks: Sequence[str]) -> Table:
+        """Return the explanation as a table."""
+        title = names.name_of("output", self.at) + _value_suffix(self.array)
+        if not scatters:
+            return Table(title, rows=_gather_rows(names, self.steps[0]))
+        rows = [_update_row(names, n, step) for n, step in enumerate(self.steps)]
+        if omitted := self.updates - len(self.steps) + 1:
+            rows.insert(1 + (len(rows) - 1) // 2, (_omission(omitted, "more updates"),))
+        return Table(title, rows=rows, notes=remarks if self.updates > 1 else ())
 
 
-class Copy(NamedTuple):
-    """A copy of an element of data; indices, stored: the position of its tuple, and the tuple.
+@dataclass(frozen=True, slots=True)
+class ExplainedOrigin(Value):
+    """The copies of an element of data. outputs: the first and last of `count` positions.
 
-    In a scatter these are None and empty.
+    updates: in a scatter, the count of updates to the element. tuples: the position of the index
+    tuple of each output, and the tuple. effect: what a scatter does to the element, as text.
     """
 
-    position: Position
-    indices: Position | None
-    stored: Position
+    from_: Position
+    value: Scalar
+    outputs: tuple[Position, ...]
+    count: int
+    updates: int
+    array: Array | None = field(metadata=HIDDEN, compare=False)
+    tuples: tuple[tuple[Position, Position], ...] = field(metadata=HIDDEN)
+    effect: str = field(metadata=HIDDEN)
+
+    def table(self, names: ElementNames, scatters: bool, remarks: Sequence[str]) -> Table:
+        """Return the explanation as a table."""
+        title = names.name_of("data", self.from_) + _value_suffix(self.array)
+        if scatters:
+            return Table(f"{title} {self.effect}")
+        count = format_count(self.count, "element") if self.count else "no element"
+        rows: list[_Row] = [
+            (names.name_of("output", output), names.index_text(*item))
+            for output, item in zip(self.outputs, self.tuples, strict=True)
+        ]
+        if omitted := self.count - len(rows):
+            rows.insert(len(rows) // 2, (_omission(omitted, "more"),))
+        return Table(f"{title} was copied to {count} of the output", rows=rows)
 
 
-class Origin(NamedTuple):
-    """The listed copies of an element of data; total: the count of all copies.
+def _omission(count: int, noun: str) -> str:
+    return f"... {count} {noun}: --all lists up to {2 * MAX_EDGE_TUPLES}"
 
-    element: the element of a scatter's output at the same position, None in a gather.
+
+def _update_row(names: ElementNames, n: int, step: Step) -> _Row:
+    name, (value, result) = names.name_of(step.role, step.position), map(_text, step.arrays)
+    if step.indices is None:
+        return "current", name, value, "", ""
+    remark = names.bounds_remark(step.tuple or (), step.normalized)
+    index = names.index_text(step.indices, step.tuple or (), remark)
+    return f"{names.signs[n > 1]} update", name, value, index, result
+
+
+def _gather_rows(names: ElementNames, step: Step) -> list[_Row]:
+    stored = step.tuple or ()
+    remark = names.bounds_remark(stored, step.normalized)
+    if not remark and step.normalized != stored:
+        remark = f", which is {names.tuple_text(step.normalized)}"
+    index = "index", names.index_text(step.indices or (), stored, remark)
+    return [index, ("data", names.name_of("data", step.position))] if step.normalized else [index]
+
+
+def _value_suffix(value: Array | None) -> str:
+    return "" if value is None else f" = {values.short_text(value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Answer):
+    """The explanation of elements: those of the argument `at`, then those of `from_`.
+
+    If one element is explained, its fields (value, steps, outputs) are the explanation's, too.
     """
 
-    position: Position
-    value: Array | None
-    outputs: Sequence[Copy] | Listing[Copy]
-    total: int
-    element: Element | None
+    operator: str
+    explained: tuple[ExplainedElement | ExplainedOrigin, ...]
+    scatters: bool = field(metadata=HIDDEN)
+    names: ElementNames = field(metadata=HIDDEN)
+    remarks: tuple[str, ...] = field(metadata=HIDDEN)
+
+    @property
+    def elements(self) -> list[ExplainedElement]:
+        """The explained elements of the output."""
+        return [item for item in self.explained if isinstance(item, ExplainedElement)]
+
+    @property
+    def origins(self) -> list[ExplainedOrigin]:
+        """The explained elements of data."""
+        return [item for item in self.explained if isinstance(item, ExplainedOrigin)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object that --json prints."""
+        common = {"version": self.version, "operator": self.operator}
+        items = [item.to_dict() for item in self.explained]
+        return {**common, **items[0]} if len(items) == 1 else {**common, "explained": items}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of the explained element, if there is only one."""
+        if name == "explained" or name.startswith("__"):
+            raise AttributeError(name)
+        if len(self.explained) == 1:
+            return getattr(self.explained[0], name)
+        raise AttributeError(f"{len(self.explained)} elements are explained: see .explained")
+
+    def tables(self) -> list[Table]:
+        """Return a table of steps, or of destinations, for each element."""
+        return [item.table(self.names, self.scatters, self.remarks) for item in self.explained]
 
 
 def explain(
@@ -103,12 +190,12 @@ def explain(
     origins: Sequence[Position] = (),
     list_all: bool = False,
     progress: ProgressCallback = silent,
-) -> tuple[list[Element], list[Origin]]:
+) -> Explanation:
     """Explain elements of an open call; outputs: positions in the output, origins: in data.
 
-    list_all: whether to list all updates and copies, not only the first and last few. The call must
-    be open while the answer is iterated. Raises BoundsError for any index out of bounds,
-    DuplicatesError for duplicates that are an error, UsageError for an invalid position.
+    list_all: whether to list up to 10,000 updates and copies, not only ten. Raises BoundsError for
+    any index out of bounds, DuplicatesError for duplicates that are an error, UsageError for an
+    invalid position.
     """
     plan = call.inference.plan
     outputs = [_normalize("--at", position, plan.output, "the output") for position in outputs]
@@ -118,9 +205,10 @@ def explain(
     explainer = _Explainer(call, list_all)
     is_scatter = call.inference.scatters
     explain_elements = explainer.explain_scatter if is_scatter else explainer.explain_gather
-    answer = explain_elements(outputs, origins, progress)
+    explained = explain_elements(outputs, origins, progress)
     call.require_unchanged()
-    return answer
+    names, remarks = ElementNames.of(call), rounding_advice(call)
+    return Explanation(call.reported.operator, tuple(explained), is_scatter, names, tuple(remarks))
 
 
 def _normalize(option: str, position: Position, shape: Shape, array: str) -> Position:
@@ -142,14 +230,15 @@ class _Explainer:
     """Explains elements of one call."""
 
     def __init__(self, call: OpenCall, list_all: bool) -> None:
-        self.call, self.plan, self.list_all = call, call.inference.plan, list_all
+        self.call, self.plan = call, call.inference.plan
+        self._edge = MAX_EDGE_TUPLES if list_all else EDGE_TUPLES
         self.tuples: Tuples = tuples.load_tuples(call)
 
     def explain_gather(
         self, outputs: list[Position], origins: list[Position], progress: ProgressCallback
-    ) -> tuple[list[Element], list[Origin]]:
+    ) -> list[ExplainedElement | ExplainedOrigin]:
         plan = self.plan
-        searches = [Search(target, self.list_all) for target in origins]
+        searches = [Search(target, self._edge) for target in origins]
         self.tuples.search(searches, self.tuples.checked(progress))
         tuple_positions = [mapping.index_tuple_position(plan, target) for target in outputs]
         normalized = [
@@ -162,16 +251,16 @@ class _Explainer:
         ]
         data = self._elements("data", source_positions + origins)
         source_elements = zip(source_positions, data, strict=False)
-        elements = []
+        explained: list[ExplainedElement | ExplainedOrigin] = []
         for position, indices, selected in zip(outputs, tuple_positions, normalized, strict=True):
             role = "data" if selected else "fill"
             origin, value = next(source_elements) if selected else self._fill_value()
             stored = self._read_tuple(indices)
-            step = Step(role, origin, value, indices, stored, selected, value)
-            elements.append(Element(position, value, [step], 0))
-        return elements, [
-            Origin(search.target, value, self._copies(search), search.count, None)
-            for search, value in zip(searches, data[len(source_positions) :], strict=True)
+            step = make_step(role, origin, value, indices, stored, selected, value)
+            explained.append(_explained(position, value, (step,), 0))
+        origin_values = data[len(source_positions) :]
+        return explained + [
+            self._origin(*pair) for pair in zip(searches, origin_values, strict=True)
         ]
 
     def _fill_value(self) -> tuple[Position, Array]:
@@ -179,16 +268,17 @@ class _Explainer:
         inference = self.call.inference
         return (), values.as_array(memoryview(inference.fill_bytes), inference.dtype, ())
 
-    def _copies(self, search: Search) -> Listing[Copy]:
+    def _origin(self, search: Search, value: Array | None) -> ExplainedOrigin:
         """Return the copies of a search's element, one for each tuple that selects it."""
-        target = search.target
-
-        def iterate_copies() -> Iterator[Copy]:
-            for indices in _in_blocks(search.stored):
-                for position, stored, _ in self._read_tuples(target, indices):
-                    yield Copy(mapping.copy_position(self.plan, target, position), position, stored)
-
-        return Listing(len(search.stored), iterate_copies)
+        outputs, index_tuples = list[Position](), list[tuple[Position, Position]]()
+        for indices in _in_blocks(search.stored):
+            for position, stored, _ in self._read_tuples(search.target, indices):
+                outputs.append(mapping.copy_position(self.plan, search.target, position))
+                index_tuples.append((position, stored))
+        return ExplainedOrigin(
+            search.target, _scalar(value), tuple(outputs), search.count, 0, value,
+            tuple(index_tuples), "",
+        )  # fmt: skip
 
     def _read_tuples(
         self, target: Position, indices: Array
@@ -214,26 +304,43 @@ class _Explainer:
 
     def explain_scatter(
         self, outputs: list[Position], origins: list[Position], progress: ProgressCallback
-    ) -> tuple[list[Element], list[Origin]]:
+    ) -> list[ExplainedElement | ExplainedOrigin]:
         current = self._elements("data", outputs + origins)
         updates = self._updates()
         # The steps of elements of data are not listed.
-        list_all = [self.list_all] * len(outputs) + [False] * len(origins)
-        element_arguments = zip(outputs + origins, current, list_all, strict=True)
+        edges = [self._edge] * len(outputs) + [EDGE_TUPLES] * len(origins)
+        element_arguments = zip(outputs + origins, current, edges, strict=True)
         finders = [_ElementFinder(self, *arguments, updates) for arguments in element_arguments]
         self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
         elements = [finder.element() for finder in finders]
         data_elements = zip(elements[len(outputs) :], current[len(outputs) :], strict=True)
-        return elements[: len(outputs)], [self._scatter_origin(*pair) for pair in data_elements]
+        explained: list[ExplainedElement | ExplainedOrigin] = [*elements[: len(outputs)]]
+        return explained + [self._scatter_origin(*pair) for pair in data_elements]
 
-    def _scatter_origin(self, element: Element, current: Array | None) -> Origin:
+    def _scatter_origin(self, element: ExplainedElement, current: Array | None) -> ExplainedOrigin:
         """Explain an element of data in a scatter, whose only copy is at the same position."""
         attributes = self.plan.attributes
-        is_replaced = element.updates and (
-            attributes.reduction == "none" or attributes.copies_first_update
+        names, updates = ElementNames.of(self.call), format_count(element.updates, "update")
+        outputs: tuple[Position, ...] = (element.at,)
+        if element.updates and attributes.copies_first_update:
+            update = names.name_of("updates", element.steps[1].position)
+            outputs, effect = (), f"was replaced by {update}, the first of {updates}"
+        elif element.updates and attributes.reduction == "none":
+            update = names.name_of("updates", element.steps[-1].position)
+            outputs, effect = (), f"was overwritten by {update}, the last of {updates}"
+        else:
+            suffix = f" and got {updates}" if element.updates else " unchanged"
+            effect = f"was copied to {names.name_of('output', element.at)}{suffix}"
+        return ExplainedOrigin(
+            element.at,
+            _scalar(current),
+            outputs,
+            len(outputs),
+            element.updates,
+            current,
+            (),
+            effect,
         )
-        outputs = [] if is_replaced else [Copy(element.position, None, ())]
-        return Origin(element.position, current, outputs, len(outputs), element)
 
     def steps(
         self,
@@ -248,7 +355,7 @@ class _Explainer:
             index_tuples, values, results, strict=True
         ):
             update_position = mapping.update_position(self.plan, target, position)
-            yield Step("updates", update_position, value, position, stored, normalized, result)
+            yield make_step("updates", update_position, value, position, stored, normalized, result)
 
     def _read_tuple(self, position: Position) -> Position:
         """Return the index tuple at a position; raise OutputError if it is now out of bounds."""
@@ -271,7 +378,7 @@ class _Explainer:
     def _updates(self) -> Array | None:
         if isinstance(self.call.sources["updates"], TypeSource):
             return None
-        loaded = operands.load(self.call, "updates")
+        loaded = load(self.call, "updates")
         _, dtype, shape = loaded.info
         return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
 
@@ -284,29 +391,26 @@ class _ElementFinder:
         explainer: _Explainer,
         target: Position,
         current: Array | None,
-        list_all: bool,
+        edge: int,
         updates: Array | None,
     ) -> None:
-        self.search = Search(target, list_all, self._apply_unlisted)
-        self._explainer, self._list_all, self._updates = explainer, list_all, updates
+        self.search = Search(target, edge, self._apply_unlisted)
+        self._explainer, self._updates = explainer, updates
         self._steps: list[Step] = []
         self._current = current
         # Unknown updates make all values of the explanation unknown.
         self._initial = None if updates is None else current
         self._running = self._initial_value()
 
-    def element(self) -> Element:
+    def element(self) -> ExplainedElement:
         """Return the explanation of the element, once the search is complete."""
         search = self.search
         if not search.count:
-            return Element(search.target, self._current, [self._first_step(self._current)], 0)
-        if self._list_all:
-            self._apply_all(search.stored)
-            steps = Listing(1 + search.count, self._all_steps)
-            return Element(search.target, self._result(), steps, search.count)
+            step = self._first_step(self._current)
+            return _explained(search.target, self._current, (step,), 0)
         self._list_steps(search.stored[len(self._steps) :])
-        listed = [self._first_step(self._initial), *self._steps]
-        return Element(search.target, self._result(), listed, search.count)
+        steps = (self._first_step(self._initial), *self._steps)
+        return _explained(search.target, self._result(), steps, search.count)
 
     def _initial_value(self) -> RunningValues | None:
         """Return the current value in data, None if it is unknown."""
@@ -319,7 +423,7 @@ class _ElementFinder:
         return None if self._running is None else self._running.values()[0, ...]
 
     def _first_step(self, current: Array | None) -> Step:
-        return Step("data", self.search.target, current, None, (), (), current)
+        return make_step("data", self.search.target, current, None, (), (), current)
 
     def _apply_unlisted(self, indices: Array) -> None:
         """Apply updates that the explanation does not list."""
@@ -338,12 +442,6 @@ class _ElementFinder:
         for step, running in self._update_steps(indices, self._running):
             self._steps.append(step)
             self._running = running
-
-    def _all_steps(self) -> Iterator[Step]:
-        """Yield a step for the current value and for every update, in order."""
-        yield self._first_step(self._initial)
-        for step, _ in self._update_steps(self.search.stored, self._initial_value()):
-            yield step
 
     def _update_steps(
         self, indices: Array, running: RunningValues | None
@@ -395,3 +493,34 @@ def _in_blocks(indices: Array, size: int = _BLOCK) -> Iterator[Array]:
     """Yield an array in slices of `size` elements."""
     for first in range(0, len(indices), size):
         yield indices[first : first + size]
+
+
+def make_step(
+    role: str,
+    position: Position,
+    value: Array | None,
+    indices: Position | None,
+    stored: Position,
+    normalized: Position,
+    result: Array | None,
+) -> Step:
+    """Return a step of elements as 0-d arrays."""
+    stored_tuple = None if indices is None else stored
+    return Step(
+        role, position, _scalar(value), indices, stored_tuple, _scalar(result), normalized,
+        (value, result),
+    )  # fmt: skip
+
+
+def _explained(
+    position: Position, value: Array | None, steps: tuple[Step, ...], updates: int
+) -> ExplainedElement:
+    return ExplainedElement(position, _scalar(value), updates, steps, value)
+
+
+def _scalar(value: Array | None) -> Scalar:
+    return None if value is None else values.json_value(value)
+
+
+def _text(value: Array | None) -> str:
+    return "" if value is None else values.short_text(value)

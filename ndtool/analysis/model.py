@@ -4,65 +4,113 @@ Metadata are read without the onnx package. In a run, ndtool computes these node
 others (see modelrun).
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import __version__
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
+from ndtool.analysis.answers import HIDDEN, Answer, Fields, Typed, Value, frozen
 from ndtool.analysis.engines import (
     MAX_LISTED,
     EngineCall,
     EngineProgress,
-    EngineReport,
     EngineSettings,
     disagreement,
     require_any,
 )
+from ndtool.analysis.inspect import attributes_text
 from ndtool.analysis.modelinputs import Arrays
 from ndtool.analysis.modelrun import ModelRun, is_own
-from ndtool.analysis.verify import recompute
+from ndtool.analysis.verify import ENGINE_COLUMNS, EngineReport, engine_rows, recompute
 from ndtool.arrays.source import DeclaredType, ModelInfo, OperatorNode, TypedNode
-from ndtool.errors import DifferenceError, DtypeError, NdtoolError, RuleError, UsageError, printable
+from ndtool.errors import (
+    DifferenceError,
+    DtypeError,
+    NdtoolError,
+    RuleError,
+    UsageError,
+    format_count,
+    printable,
+)
 from ndtool.formats import locators
 from ndtool.formats.onnx import modelproto
 from ndtool.inmemory import onnxnodes
 from ndtool.machine import threads
+from ndtool.notebook import Table
 from ndtool.rules import dtypes, inference, plans, shapes, specs, tensorscatter
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
 from ndtool.rules.symbols import Symbol
 from ndtool.runs.request import Request
 
+NO_NODES = "The model has no gather or scatter nodes."
+NODE_COLUMNS = ("node", "operator", "attributes", "inputs", "output")
 
-class ModelNode(NamedTuple):
-    """A gather or scatter node of a model.
 
-    version: the operator's version, None if its operator set lacks it. inputs: names and types by
-    role. assumed: conditions on sizes that the model does not declare. problem: the rule of its
+@dataclass(frozen=True, slots=True)
+class ModelNode(Value):
+    """A gather or scatter node of a model. version, opset: those of its operator, operator set.
+
+    version: None if the operator set lacks the operator. inputs: by role; an omitted one is
+    missing. assumed: conditions on sizes that the model does not declare. problem: the rule of its
     version that the node breaks, as its declarations show, None if it breaks none. runs: how often
-    a run of the model computed the node, None without a run; inputs then have actual types, and
-    actual_output is set. reports: on engines, for the node's first inputs. saved: the files of its
-    first inputs and output, by role.
+    a run of the model computed it, None without a run; then the types are actual ones. engines: on
+    its first inputs, the reports on other engines. saved: the files of its first inputs and output,
+    by role.
     """
 
-    node: OperatorNode
+    OPTIONAL: ClassVar = ("runs", "engines", "saved")
+    node: str
+    operator: str
+    title: str
     version: int | None
-    inputs: dict[str, tuple[str, DeclaredType]]
-    output: DeclaredType
+    opset: int | None
+    attributes: Mapping[str, Any]
+    inputs: Mapping[str, Typed]
+    output: Typed
     assumed: tuple[str, ...] = ()
     problem: str | None = None
     runs: int | None = None
-    actual_output: DeclaredType | None = None
-    reports: tuple[EngineReport, ...] = ()
-    saved: dict[str, str] | None = None
+    engines: tuple[EngineReport, ...] | None = None
+    saved: Mapping[str, str] | None = None
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The row of a table with NODE_COLUMNS, and whether it was computed if the model ran."""
+        title = self.title + ("" if self.version is None else f"-{self.version}")
+        inputs = ", ".join(f"{array.name} {array.description}" for array in self.inputs.values())
+        output = f"{self.output.name or ''} {self.output.description}"
+        times = {None: (), 0: ("no",), 1: ("ok",)}.get(self.runs, (f"ok, {self.runs} times",))
+        return self.node, title, attributes_text(self.attributes), inputs, output, *times
+
+    @property
+    def explain_command(self) -> list[str]:
+        """The command that explains the output of a saved node, [] if there is none."""
+        if self.saved is None or None in self.attributes.values():
+            return []  # None: a parameter of the ONNX function that contains the node
+        operator = operator_of(self.operator)
+        words = ["ndtool explain", operator.command]
+        words += [shlex.quote(self.saved[role]) for role in operator.inputs if role in self.saved]
+        words += [
+            f"--{name.replace('_', '-')} {self.attributes[name]}"
+            for name in operator.attributes
+            if name in self.attributes
+        ]
+        dtype = next(iter(self.inputs.values())).dtype
+        if dtype in dtypes.EXTENSION_DTYPES:
+            words.append(f"--dtype {dtype}")
+        return [f"{self.node}: {' '.join([*words, '--at I,J...'])}"]
 
 
-class Computed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Computed(Value):
     """How many nodes of a model an engine computed, ndtool included; version: the engine's."""
 
     engine: str
@@ -70,21 +118,45 @@ class Computed(NamedTuple):
     nodes: int
 
 
-class Outcome(NamedTuple):
-    """The nodes of a model, and the error of a failed run or of an engine that differs.
+@dataclass(frozen=True, slots=True)
+class Model(Answer):
+    """The gather and scatter nodes of an ONNX model.
 
-    computed: who computed how many nodes, empty without a run. warnings: about the run.
+    computed: who computed how many of all nodes, if the model ran. warnings: about the run. error:
+    of a run that failed, or about an engine that differs.
     """
 
-    nodes: list[ModelNode]
-    error: NdtoolError | None
+    nodes: tuple[ModelNode, ...]
     computed: tuple[Computed, ...] = ()
     warnings: tuple[str, ...] = ()
+    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
+
+    def tables(self) -> list[Table]:
+        """Return the nodes, the commands that explain them, and the reports on other engines."""
+        notes = [f"assumed: {node.node}: {item}" for node in self.nodes for item in node.assumed]
+        notes += [
+            f"breaks a rule: {node.node}: {node.problem}" for node in self.nodes if node.problem
+        ]
+        others = [
+            f"{format_count(item.nodes, 'node')} by {item.engine}" for item in self.computed[1:]
+        ]
+        notes += [f"computed: {', '.join(others)}"] if others else []
+        rows = [node.row for node in self.nodes]
+        columns = NODE_COLUMNS + (
+            ("computed",) if rows and len(rows[0]) > len(NODE_COLUMNS) else ()
+        )
+        tables = [Table("", columns, rows, notes) if rows else Table(NO_NODES, notes=notes)]
+        if commands := [line for node in self.nodes for line in node.explain_command]:
+            tables.append(Table(notes=commands))
+        engines = [
+            (node.node, *row) for node in self.nodes for row in engine_rows(node.engines or ())
+        ]
+        return tables + ([Table("", ("node", *ENGINE_COLUMNS), engines)] if engines else [])
 
 
-def nodes(path: str) -> list[ModelNode]:
+def nodes(path: str) -> Model:
     """Return the gather and scatter nodes of a model, in subgraphs and functions too."""
-    return _model_nodes(locators.model(path))
+    return Model(tuple(_model_nodes(locators.model(path))))
 
 
 def _model_nodes(model: ModelInfo) -> list[ModelNode]:
@@ -95,8 +167,9 @@ def _model_nodes(model: ModelInfo) -> list[ModelNode]:
         for declared in scope:
             model_node = _model_node(declared, outputs)
             model_nodes.append(model_node)
-            if model_node.node.output:
-                outputs[declared.scope + model_node.node.output] = model_node.output
+            if name := model_node.output.name:
+                output = DeclaredType(model_node.output.dtype, model_node.output.shape)
+                outputs[declared.scope + name] = output
     return model_nodes
 
 
@@ -114,15 +187,21 @@ def _model_node(typed_node: TypedNode, outputs: dict[str, DeclaredType]) -> Mode
     output = types[node.output] if node.output else DeclaredType(None, None)
     version, problem = _version(node)
     declared_types = {role: declared for role, (_, declared) in inputs.items()}
-    inferred = None
-    try:
-        inferred = _infer_output(node, declared_types)
-        _accept(node, declared_types)
-    except NdtoolError as exc:
-        problem = problem or exc.message
+    inferred, attributes = None, _attributes(node.attributes)
+    if all(type(a) is type(b) for a, b in zip(attributes, Attributes(), strict=True)):
+        try:
+            inferred = _infer_output(node, declared_types, attributes)
+            _accept(node, declared_types, attributes)
+        except NdtoolError as exc:
+            problem = problem or exc.message
+    assumed: tuple[str, ...] = ()
     if output.shape is None and inferred is not None:
-        return ModelNode(node, version, inputs, *inferred, problem)
-    return ModelNode(node, version, inputs, output, (), problem)
+        output, assumed = inferred
+    return ModelNode(
+        node.node, node.operator, node.title, version, node.version, frozen(node.attributes),
+        Fields({role: Typed(name, *declared) for role, (name, declared) in inputs.items()}),
+        Typed(node.output, *output), assumed, problem,
+    )  # fmt: skip
 
 
 def _version(node: OperatorNode) -> tuple[int | None, str | None]:
@@ -137,7 +216,7 @@ def _version(node: OperatorNode) -> tuple[int | None, str | None]:
 
 
 def _infer_output(
-    node: OperatorNode, input_types: dict[str, DeclaredType]
+    node: OperatorNode, input_types: dict[str, DeclaredType], attributes: Attributes
 ) -> tuple[DeclaredType, tuple[str, ...]] | None:
     """Infer a node's output type and its assumptions; None if input types are not declared.
 
@@ -145,9 +224,6 @@ def _infer_output(
     """
     sizes: dict[str, plans.Shape] = {}
     is_lowered = node.operator in LOWERED
-    attributes = _attributes(node.attributes)
-    if any(type(a) is not type(b) for a, b in zip(attributes, Attributes(), strict=True)):
-        return None  # an attribute of the wrong type
     for role in input_types if is_lowered else operator_of(node.operator).inputs:
         shape = input_types[role].shape if role in input_types else None
         if shape is None:
@@ -169,7 +245,9 @@ def _infer_output(
     return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumptions
 
 
-def _accept(node: OperatorNode, input_types: dict[str, DeclaredType]) -> None:
+def _accept(
+    node: OperatorNode, input_types: dict[str, DeclaredType], attributes: Attributes
+) -> None:
     """Raise RuleError or DtypeError for declared types or attributes that its version lacks."""
     if node.operator in LOWERED:
         return
@@ -181,7 +259,7 @@ def _accept(node: OperatorNode, input_types: dict[str, DeclaredType]) -> None:
             if name is not None
         }
         spec = onnxnodes.row_spec(node.title, f"onnx:{node.version}")
-        specs.accept(spec, node.operator, types, _attributes(node.attributes))
+        specs.accept(spec, node.operator, types, attributes)
 
 
 class _UndeclaredSize(Symbol):
@@ -202,7 +280,7 @@ def _declared_size(size: int) -> int | str | None:
     return str(size) if isinstance(size, Symbol) else size
 
 
-def _attributes(values: dict[str, Any]) -> Attributes:
+def _attributes(values: Mapping[str, Any]) -> Attributes:
     attributes = {name: value for name, value in values.items() if value is not None}
     return Attributes(
         **{name: attributes[name] for name in Attributes._fields if name in attributes}
@@ -216,7 +294,7 @@ def run(
     engine_settings: EngineSettings,
     progress: EngineProgress = lambda fraction, engine_name: None,
     save: str | None = None,
-) -> Outcome:
+) -> Model:
     """Run a model on inputs, and compare engines with the outputs of its gather and scatter nodes.
 
     inputs: the inputs by their names, an archive of them, or a folder with input_0.pb and so on.
@@ -234,11 +312,12 @@ def run(
         modelcheck.check(path)
         feeds = modelinputs.read(inputs, model)
     except (RuleError, DtypeError) as exc:
-        return Outcome(model_run.nodes, exc)
+        return Model(tuple(model_run.nodes), error=exc)
     if save is not None:
         model_run.folder = modeltensors.prepare(save)
     error = model_run.run(path, feeds) or _disagreement(model_run.nodes)
-    return Outcome(model_run.nodes, error, model_run.computed, tuple(model_run.warnings))
+    warnings = tuple(model_run.warnings)
+    return Model(tuple(model_run.nodes), model_run.computed, warnings, error)
 
 
 def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
@@ -246,8 +325,8 @@ def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
     messages: list[str] = []
     places: list[str] = []
     for model_node in model_nodes:
-        if error := disagreement(model_node.node.operator, model_node.reports):
-            name = printable(model_node.node.node)
+        if error := disagreement(model_node.operator, model_node.engines or ()):
+            name = printable(model_node.node)
             messages.append(f"{name}: {error.message}")
             places += [f"{name}: {line}" for line in error.places]
     if not messages:
@@ -273,7 +352,7 @@ class _ModelRun:
         progress: EngineProgress,
     ) -> None:
         self.folder: str | None = None  # for the tensors of nodes
-        self.nodes = [model_node._replace(runs=0) for model_node in model_nodes]
+        self.nodes = [replace(node, runs=0, engines=()) for node in model_nodes]
         self.computed: tuple[Computed, ...] = ()
         self.warnings: list[str] = []
         self._engine_names, self._settings, self._progress = engine_names, engine_settings, progress
@@ -304,7 +383,7 @@ class _ModelRun:
         """Write the index of each node in `nodes` to its doc_string, which copies preserve."""
         unassigned: dict[str, list[int]] = {}
         for node_index, model_node in enumerate(self.nodes):
-            unassigned.setdefault(model_node.node.node, []).append(node_index)
+            unassigned.setdefault(model_node.node, []).append(node_index)
         for name, node in _walk(model):
             node.doc_string = str(unassigned[name].pop(0))
 
@@ -318,14 +397,13 @@ class _ModelRun:
             for item in node.attribute
             for value in (helper.get_attribute_value(item),)
         }
-        operator = model_node.node.operator
+        operator = model_node.operator
         try:
             spec = self._allow_negatives(model_node, spec, inputs)
-            result = onnxnodes.compute(operator, model_node.node.title, spec, inputs, attributes)
+            result = onnxnodes.compute(operator, model_node.title, spec, inputs, attributes)
             if not model_node.runs and self._engine_names:
-                model_node = model_node._replace(
-                    reports=self._compare_engines(node_index, inputs, attributes)
-                )
+                reports = self._compare_engines(node_index, inputs, attributes)
+                model_node = replace(model_node, engines=reports)
         except NdtoolError as exc:
             self._error = _add_names(exc, model_node, inputs)
             raise _NodeFailedError from exc
@@ -333,12 +411,14 @@ class _ModelRun:
         named_arrays = zip(model_node.inputs.items(), arrays, strict=True)
         if not model_node.runs and self.folder is not None:
             tensors = {**dict(zip(model_node.inputs, arrays, strict=True)), "output": result}
-            saved = modeltensors.save(self.folder, node_index, model_node.node.node, tensors)
-            model_node = model_node._replace(saved=saved)
-        actual_inputs = {role: (name, _type_of(array)) for (role, (name, _)), array in named_arrays}
-        runs = (model_node.runs or 0) + 1
-        self.nodes[node_index] = model_node._replace(
-            inputs=actual_inputs, runs=runs, actual_output=_type_of(result)
+            saved = modeltensors.save(self.folder, node_index, model_node.node, tensors)
+            model_node = replace(model_node, saved=Fields(saved))
+        self.nodes[node_index] = replace(
+            model_node,
+            inputs=Fields({role: _typed(item.name, array) for (role, item), array in named_arrays}),
+            output=_typed(model_node.output.name, result),
+            assumed=(),
+            runs=(model_node.runs or 0) + 1,
         )
         return result
 
@@ -347,15 +427,15 @@ class _ModelRun:
 
         Runtimes count negative indices from the end in every version.
         """
-        if model_node.node.operator in LOWERED:
+        if model_node.operator in LOWERED:
             return spec
-        rules = onnxnodes.row_spec(model_node.node.title, spec)
-        row = specs.resolve(rules, model_node.node.operator)
+        rules = onnxnodes.row_spec(model_node.title, spec)
+        row = specs.resolve(rules, model_node.operator)
         if row.negatives or not bool((np.asarray(inputs[1]) < 0).any()):
             return spec
         later = next(item for item in specs.rows("onnx", row.operator) if item.negatives)
         warning = (
-            f"{printable(model_node.node.node)}: {row.title}-{row.version} allows no negative"
+            f"{printable(model_node.node)}: {row.title}-{row.version} allows no negative"
             " indices: they count from the end, as in onnxruntime and in"
             f" {later.title}-{later.version}"
         )
@@ -367,19 +447,19 @@ class _ModelRun:
         self, node_index: int, inputs: Sequence[Any], attributes: dict[str, Any]
     ) -> tuple[EngineReport, ...]:
         model_node = self.nodes[node_index]
-        if model_node.node.operator in LOWERED:
-            message = f"{model_node.node.title} is not compared with other engines"
+        if model_node.operator in LOWERED:
+            message = f"{model_node.title} is not compared with other engines"
             return tuple(
                 EngineReport(engine, None, None, "refused", None, message)
                 for engine in self._engine_names
             )
-        operator = operator_of(model_node.node.operator)
+        operator = operator_of(model_node.operator)
         arrays = dict(zip(operator.inputs, inputs, strict=True))
         names: dict[str, Any] = {**_input_names(model_node)}
         request = Request(operator.name, attributes=_attributes(attributes), **names)
         expected = recompute(request, arrays)
         engine_call = EngineCall(request, arrays, expected, self._settings)
-        completed, name = node_index / len(self.nodes), printable(model_node.node.node, 40)
+        completed, name = node_index / len(self.nodes), printable(model_node.node, 40)
 
         def report_progress(fraction: float, engine_name: str) -> None:
             self._progress(
@@ -390,15 +470,15 @@ class _ModelRun:
         return tuple(engine_call.reports(self._engine_names, report_progress))
 
 
-def _type_of(array: NDArray[Any]) -> DeclaredType:
-    """Return the type and shape of an input or output of a node."""
+def _typed(name: str | None, array: NDArray[Any]) -> Typed:
+    """Return the name, type and shape of an input or output of a node."""
     strings = array.dtype.kind in "OSU"
-    return DeclaredType("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
+    return Typed(name, "string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 
 
 def _input_names(model_node: ModelNode) -> dict[str, str]:
     """Return the names of a node's inputs, by role."""
-    return {role: name for role, (name, _) in model_node.inputs.items()}
+    return {role: array.name or "" for role, array in model_node.inputs.items()}
 
 
 def _add_names(exc: NdtoolError, model_node: ModelNode, inputs: Sequence[Any]) -> NdtoolError:
@@ -412,7 +492,7 @@ def _add_names(exc: NdtoolError, model_node: ModelNode, inputs: Sequence[Any]) -
         )
     }
     inference.name_inputs(exc, named_inputs)
-    exc.message = f"{printable(model_node.node.node)}: {exc.message}"
+    exc.message = f"{printable(model_node.node)}: {exc.message}"
     return exc
 
 

@@ -17,6 +17,7 @@ from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE_ITEMS
 from ndtool.arrays import source
+from ndtool.arrays.loaded import load
 from ndtool.arrays.source import Source
 from ndtool.engine import layouts
 from ndtool.inmemory.normalizing import normalize_indices
@@ -62,7 +63,7 @@ def text(validated: Validated) -> str:
     arrays = {"indices": values.as_array(validated.indices, *inference.inputs["indices"][1:])}
     loaded = {"data": operands.load_data(validated)}
     if inference.scatters:
-        loaded["updates"] = operands.load(call, "updates")
+        loaded["updates"] = load(call, "updates")
     for role, operand in loaded.items():
         _, dtype, shape = operand.info
         arrays[role] = values.as_array(operand.byte_range.buffer, dtype, shape, operand.fortran)

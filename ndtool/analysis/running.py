@@ -14,6 +14,8 @@ from ndtool.inmemory import ops
 from ndtool.inmemory.buffers import as_bytes
 from ndtool.rules.dtypes import from_numpy
 from ndtool.rules.operators import Attributes
+from ndtool.rules.shapes import format_shape
+from ndtool.runs.calls import OpenCall
 
 Array = NDArray[Any]
 
@@ -69,3 +71,18 @@ class RunningValues:
     def element(self, n: int) -> RunningValues:
         """Return element n with its count of updates."""
         return RunningValues(self._sums[n : n + 1], self._attributes, self._counts[n : n + 1])
+
+
+def rounding_advice(call: OpenCall) -> list[str]:
+    """Return a line on sums in a type of 16 bits, with the commands that sum in float32."""
+    inference = call.inference
+    limit = {"float16": 2048, "bfloat16": 256}.get(inference.dtype.name)
+    if limit is None or inference.attributes.reduction not in ("add", "sub"):
+        return []
+    command, reduction = inference.operator.replace("_", "-"), inference.attributes.reduction
+    shape = format_shape(inference.inputs["data"].shape)
+    return [
+        f"each update rounds to {inference.dtype.name}: a sum of ones ends at {limit}. In float32:"
+        f" ndtool convert UPDATES upd.csv, then ndtool {command} zeros:float32{shape} INDICES"
+        f" upd.csv --reduction {reduction}"
+    ]

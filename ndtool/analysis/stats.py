@@ -5,27 +5,35 @@ a last one searches for the tuples that select the most frequent slices.
 """
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool._kernels import PAGE
 from ndtool.analysis import mapping, tuples
+from ndtool.analysis.answers import HIDDEN, Answer, Value
+from ndtool.analysis.infer import inferred
 from ndtool.analysis.mapping import Position
+from ndtool.analysis.names import ElementNames
 from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
+from ndtool.analysis.running import rounding_advice
 from ndtool.analysis.tally import Int64Array, Tally
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
+from ndtool.errors import argument_name, format_count, format_size
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
+from ndtool.notebook import Table
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import LOWERED, OPERATORS
 from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
@@ -41,66 +49,112 @@ _MASK_HINT = (
 )
 
 
-class Component(NamedTuple):
+COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "out of bounds")
+_MAX_NAMED_TUPLES = 4  # of a frequent slice, in a line
+
+
+@dataclass(frozen=True, slots=True)
+class Component(Value):
     """The range of one component of all tuples.
 
-    axis, size: those of data. lowest_valid: the lowest valid index. lowest, highest: the extremes,
-    None without tuples. negative, out_of_bounds: counts of indices.
+    axis, size: those of data. lowest, highest: the extremes, None without tuples. negative,
+    out_of_bounds: counts of indices. lowest_valid: the lowest valid index.
     """
 
     axis: int
     size: int
-    lowest_valid: int
     lowest: int | None
     highest: int | None
     negative: int
     out_of_bounds: int
+    lowest_valid: int = field(metadata=HIDDEN)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The row of a table with COMPONENT_COLUMNS."""
+        valid = f"{self.lowest_valid}..{self.size - 1}" if self.size else "none"
+        bounds = ("" if value is None else str(value) for value in (self.lowest, self.highest))
+        counts = str(self.negative), str(self.out_of_bounds)
+        return str(self.axis), str(self.size), valid, *bounds, *counts
 
 
-class BadIndex(NamedTuple):
-    """An index out of bounds: the position of its tuple, its component from 0, its value."""
+@dataclass(frozen=True, slots=True)
+class BadIndex(Value):
+    """An index out of bounds: the position of its tuple, its component, its value.
+
+    component: from 0, None if an index is an integer, not a tuple.
+    """
 
     position: Position
-    component: int
+    component: int | None
     value: int
 
 
-class FrequentSlice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FrequentSlice(Value):
     """A slice of data selected more than once. tuples: the first and last tuples that select it."""
 
     row: Position
-    frequency: int
-    tuples: list[Position]
+    count: int
+    tuples: tuple[Position, ...]
 
 
-class Stats(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Histogram(Value):
+    """A histogram of slices. width: the slices of a bin. tuples: the index tuples of each bin."""
+
+    width: int
+    tuples: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats(Answer):
     """The statistics of a call's indices; tuples out of bounds select no slice.
 
-    tuples, out_of_bounds: counts of tuples. all_minus_one: the count of tuples whose components are
-    all -1, as in padding. sorted: whether slices are selected in ascending order. slice_grid: the
-    shape of all slices that tuples can select. distinct, duplicated: counts of slices selected at
-    all, and more than once. most_frequent: the most frequent slices. pages_touched: None if slices
-    are not contiguous in order. histogram: counts of tuples by `bin_width` slices. fine_histogram:
-    the same in narrower bins. selection_histogram: counts of slices selected once, twice, 3 or 4
-    times, and so on.
+    tuples, out_of_bounds: counts of tuples. first_out_of_bounds: the first indices out of bounds.
+    hints: likely causes of suspicious indices. sorted: whether slices are selected in ascending
+    order. slices: the shape of all slices that tuples can select. distinct, duplicated: counts of
+    slices selected at all, and more than once. most: the most frequent slices. pages_touched: None
+    if slices are not contiguous in order. title: the call as text. data: the name of data. remarks:
+    the statistics as sentences. density: the histogram in narrower bins. repetitions: counts of
+    slices selected once, twice, 3 or 4 times, and so on.
     """
 
+    operator: str
     tuples: int
+    components: tuple[Component, ...]
     out_of_bounds: int
-    all_minus_one: int
-    components: list[Component]
-    first_out_of_bounds: list[BadIndex]
+    first_out_of_bounds: tuple[BadIndex, ...]
+    hints: tuple[str, ...]
     sorted: bool
-    slice_grid: Shape
+    slices: Position
     distinct: int
     duplicated: int
-    most_frequent: list[FrequentSlice]
+    most: tuple[FrequentSlice, ...]
     bytes_touched: int
     pages_touched: int | None
-    histogram: list[int]
-    bin_width: int
-    fine_histogram: list[int]
-    selection_histogram: list[int]
+    bytes_of_data: int
+    histogram: Histogram
+    title: str = field(metadata=HIDDEN)
+    data: str = field(metadata=HIDDEN)
+    remarks: tuple[str, ...] = field(metadata=HIDDEN)
+    density: tuple[int, ...] = field(metadata=HIDDEN)
+    repetitions: tuple[int, ...] = field(metadata=HIDDEN)
+
+    def tables(self) -> list[Table]:
+        """Return the ranges of components, the statistics, and the histogram if it has bins."""
+        rows = [component.row for component in self.components]
+        count = format_count(self.tuples, "index tuple")
+        columns = COMPONENT_COLUMNS if rows else ()
+        tables = [Table(f"{self.title}\n{count}", columns, rows, self.remarks)]
+        bins, width = self.histogram.tuples, self.histogram.width
+        if len(bins) > 1 and self.distinct:
+            last = prod(self.slices) - 1
+            ranges = [(n * width, min((n + 1) * width - 1, last)) for n in range(len(bins))]
+            labels = [f"{first}..{stop}" if first < stop else str(first) for first, stop in ranges]
+            counts = list(zip(labels, map(str, bins), strict=True))
+            tables.append(Table("", ("slices", "tuples"), counts, bars=True))
+        return tables
 
 
 def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
@@ -151,38 +205,102 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     for rows, counts in tally.iterate_counts(portion(progress, 0.6, 0.8)):
         totals.add(rows, counts)
     most_frequent = totals.most_frequent
-    searches = [Search(first_pass.first_element(row), False) for row, _ in most_frequent]
+    searches = [Search(first_pass.first_element(row)) for row, _ in most_frequent]
     if searches:
         index_tuples.search(searches, index_tuples.blocks(portion(progress, 0.8, 1)))
     call.require_unchanged()
-    return Stats(
-        len(index_tuples.rows),
-        first_pass.out_of_bounds,
-        first_pass.all_minus_one,
-        [column.component for column in first_pass.columns],
-        first_pass.first_out_of_bounds,
-        first_pass.iterate_counts,
-        first_pass.slice_grid,
-        totals.distinct,
-        totals.duplicated,
-        [
+    names = ElementNames.of(call)
+    data = call.inference.inputs["data"]
+    result = Stats(
+        operator=call.reported.operator,
+        tuples=len(index_tuples.rows),
+        components=tuple(column.component for column in first_pass.columns),
+        out_of_bounds=first_pass.out_of_bounds,
+        first_out_of_bounds=tuple(first_pass.first_out_of_bounds),
+        hints=(),
+        sorted=first_pass.is_sorted,
+        slices=tuple(first_pass.slice_grid),
+        distinct=totals.distinct,
+        duplicated=totals.duplicated,
+        most=tuple(
             FrequentSlice(
                 layouts.unravel_index(row, first_pass.slice_grid),
                 count,
-                [
+                tuple(
                     index_tuples.position(search.target, linear_index)
                     for linear_index in search.stored.tolist()
-                ],
+                ),
             )
             for search, (row, count) in zip(searches, most_frequent, strict=True)
-        ],
-        totals.distinct * totals.slice_nbytes,
-        totals.pages if totals.contiguous else None,
-        totals.histogram.counts.tolist(),
-        totals.histogram.width,
-        totals.fine_histogram.counts.tolist(),
-        np.trim_zeros(totals.selection_histogram, "b").tolist(),
+        ),
+        bytes_touched=totals.distinct * totals.slice_nbytes,
+        pages_touched=totals.pages if totals.contiguous else None,
+        bytes_of_data=prod(data.shape) * data.dtype.itemsize,
+        histogram=Histogram(totals.histogram.width, tuple(totals.histogram.counts.tolist())),
+        title=inferred(call.reported).title,
+        data=argument_name(data.name),
+        remarks=(),
+        density=tuple(totals.fine_histogram.counts.tolist()),
+        repetitions=tuple(np.trim_zeros(totals.selection_histogram, "b").tolist()),
     )
+    hints = causes(result, call.inference.inputs["indices"].dtype, first_pass.all_minus_one)
+    if names.has_integer_indices:
+        bad = tuple(replace(index, component=None) for index in result.first_out_of_bounds)
+        result = replace(result, first_out_of_bounds=bad)
+    result = replace(result, hints=tuple(hints))
+    return replace(result, remarks=tuple(_remarks(call, names, result)))
+
+
+def _remarks(call: OpenCall, names: ElementNames, stats: Stats) -> list[str]:
+    """Return statistics as sentences."""
+    lines = []
+    if stats.out_of_bounds:
+        first = ", ".join(
+            names.name_of("indices", (*index.position, *_component(index))) + f" = {index.value}"
+            for index in stats.first_out_of_bounds
+        )
+        lines.append(f"out of bounds: {format_count(stats.out_of_bounds, 'tuple')}, first {first}")
+    lines += [f"hint: {guess}" for guess in stats.hints]
+    lines.append(f"sorted: {'yes' if stats.sorted else 'no'}")
+    total = prod(stats.slices)
+    fraction = f" ({100 * stats.distinct / total:.3g}%)" if total else ""
+    pages = (
+        "" if stats.pages_touched is None else f", in {format_count(stats.pages_touched, 'page')}"
+    )
+    lines.append(
+        f"selected: {stats.distinct} of {format_count(total, 'slice')}{fraction};"
+        f" {format_size(stats.bytes_touched)} of {format_size(stats.bytes_of_data)}{pages}"
+    )
+    if not stats.duplicated:
+        return [*lines, "duplicates: none"]
+    lines.append(f"duplicates: {format_count(stats.duplicated, 'slice')}; {_consequence(call)}")
+    for frequent in stats.most:
+        tuple_names = [names.name_of("indices", position) for position in frequent.tuples]
+        if frequent.count > _MAX_NAMED_TUPLES:
+            tuple_names[_MAX_NAMED_TUPLES - 1 : -1] = ["..."]
+        row = f"[{', '.join(map(str, frequent.row))}]"
+        lines.append(f"  {row}: {frequent.count} times, by {', '.join(tuple_names)}")
+    return [*lines, *rounding_advice(call)]
+
+
+def _component(index: BadIndex) -> tuple[int, ...]:
+    return () if index.component is None else (index.component,)
+
+
+def _consequence(call: OpenCall) -> str:
+    """Describe the consequence of duplicate indices."""
+    reduction, dtype = call.inference.attributes.reduction, call.inference.dtype
+    if not call.inference.scatters:
+        return "they are read more than once"
+    if call.inference.requires_distinct:
+        return "they are an error in a run"
+    if call.inference.attributes.duplicates == "first":
+        return "the first update is assigned"
+    if reduction == "none":
+        return "the last update is assigned; onnxruntime does not guarantee this"
+    if REDUCTIONS[reduction].is_rounded(dtype):
+        return "updates are applied in row-major order of indices; another order rounds differently"
+    return "the order of their updates does not matter"
 
 
 class _TuplePass:
@@ -197,10 +315,10 @@ class _TuplePass:
             for j, size in enumerate(mapping.indexed_sizes(plan))
         ]
         self.slice_grid = mapping.slice_grid(plan)
-        self.tally = Tally(prod(self.slice_grid), len(call.rows))
+        self.tally = Tally(prod(self.slice_grid), len(call.rows), call.call.request.memory)
         self.out_of_bounds = self.all_minus_one = 0
         self.first_out_of_bounds: list[BadIndex] = []
-        self.iterate_counts = True
+        self.is_sorted = True
         self._last = 0
 
     def add(self, first: int, block: Array) -> None:
@@ -212,8 +330,8 @@ class _TuplePass:
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
-        if self.iterate_counts and len(rows):
-            self.iterate_counts = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
+        if self.is_sorted and len(rows):
+            self.is_sorted = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
         self.tally.add(rows)
 
@@ -248,13 +366,14 @@ class _Column:
 
     def __init__(self, axis: int, size: int, negatives: bool, pad: int | None) -> None:
         self._pad = pad
-        self.component = Component(axis, size, -size if negatives else 0, None, None, 0, 0)
+        self.component = Component(axis, size, None, None, 0, 0, -size if negatives else 0)
 
     def add(self, column: Array) -> Array | None:
         """Process the next indices; return a mask of those out of bounds, None if none is."""
         previous, mask = self.component, self.out_of_bounds_mask(column)
         lowest, highest = int(column.min()), int(column.max())
-        self.component = previous._replace(
+        self.component = replace(
+            previous,
             lowest=lowest if previous.lowest is None else min(previous.lowest, lowest),
             highest=highest if previous.highest is None else max(previous.highest, highest),
             negative=previous.negative + (int((column < 0).sum()) if lowest < 0 else 0),
@@ -332,12 +451,14 @@ class _Histogram:
         np.add.at(self.counts, rows // self.width, counts)
 
 
-def causes(statistics: Stats, dtype: Dtype) -> list[str]:
+def causes(statistics: Stats, dtype: Dtype, all_minus_one: int) -> list[str]:
     """Return likely causes of suspicious indices and of indices out of bounds."""
     sizes = [component.size for component in statistics.components]
     if not statistics.first_out_of_bounds:
-        return [_MASK_HINT] if _is_mask(statistics) else _padding(statistics)
-    values = [(index.value, sizes[index.component]) for index in statistics.first_out_of_bounds]
+        return [_MASK_HINT] if _is_mask(statistics) else _padding(statistics, all_minus_one)
+    values = [
+        (index.value, sizes[index.component or 0]) for index in statistics.first_out_of_bounds
+    ]
     hints, (value, _) = mistakes.likely_causes(values, dtype), values[0]
     if all(value == size for value, size in values):
         lowest = min(
@@ -362,11 +483,11 @@ def _is_mask(statistics: Stats) -> bool:
     )
 
 
-def _padding(statistics: Stats) -> list[str]:
+def _padding(statistics: Stats, all_minus_one: int) -> list[str]:
     """Return the hint that -1 is padding, if it is the lowest value of every component."""
     if any(component.lowest != -1 for component in statistics.components):
         return []
     padding = mistakes.padding_warning(
-        statistics.all_minus_one, statistics.tuples, components=len(statistics.components)
+        all_minus_one, statistics.tuples, components=len(statistics.components)
     )
     return [padding] if padding else []

@@ -24,11 +24,13 @@ class Tally:
     """Counts of integers below `limit`, passed in blocks to `add`.
 
     If `needs_second_pass`, pass them once more to `sort`. total: the largest count of integers.
+    memory: the limit in bytes, of which a quarter is for counters; None for no limit.
     """
 
-    def __init__(self, limit: int, total: int) -> None:
+    def __init__(self, limit: int, total: int, memory: int | None = None) -> None:
         counter_dtype = np.dtype(np.uint32 if total < 1 << 32 else np.int64)
-        has_counters = limit * counter_dtype.itemsize <= 4 * MAX_COUNTERS
+        nbytes = 4 * MAX_COUNTERS if memory is None else min(4 * MAX_COUNTERS, memory // 4)
+        has_counters = limit * counter_dtype.itemsize <= nbytes
         self._counters = np.zeros(limit, counter_dtype) if has_counters else None
         self._partition_width = -(-limit // PARTITIONS) or 1
         self._sizes = np.zeros(PARTITIONS, np.int64)

@@ -1,7 +1,6 @@
 """The index tuples of a call in row-major order, in blocks; searches for those of an element."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from ndtool import _kernels
 from ndtool.analysis import mapping, values
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
+from ndtool.arrays.loaded import load
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.inmemory.normalizing import normalize_indices
@@ -19,7 +19,7 @@ from ndtool.rules import inference
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
-from ndtool.storage.tempfiles import Spool
+from ndtool.storage.local import ByteRange
 
 Array = NDArray[Any]
 Int64Array = NDArray[np.int64]
@@ -28,61 +28,65 @@ BLOCK = 1 << 17  # index components in a block, which fits in a core's cache
 
 
 EDGE_TUPLES = 5  # tuples listed at each end of a long list
+MAX_EDGE_TUPLES = 5000  # tuples listed at each end if all are requested
 
 
 class Search:
     """A search for the tuples that select an element: the first few, the last few, and the count.
 
-    list_all: whether to store the linear indices of all, in a temporary file if they are many.
-    on_unlisted: a callback for the linear indices that are not stored, in order.
+    edge: how many to store at each end. on_unlisted: a callback for the linear indices that are not
+    stored, in order.
     """
 
     def __init__(
         self,
         target: Position,
-        list_all: bool,
+        edge: int = EDGE_TUPLES,
         on_unlisted: Callable[[Array], None] = lambda _: None,
     ) -> None:
         self.target, self.count = target, 0
         self.first: list[int] = []
         self.last = np.empty(0, np.int64)
-        self._all = Spool() if list_all else None
-        self._on_unlisted = on_unlisted
+        self._edge, self._on_unlisted = edge, on_unlisted
 
     def add(self, indices: Array) -> None:
         """Add the linear indices of the next tuples that select the element."""
         self.count += len(indices)
-        if self._all is not None:
-            self._all.write(indices.astype(np.int64).tobytes())
-            return
-        free = EDGE_TUPLES - len(self.first)
+        free = self._edge - len(self.first)
         self.first += indices[:free].tolist()
         self.last = np.concatenate([self.last, indices[free:]])
-        if len(self.last) > EDGE_TUPLES:
-            self._on_unlisted(self.last[:-EDGE_TUPLES])
-            self.last = self.last[-EDGE_TUPLES:]
+        if len(self.last) > self._edge:
+            self._on_unlisted(self.last[: -self._edge])
+            self.last = self.last[-self._edge :]
 
-    @cached_property
+    @property
     def stored(self) -> Int64Array:
         """The stored linear indices, once the search is complete."""
-        if self._all is not None:
-            return np.frombuffer(self._all.finish(), np.int64)
         return np.concatenate([np.array(self.first, np.int64), self.last])
 
 
 class Tuples(NamedTuple):
-    """The index tuples of a call: the bytes and array of indices, and rows with a tuple each."""
+    """The index tuples of a call: the bytes and array of indices, and rows with a tuple each.
+
+    mapped: the mapped file of the indices, None if they are a copy.
+    """
 
     call: OpenCall
     raw: memoryview
     indices: Array
     rows: Array
+    mapped: ByteRange | None
 
     def blocks(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
         """Yield blocks: the linear index of the first tuple, and the tuples as rows."""
+        limit, unreleased = self.call.request.memory, 0
         for first, block in blocks(self.plan, self.indices):
             yield first, block
             progress((first + len(block)) / len(self.rows))
+            unreleased += block.nbytes
+            if self.mapped is not None and limit is not None and unreleased > limit // 4:
+                self.mapped.advise("dontneed")  # pages of files count, too
+                unreleased = 0
 
     def checked(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
         """Yield blocks as `blocks` does; raise BoundsError before the first one out of bounds.
@@ -262,9 +266,11 @@ def load_tuples(call: OpenCall) -> Tuples:
     """Load the index tuples of a call, without validation."""
     _, dtype, shape = call.inference.inputs["indices"]
     _, count, k = bind.bind_check(call.inference.plan)
-    raw = operands.load_indices(call)
+    loaded = load(call, "indices")
+    raw = loaded.normalized(dtype.order, False)
     indices = values.as_array(raw, dtype, shape)
-    return Tuples(call, raw, indices, indices.reshape(count, k))
+    mapped = loaded.byte_range if raw is loaded.byte_range.buffer else None
+    return Tuples(call, raw, indices, indices.reshape(count, k), mapped)
 
 
 def matches(block: Array, index_tuple: Shape, sizes: Shape, negatives: bool) -> Array:

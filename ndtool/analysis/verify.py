@@ -1,19 +1,28 @@
 """Recompute an output with the slow reference, and compare every bit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import notebook
 from ndtool.analysis import diagnosis
+from ndtool.analysis.answers import HIDDEN, Answer, Fields, Position, Scalar, Value
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, block_ranges, flat_view, portion, silent
-from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, records_as_void
-from ndtool.analysis.values import as_array, short_text
+from ndtool.analysis.oracle.distances import (
+    INFINITE,
+    Ulps,
+    bits,
+    distances,
+    has_distances,
+    records_as_void,
+)
+from ndtool.analysis.values import as_array, json_value, short_text
 from ndtool.arrays.source import Source, load_bytes
 from ndtool.errors import (
     BoundsError,
@@ -25,6 +34,7 @@ from ndtool.errors import (
 )
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
+from ndtool.notebook import Table
 from ndtool.rules import dtypes, numbers, shapes, specs
 from ndtool.rules.inference import Input, name_inputs
 from ndtool.rules.operators import LOWERED, operator_of
@@ -37,44 +47,57 @@ CLASSES = ("0", "1", "2..4", "5..64", ">64")
 CLASS_LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
 
 
-class Difference(NamedTuple):
-    """An element whose bits differ from the expected ones. output, expected: 0-d arrays.
+@dataclass(frozen=True, slots=True)
+class Difference(Value):
+    """An element whose bits differ. ulps: its distance in units in the last place, or None.
 
-    ulps: the distance in units in the last place, None if there is none.
+    arrays: output and expected as 0-d arrays.
     """
 
-    position: tuple[int, ...]
-    output: NDArray[Any]
-    expected: NDArray[Any]
+    position: Position
+    output: Scalar
+    expected: Scalar
     ulps: int | None
+    arrays: tuple[NDArray[Any], NDArray[Any]] = field(metadata=HIDDEN, compare=False)
+
+    @property
+    def with_bytes(self) -> list[str]:
+        """Output and expected as text, with their bytes."""
+        return [
+            f"{short_text(array)} (bytes {printable(array.tobytes().hex(), 40)})"
+            for array in self.arrays
+        ]
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Comparison(Value):
     """The comparison of an output with the correct one.
 
-    description: the type and shape. total, different, beyond: counts of all elements, of those with
-    different bits, and of those more than `within` ulps apart. first: the first difference of more
-    than `within` ulps, else the first difference. largest: the first of the largest differences.
-    ulps: counts of elements by distance, see CLASSES. examined: how many elements were diagnosed,
-    by descending difference. lost, doubled: how many of these lack exactly one update, or have one
-    twice. otherwise: how many are a max or min by another rule for NaN or signed zeros. The last
-    three are None for a gather. cause: the options that give all examined elements, None if none
-    are known.
+    equal, different, total: counts of elements. first: the first difference of more than `within`
+    ulps, else the first difference. largest: the first of the largest differences. ulps: counts of
+    elements by distance, see CLASSES. examined: how many elements were diagnosed, by descending
+    difference. lost_updates, doubled_updates: how many of these lack exactly one update, or have
+    one twice. compared_otherwise: how many are a max or min by another rule for NaN or signed
+    zeros. The last three are None for a gather. cause: the options that give all examined elements,
+    None if none are known. within: the accepted distance. description: the type and shape. beyond:
+    the count of elements more than `within` ulps apart. has_distances: whether the type has them.
     """
 
-    description: str
-    total: int
+    equal: int
     different: int
-    beyond: int
+    total: int
     first: Difference | None
     largest: Difference | None
-    ulps: dict[str, int]
+    ulps: Mapping[str, int]
     examined: int
-    lost: int | None
-    doubled: int | None
-    otherwise: int | None
+    lost_updates: int | None
+    doubled_updates: int | None
+    compared_otherwise: int | None
     cause: str | None
     within: int
+    description: str = field(metadata=HIDDEN)
+    beyond: int = field(metadata=HIDDEN)
+    has_distances: bool = field(metadata=HIDDEN)
 
     @property
     def findings(self) -> list[str]:
@@ -82,24 +105,124 @@ class Comparison(NamedTuple):
         is_sample = self.examined < self.different
         examined = f"the {self.examined} furthest apart" if is_sample else str(self.examined)
         sentences = []
-        if count := (self.lost or 0) + (self.doubled or 0):
+        if count := (self.lost_updates or 0) + (self.doubled_updates or 0):
             sentences.append(
                 f"{count} of {examined} are off by exactly one update:"
-                f" {self.lost} lost one, {self.doubled} applied one twice"
+                f" {self.lost_updates} lost one, {self.doubled_updates} applied one twice"
             )
-        if self.otherwise:
+        if self.compared_otherwise:
             sentences.append(
-                f"{self.otherwise} of {examined} differ only in NaN or the sign of zero"
+                f"{self.compared_otherwise} of {examined} differ only in NaN or the sign of zero"
             )
         if self.cause:
             sentences.append(f"{examined} are the result of {self.cause}")
         return sentences
 
+    @property
+    def accuracy(self) -> str:
+        """How close an output within the accepted distance is."""
+        if not self.different:
+            return f"{self.description}, bit for bit"
+        different = f"{self.different} elements with other bits"
+        return f"{self.description}, within {self.within} ulp, {different}"
+
+    def tables(self) -> list[Table]:
+        """Return the counts of elements by distance, the largest difference and the diagnosis."""
+        notes = self.findings
+        if (largest := self.largest) is not None and self.has_distances:
+            distance = "infinitely many" if largest.ulps is None else largest.ulps
+            actual, expected = map(short_text, largest.arrays)
+            position = f"[{', '.join(map(str, largest.position))}]"
+            text = f"{position} is {actual}, not {expected}: {distance} ulps apart"
+            notes.insert(0, f"largest difference: {text}")
+        if not self.has_distances:
+            return [Table("", notes=notes)] if notes else []
+        rows = [
+            ("same bits" if name == "0" else name, str(count)) for name, count in self.ulps.items()
+        ]
+        return [Table("", ("ulps apart", "elements"), rows, notes, bars=True)]
+
     def _repr_html_(self) -> str:
-        rows = [(name, str(count)) for name, count in self.ulps.items()]
-        equal = f"{self.total - self.different} of {self.total} elements have the same bits"
-        title = f"{self.description}: {'; '.join([equal, *self.findings])}"
-        return notebook.html_table(title, ("ulps apart", "elements"), rows)
+        title = f"{self.description}: {self.equal} of {self.total} elements have the same bits"
+        tables = self.tables() or [Table()]
+        return notebook.html_table(tables[0]._replace(title=title))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport(Value):
+    """The report on another engine with a number of threads, None if it did not run.
+
+    result: "same", "different", "unstable" (bits vary between runs, and the worst output is wrong),
+    "refused", "crashed" or "missing". different: the count of different elements, None if unknown.
+    message: the explanation. comparison: the comparison of the worst output, whose fields are keys.
+    """
+
+    INLINED: ClassVar = "comparison"
+    engine: str
+    version: str | None
+    threads: int | None
+    result: str
+    different: int | None = None
+    message: str | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """The engine, its threads and its answer, as a row of a table."""
+        name = f"{self.engine} {(self.version or '').partition('-')[0]}".rstrip()
+        return name, str(self.threads or "-"), self._answer
+
+    @property
+    def _answer(self) -> str:
+        message = self.message or ""
+        if self.result == "same":
+            return message or "the same bits"
+        if self.result in ("different", "unstable") or message.startswith("not offered: "):
+            return message
+        return f"{self.result}: {message}"
+
+
+ENGINE_COLUMNS = ("engine", "threads", "answer")
+
+
+def engine_rows(reports: Sequence[EngineReport]) -> list[tuple[str, ...]]:
+    """Return the rows of the table of engines; equal results of an engine share a row."""
+    rows: list[tuple[str, ...]] = []
+    for row in (report.cells for report in reports):
+        if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
+            row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(Answer):
+    """A verified output, and the reports on other engines if they were requested.
+
+    comparison: that of the output, whose fields are keys; None without one. error: an index out of
+    bounds, a wrong output, or else an engine that differs.
+    """
+
+    OPTIONAL: ClassVar = ("engines",)
+    INLINED: ClassVar = "comparison"
+    output: str | None
+    verified: bool
+    comparison: Comparison | None
+    engines: tuple[EngineReport, ...] | None = None
+    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
+
+    def tables(self) -> list[Table]:
+        """Return the counts of elements by distance, and a row for each engine."""
+        tables = []
+        if self.comparison is not None:
+            title = (
+                f"verified {argument_name(self.output or 'the output')}: {self.comparison.accuracy}"
+            )
+            compared = self.comparison.tables() or [Table()]
+            tables.append(compared[0]._replace(title=title))
+        if self.engines is not None:
+            tables.append(Table("", ENGINE_COLUMNS, engine_rows(self.engines)))
+        return tables
 
 
 def verify(
@@ -107,7 +230,7 @@ def verify(
     progress: ProgressCallback = silent,
     within: int = 0,
     sources: dict[str, Source] | None = None,
-) -> Comparison:
+) -> Verification:
     """Check that `request.output` is the operator's output, and return the comparison.
 
     within: the largest accepted distance, in units in the last place. sources: inputs and output
@@ -123,7 +246,7 @@ def verify(
         )
         if error := difference_error(comparison, output_label(request), request.operator):
             raise error
-    return comparison
+    return Verification(request.output, True, comparison)
 
 
 class OpenArrays(NamedTuple):
@@ -242,8 +365,8 @@ def difference_error(comparison: Comparison, label: str, operator: str) -> Diffe
         f"{label} differs from {operator}{margin} in {comparison.beyond} of {comparison.total}"
         " elements",
         places=(
-            f"{label}[{position}] = {format_with_bytes(first.output)}",
-            f"{operator} gives {format_with_bytes(first.expected)}",
+            f"{label}[{position}] = {first.with_bytes[0]}",
+            f"{operator} gives {first.with_bytes[1]}",
         ),
     )
     error.comparison = comparison
@@ -325,19 +448,21 @@ class _ComparisonPass:
         examined, lost, doubled, otherwise, cause = element_diagnosis or (0, None, None, None, None)
         first = self._first_exceeding if self.beyond else self._first
         return Comparison(
-            dtypes.from_numpy(self._result.dtype).name + shapes.format_shape(self._result.shape),
-            total,
+            total - different,
             different,
-            self.beyond,
+            total,
             self._difference(first) if different else None,
             self._difference(int(self._worst_indices[0])) if different else None,
-            {**self.counts, CLASSES[0]: total - different},
+            Fields({**self.counts, CLASSES[0]: total - different}),
             examined,
             lost,
             doubled,
             otherwise,
             cause,
             self._within,
+            dtypes.from_numpy(self._result.dtype).name + shapes.format_shape(self._result.shape),
+            self.beyond,
+            has_distances(self._result.dtype),
         )
 
     def _difference(self, index: int) -> "Difference":
@@ -349,9 +474,10 @@ class _ComparisonPass:
                 0
             ]
         )
-        return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
-
-
-def format_with_bytes(array: NDArray[Any]) -> str:
-    """Return the element of a 0-d array as text, with its bytes."""
-    return f"{short_text(array)} (bytes {printable(array.tobytes().hex(), 40)})"
+        return Difference(
+            position,
+            json_value(actual),
+            json_value(expected),
+            None if ulps == INFINITE else ulps,
+            (actual, expected),
+        )

@@ -9,6 +9,7 @@ from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
 from ndtool.rules.plans import ElementsPlan, Plan
+from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange
 
 PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
@@ -69,7 +70,8 @@ class Constant(ContiguousSource):
         nbytes = self.metadata.nbytes
         try:
             if any(self.element) or not nbytes:
-                buffer = memoryview(bytearray(nbytes))
+                label = f"temporary copy of {argument_name(self.name)}"
+                buffer = tempfiles.allocate(nbytes, label)  # a file if it is large
                 self.fill(buffer)
                 return buffer.toreadonly()
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Protocol
 
 from ndtool.arrays.source import ArrayMetadata
+from ndtool.engine.copies import WriteAt
 from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ProgressCallback
 
@@ -117,3 +120,29 @@ def write_array(
 
     block_grid = assembly.BlockGrid(metadata.shape, metadata.block_shape, metadata.dtype.itemsize)
     assembly.write_blocks(buffer, block_grid, sink.write, max(threads, sink.concurrency), progress)
+
+
+@contextmanager
+def output_buffer(
+    sink: Sink,
+    threads: int = 1,
+    progress: ProgressCallback | None = None,
+    directory: str | None = None,
+) -> Iterator[tuple[memoryview, WriteAt | None]]:
+    """Yield a writable buffer of the complete output, and a write function if that is faster.
+
+    The buffer is the sink's memory map if it has one, else a temporary buffer that is written at
+    the end. directory: where a temporary buffer is stored that does not fit in memory; None for
+    TMPDIR.
+    """
+    out = sink.map()
+    if out is not None:
+        yield out, sink.write
+        return
+    from ndtool.storage import tempfiles
+
+    buffer = tempfiles.allocate(
+        sink.metadata.nbytes, f"temporary copy of {sink.name}", directory=directory
+    )
+    yield buffer, None
+    write_array(buffer, sink, threads, progress)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ndtool.analysis import records as json_records
 from ndtool.cli.commands import html_report_of_request
-from ndtool.cli.console import write_stdout
-from ndtool.cli.reporter import Reporter, format_table
+from ndtool.cli.reporter import Reporter
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import EngineProgress, EngineReport, EngineSettings
+    from ndtool.analysis.engines import EngineProgress, EngineSettings
     from ndtool.runs.request import Request
-
-REPORT_COLUMNS = ("engine", "threads", "answer")
 
 
 def pop_engine_settings(options: dict[str, Any]) -> EngineSettings:
@@ -51,47 +48,17 @@ def verify(
 
     with html_report_of_request(html, request, reporter) as report:
         with engine_progress(reporter) as report_progress:
-            verdict = engines.verify(request, names, engine_settings, report_progress)
+            answer = engines.verify(request, names, engine_settings, report_progress)
         if report:
-            report.add_engines(verdict.reports)
+            report.add_engines(answer.engines or ())
         if not reporter.json:
-            write_stdout(
-                format_table(REPORT_COLUMNS, report_rows(verdict.reports), REPORT_COLUMNS[2:], 1)
-            )
-        if verdict.error is not None:
-            verdict.error.extra_fields["engines"] = json_records.engine_records(verdict.reports)
-            raise verdict.error
-        if report and verdict.comparison is not None:
-            report.add_comparison(verdict.comparison)
+            reporter.print_answer(replace(answer, comparison=None))
+        if answer.error is not None:
+            answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
+            raise answer.error
+        if report and answer.comparison is not None:
+            report.add_comparison(answer.comparison)
     if reporter.json:
-        record = json_records.verification_record(
-            request.output, verdict.comparison, verdict.reports
-        )
-        reporter.print_json(record)
-    elif request.output is not None and verdict.comparison is not None:
-        reporter.report_verification(request.output, verdict.comparison)
-
-
-def report_rows(reports: Sequence[EngineReport]) -> list[tuple[str, ...]]:
-    """Return the rows of the table of engines; equal results of an engine share a row."""
-    rows: list[tuple[str, ...]] = []
-    for report in reports:
-        version = (report.version or "").partition("-")[0]  # without build metadata
-        row = (
-            f"{report.engine} {version}".rstrip(),
-            str(report.threads or "-"),
-            _result_text(report),
-        )
-        if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
-            row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]
-        rows.append(row)
-    return rows
-
-
-def _result_text(report: EngineReport) -> str:
-    message = report.message or ""
-    if report.result == "same":
-        return message or "the same bits"
-    if report.result in ("different", "unstable") or message.startswith("not offered: "):
-        return message
-    return f"{report.result}: {message}"
+        reporter.print_answer(answer)
+    else:
+        reporter.report_verification(answer)

@@ -112,7 +112,7 @@ def _run_operator(
                     outcome = steps.outcome_without_output(prepared)
                 else:
                     companions = [report.as_sink()] if report else []
-                    progress = progress_bar.callback(prepared.plan.moved)
+                    progress = progress_bar.callback(prepared.plan.read + prepared.plan.written)
                     outcome = steps.execute(prepared, progress, companions, progress_bar.begin)
             if report:
                 warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]

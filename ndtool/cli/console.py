@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TextIO
 
 from ndtool.errors import OutputError, format_size
 from ndtool.storage.descriptors import write_next
 
-_BLOCK_SIZE = 1 << 16  # characters of one write
 _INITIAL_DELAY = 1.0  # seconds before the first progress bar
 
 
@@ -23,19 +22,6 @@ def write_stdout(text: str | bytes) -> None:
         raise
     except OSError as exc:
         raise OutputError(f"standard output: {exc.strerror}") from None
-
-
-def write_stdout_blocks(fragments: Iterable[str]) -> None:
-    """Write a result of any length, in large blocks."""
-    texts, size = list[str](), 0
-    for fragment in fragments:
-        texts.append(fragment)
-        size += len(fragment)
-        if size >= _BLOCK_SIZE:
-            write_stdout("".join(texts))
-            texts, size = [], 0
-    if texts:
-        write_stdout("".join(texts))
 
 
 def write_stderr(text: str | bytes) -> None:
@@ -96,7 +82,8 @@ class Progress:
 
     def _draw(self, fraction: float, nbytes: int, rate: float) -> None:
         """Draw the bar; rate: the fraction completed per second."""
-        from ndtool.cli import records, styled
+        from ndtool.cli import styled
+        from ndtool.cli.tables import format_duration
 
         self._is_drawn = True
         labels = [self._phase]
@@ -104,7 +91,7 @@ class Progress:
             labels.append(f"{format_size(round(fraction * nbytes))} of {format_size(nbytes)}")
             labels += [f"{format_size(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
-            labels.append(f"{records.format_duration(max(1, round((1 - fraction) / rate)))} left")
+            labels.append(f"{format_duration(max(1, round((1 - fraction) / rate)))} left")
         write_stderr(styled.format_progress(fraction, ", ".join(filter(None, labels))))
 
     def __enter__(self) -> Progress:

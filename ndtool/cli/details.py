@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ContiguousSource
-from ndtool.cli import records
 from ndtool.errors import argument_name, format_count, format_size
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.inference import is_literal
@@ -15,6 +14,7 @@ from ndtool.rules.plans import ElementsPlan
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
     from ndtool.rules.inference import Inference
+    from ndtool.runs.plan import Plan
     from ndtool.runs.steps import PreparedRun
 
 _ASSIGNED_UPDATE = {  # by --duplicates
@@ -31,10 +31,26 @@ def run_details(prepared: PreparedRun) -> list[str]:
         *(f"{role}: {_describe_access(source)}" for role, source in call.sources.items()),
         _describe_selection(inference),
         *([f"updates: {_describe_reduction(inference)}"] if inference.scatters else []),
-        records.plan_text(prepared.plan),
-        *records.cost_lines(prepared.plan),
+        *plan_lines(prepared.plan),
         f"executor: {_describe_executor(prepared)}",
     ]
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Return a run's plan as lines of text: how, bytes, memory, requests of external execution."""
+    byte_counts = [
+        f"{format_size(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")
+    ]
+    execution = plan.way
+    if plan.partitioning is not None:
+        execution += f", {format_count(plan.partitions, 'partition')}"
+        execution += f", {format_count(plan.blocks, 'block')}"
+    memory = f"memory {format_size(plan.memory)}"
+    lines = [f"plan: {execution}; {', '.join(byte_counts)}, {memory}; {plan.reason}"]
+    if plan.partitioning is not None:
+        counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
+        lines.append(f"requests: {counts}")
+    return lines
 
 
 def _describe_access(source: Source) -> str:

@@ -571,10 +571,7 @@ FROM = partial(
     metavar="I,J...",
 )
 ALL = partial(
-    _flag,
-    "--all",
-    "List all updates or destinations, not only the first and last five.",
-    "list_all",
+    _flag, "--all", "List up to 10,000 updates or destinations, not only ten.", "list_all"
 )
 WITHIN = partial(
     _option,

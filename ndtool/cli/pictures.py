@@ -11,8 +11,7 @@ from xml.etree.ElementTree import Element
 from ndtool.analysis.stats import Stats
 from ndtool.cli.html import markup
 from ndtool.cli.html.markup import element
-from ndtool.errors import UsageError, argument_name, format_count
-from ndtool.runs.calls import OpenCall
+from ndtool.errors import UsageError, format_count
 
 WIDTH, LEFT_MARGIN, RIGHT_MARGIN = 720, 70, 60  # of the picture, and of its margins
 HISTOGRAM_HEIGHT, ROW_HEIGHT = 130, 24  # heights of the histogram, and of a row of the bar chart
@@ -54,23 +53,23 @@ class Picture(NamedTuple):
         )
 
 
-def picture(call: OpenCall, stats: Stats) -> Picture:
-    """Return the contents of the picture of a call's statistics."""
-    slice_count, name = prod(stats.slice_grid), argument_name(call.inference.inputs["data"].name)
+def picture(stats: Stats) -> Picture:
+    """Return the contents of the picture of statistics."""
+    slice_count = prod(stats.slices)
     frequency_labels = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
     return Picture(
-        f"Slices of {name} that the indices of {call.inference.operator} select",
+        f"Slices of {stats.data} that the indices of {stats.operator} select",
         "slices of data, in row-major order",
         slice_count,
         stats.distinct,
         stats.tuples - stats.out_of_bounds,
-        stats.fine_histogram,
-        -(-slice_count // len(stats.fine_histogram)) if stats.fine_histogram else 1,
+        list(stats.density),
+        -(-slice_count // len(stats.density)) if stats.density else 1,
         [
             ("never", slice_count - stats.distinct),
-            *zip(frequency_labels, stats.selection_histogram, strict=False),
+            *zip(frequency_labels, stats.repetitions, strict=False),
         ],
     )
 

@@ -2,11 +2,10 @@
 
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ndtool.analysis import records as json_records
 from ndtool.cli import against, options
 from ndtool.cli.commands import (
     FILES,
@@ -19,11 +18,9 @@ from ndtool.cli.commands import (
     input_arguments,
     omit_if_lowered,
 )
-from ndtool.cli.console import write_stdout
 from ndtool.cli.options import Argument
-from ndtool.cli.reporter import Reporter, format_table
-from ndtool.cli.wrapping import wrap_lines
-from ndtool.errors import NdtoolError, UsageError
+from ndtool.cli.reporter import Reporter
+from ndtool.errors import UsageError
 from ndtool.rules.operators import (
     ALL_OPERATORS,
     LOWERED,
@@ -32,10 +29,6 @@ from ndtool.rules.operators import (
     Operator,
     operator_of,
 )
-
-if TYPE_CHECKING:
-    from ndtool.analysis.stats import Stats
-    from ndtool.runs.calls import OpenCall
 
 
 @click.pass_obj
@@ -47,7 +40,7 @@ def _infer(reporter: Reporter, /, *, operator: str, **options: Any) -> None:
         role: options.pop(LOWERED_INPUTS.get(role, role)) for role in operator_of(operator).inputs
     }
     arguments = {role: argument for role, argument in inputs.items() if argument is not None}
-    reporter.report_inference(
+    reporter.print_answer(
         infer.infer(operator, arguments, attributes_of(operator, options), **options)
     )
 
@@ -65,7 +58,6 @@ def _explain(
     **options: Any,
 ) -> None:
     from ndtool.analysis import explain, typed
-    from ndtool.cli import explanations
     from ndtool.machine import signals
     from ndtool.runs.request import Request
 
@@ -80,13 +72,8 @@ def _explain(
                 progress = progress_bar.callback(call.sources["indices"].metadata.nbytes)
                 explanation = explain.explain(call, at, origins, list_all, progress)
             if report:
-                report.add_explanation(*explanation)
-        is_single = len(at) + len(origins) == 1
-        reporter.print_result(
-            lambda: json_records.explanation_record(call, *explanation, is_single),
-            lambda: explanations.explanation_lines(call, *explanation),
-        )
-        call.require_unchanged()  # printing a long explanation reads the inputs
+                report.add_explanation(explanation)
+        reporter.print_answer(explanation)
 
 
 @click.pass_obj
@@ -120,22 +107,7 @@ def _stats(
                 report.stats = statistics
         if plot is not None:
             page.write_plot(plot, call, statistics, reporter)
-        if reporter.json:
-            reporter.print_json(json_records.stats_record(call, statistics))
-        else:
-            _print_stats(call, statistics)
-
-
-def _print_stats(call: "OpenCall", statistics: "Stats") -> None:
-    """Print statistics as text."""
-    from ndtool.cli import figures, records
-
-    count, *other_lines = figures.statistics_lines(call, statistics)
-    write_stdout(wrap_lines([records.call_title(call.reported), count], 1))
-    if statistics.components:
-        cells, folded_columns = figures.component_rows(statistics), ("valid", "out of bounds")
-        write_stdout(format_table(figures.COMPONENT_COLUMNS, cells, folded_columns, 1))
-    write_stdout(wrap_lines([*other_lines, *figures.histogram(statistics)], 1))
+        reporter.print_answer(statistics)
 
 
 @click.pass_obj
@@ -162,43 +134,31 @@ def _verify(
         return
     with html_report_of_request(html, request, reporter) as report:
         with reporter.progress() as progress_bar:
-            comparison = verify.verify(request, progress_bar.callback(0), engine_settings.within)
-        if report:
-            report.add_comparison(comparison)
-    reporter.report_verification(request.output or "", comparison)
+            answer = verify.verify(request, progress_bar.callback(0), engine_settings.within)
+        if report and answer.comparison is not None:
+            report.add_comparison(answer.comparison)
+    if reporter.json:
+        reporter.print_answer(answer)
+    else:
+        reporter.report_verification(answer)
 
 
 @click.pass_obj
 def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
-    from ndtool.arrays.source import MemberInfo, OperatorNode
-    from ndtool.formats.locators import describe, nodes
-    from ndtool.formats.streams import Streams
+    from ndtool.analysis.inspect import inspect
 
-    members: list[MemberInfo] = []
-    operator_nodes: list[OperatorNode] = []
-    first_error: NdtoolError | None = None
-    streams = Streams()
-    for name in names:
-        try:
-            members += describe(name, streams)
-            operator_nodes += nodes(name)
-        except NdtoolError as exc:
-            if len(names) == 1:
-                raise
-            first_error = first_error or exc
-            members.append(MemberInfo(name, None, None, None, 0, exc.message, None))
-    reporter.print_arrays(members, operator_nodes)
-    if first_error is not None:
-        raise first_error
+    answer = inspect(names)
+    reporter.print_answer(answer)
+    reporter.print_warnings([array.warning for array in answer.arrays if array.warning])
+    if answer.error is not None:
+        raise answer.error
 
 
 @click.pass_obj
 def _spec(reporter: Reporter, /, *, command: str | None) -> None:
-    from ndtool.rules import specs
+    from ndtool.analysis.inspect import standards
 
-    operators = ALL_OPERATORS.items()
-    names = [name for name, operator in operators if command in (None, operator.command)]
-    reporter.print_specs([row for row in specs.table() if row.operator in names])
+    reporter.print_answer(standards(command))
 
 
 def infer(operator: Operator) -> click.Command:
@@ -234,6 +194,7 @@ def explain(operator: Operator) -> click.Command:
             options.FROM,
             options.ALL,
             *options.CHECKS,
+            options.MEMORY,
             *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
@@ -259,6 +220,7 @@ def stats(operator: Operator) -> click.Command:
             *islice(input_arguments(operator), len(roles)),
             *attribute_options(operator),
             *options.CHECKS,
+            options.MEMORY,
             *omit_if_lowered(operator, options.HTML, options.PLOT),
             *options.REPORTING,
         ),

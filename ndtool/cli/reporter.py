@@ -7,36 +7,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ndtool import __version__
-from ndtool.analysis import records as json_records
-from ndtool.cli import records
-from ndtool.cli.console import Progress, write_stderr, write_stdout, write_stdout_blocks
-from ndtool.cli.records import format_duration
+from ndtool.cli.console import Progress, write_stderr, write_stdout
+from ndtool.cli.tables import format_duration, format_tables
 from ndtool.cli.wrapping import terminal_columns, wrap_lines
-from ndtool.errors import (
-    NdtoolError,
-    OutputError,
-    Status,
-    format_columns,
-    format_count,
-    format_size,
-    printable,
-)
+from ndtool.errors import NdtoolError, OutputError, Status, format_count, format_size, printable
+from ndtool.notebook import Table
 from ndtool.redaction import MIN_EMBEDDED_SECRET, redact_json, redact_secrets, redact_urls
 from ndtool.rules.shapes import format_type
 from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
 
 if TYPE_CHECKING:
-    from ndtool.analysis.verify import Comparison
-    from ndtool.arrays.source import MemberInfo, OperatorNode
+    from ndtool.analysis.answers import Answer
+    from ndtool.analysis.verify import Comparison, Verification
     from ndtool.formats.outputs import Output
     from ndtool.rules.inference import Inference
-    from ndtool.rules.specs import OperatorVersion
     from ndtool.rules.trace import Trace
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.convert import Conversion
@@ -49,26 +37,9 @@ _MAX_SUMMARY_LINES = 4  # of the summary of a trace
 
 def _json_text(fields: dict[str, Any], redact: Callable[[str], str] = redact_urls) -> str:
     """Return a JSON object as a line; redact: the function that removes secrets from strings."""
-    return "".join(_json_fragments(fields, redact)) + "\n"
-
-
-def _json_fragments(value: Any, redact: Callable[[str], str] = redact_urls) -> Iterator[str]:
-    """Yield the JSON text of a value in fragments; an iterator becomes a list."""
     import json
 
-    if isinstance(value, Iterator):
-        yield "["
-        for i, item in enumerate(value):
-            yield ", " * bool(i)
-            yield from _json_fragments(item, redact)
-        yield "]"
-    elif isinstance(value, dict) and any(isinstance(item, Iterator) for item in value.values()):
-        for i, (key, item) in enumerate(value.items()):
-            yield f"{', ' if i else '{'}{json.dumps(key)}: "
-            yield from _json_fragments(item, redact)
-        yield "}"
-    else:
-        yield json.dumps(redact_json(value, redact))
+    return json.dumps(redact_json(fields, redact)) + "\n"
 
 
 def _message_line(text: str) -> str:
@@ -100,12 +71,13 @@ class Reporter:
         started = time.perf_counter()
         self.print_warnings(call.warnings)
         if self._shows_trace(dry_run):
+            from ndtool.analysis.infer import inferred
+
+            answer = inferred(call.reported)
             if self.trace:
-                write_stderr(
-                    _format_trace(call.reported.trace, records.call_title(call.reported), 2)
-                )
+                self._print_tables([answer.rules()], 2)
             else:
-                write_stderr(_format_summary(records.summary_lines(call.reported)))
+                write_stderr(_format_summary(answer.summary))
         self._reporting_seconds = time.perf_counter() - started
 
     def report_plan(self, prepared: PreparedRun) -> None:
@@ -121,22 +93,13 @@ class Reporter:
         self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool
     ) -> None:
         """Print the outcome of a run and its duration."""
-        from ndtool.cli import records
-
         seconds = time.perf_counter() - call.started - self._reporting_seconds
         inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
             warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
-            self.print_json(
-                {
-                    **json_records.run_record(call, outcome),
-                    "seconds": seconds,
-                    "threads": call.threads,
-                    "plan": records.plan_record(plan),
-                    "dry_run": dry_run,
-                    "warnings": warnings,
-                }
-            )
+            from ndtool.analysis.infer import run_report
+
+            self.print_json(run_report(call, outcome, seconds, dry_run, warnings).to_dict())
         elif self._is_interactive() and dry_run:
             size = format_size(inference.nbytes)
             _print_line(f"dry run: {_output_type(inference)}, {size}; nothing was written")
@@ -150,10 +113,14 @@ class Reporter:
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
-            for line in (records.plan_text(plan), *records.cost_lines(plan)):
-                _print_line(line)
+            from ndtool.cli.details import plan_lines
+
+            write_stderr(wrap_lines(plan_lines(plan), 2))
         if outcome.resumed:
-            _print_line(records.resumed_text(outcome.resumed, plan.tasks))
+            counts = [
+                format_count(count, f"{phase} task") for phase, count in outcome.resumed.items()
+            ]
+            _print_line(f"resumed: {', '.join(counts)}")
         if outcome.preserved and not dry_run:
             _print_line(_preserved_text(outcome.preserved))
 
@@ -162,7 +129,9 @@ class Reporter:
         seconds = time.perf_counter() - conversion.started
         request, metadata = conversion.request, conversion.metadata
         if self.json:
-            self.print_json(json_records.conversion_record(conversion, preserved, seconds))
+            from ndtool.analysis.inspect import converted
+
+            self.print_json(converted(conversion, preserved, seconds).to_dict())
         elif self._is_interactive() and request.output != "-":
             _print_line(
                 _written_text(request.output, metadata.description, metadata.nbytes, seconds)
@@ -170,13 +139,16 @@ class Reporter:
         if preserved and not (self.json or self.quiet):
             _print_line(_preserved_text(preserved))
 
-    def report_inference(self, inference: Inference) -> None:
-        """Print an inference as a result."""
+    def print_answer(self, answer: Answer) -> None:
+        """Print an answer as a JSON object or as tables."""
         if self.json:
-            self.print_json(json_records.infer_record(inference))
-            return
-        write_stdout(_format_trace(inference.trace, records.call_title(inference), 1))
-        write_stdout(wrap_lines(records.conclusion_lines(inference), 1))
+            self.print_json(answer.to_dict())
+        else:
+            self._print_tables(answer.tables(), 1)
+
+    def _print_tables(self, tables: list[Table], fd: int) -> None:
+        for text in format_tables(tables, fd):
+            (write_stdout if fd == 1 else write_stderr)(text)
 
     def print_result(
         self, record: Callable[[], dict[str, Any]], text: Callable[[], Iterable[str]]
@@ -185,62 +157,38 @@ class Reporter:
         if self.json:
             self.print_json(record())
         else:
-            write_stdout_blocks(text())
+            write_stdout("".join(text()))
 
-    def report_verification(self, name: str, comparison: Comparison) -> None:
+    def report_verification(self, answer: Verification) -> None:
         """Print that an output is verified, with the distances of elements within the tolerance."""
-        from ndtool.cli import figures
-
-        if self.json:
-            self.print_json(json_records.verification_record(name, comparison))
-        elif self._is_interactive():
-            accuracy = "bit for bit"
-            if comparison.different:
-                different = f"{comparison.different} elements with other bits"
-                accuracy = f"within {comparison.within} ulp, {different}"
-            _print_line(f"verified {printable(name)}: {comparison.description}, {accuracy}")
-            if comparison.different:
-                write_stderr(figures.comparison_text(comparison, 2))
-
-    def print_arrays(self, members: list[MemberInfo], nodes: list[OperatorNode]) -> None:
-        """Print the arrays in files, and the gather and scatter nodes of ONNX models."""
-        if self.json:
-            self.print_json(json_records.inspection_record(members, nodes))
-            return
-        notes = records.note_keys(members)
-        note_titles = (note.removesuffix("_version").removesuffix("_type") for note in notes)
-        titles = ("name", "array", "order", "bytes", *note_titles, "mappable")
-        rows = [records.array_row(member, notes) for member in members]
-        write_stdout(format_table(titles, rows, ("name", "array", "mappable"), 1))
-        if nodes:
-            columns = records.NODE_COLUMNS
-            write_stdout("\n")
-            write_stdout(format_table(columns, list(map(records.node_row, nodes)), columns[2:], 1))
-        self.print_warnings([member.warning for member in members if member.warning])
-
-    def print_specs(self, rows: list[OperatorVersion]) -> None:
-        """Print operator versions of the standards, a row for each."""
-        if self.json:
-            spec_records = [{"spec": row.spec, **row._asdict()} for row in rows]
-            self.print_json({"version": __version__, "specs": spec_records})
-            return
-        columns = records.SPEC_COLUMNS
-        write_stdout(format_table(columns, [records.spec_row(row) for row in rows], columns[2:], 1))
+        if answer.comparison is not None and self._is_interactive():
+            name = printable(answer.output or "the output")
+            _print_line(f"verified {name}: {answer.comparison.accuracy}")
+            if answer.comparison.different:
+                self._print_tables(answer.comparison.tables(), 2)
 
     def report_error(self, exc: NdtoolError) -> None:
         """Print an error, with its trace and its comparison if it has them."""
         trace: Trace | None = getattr(exc, "trace", None)
         comparison: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
-            steps = {} if trace is None else {"trace": json_records.trace_records(trace)}
-            record = json_records.comparison_record(comparison)
-            self._print_json_error({**exc.fields(), **steps, **record})
+            fields = exc.fields()
+            if trace is not None:
+                from ndtool.analysis.infer import rules_of
+
+                fields["trace"] = [rule.to_dict() for rule in rules_of(trace)]
+            if comparison is not None:
+                fields |= comparison.to_dict()
+            self._print_json_error(fields)
             return
         if trace is not None and self._shows_trace(False):
             if self.trace:
-                write_stderr(_format_trace(trace, trace.operator, 2))
+                rows = [step[:3] for step in trace.steps]
+                columns = ("rule", "with", "result")
+                self._print_tables([Table(trace.operator, columns, rows)], 2)
             else:
-                write_stderr(_format_summary([records.violated_rule_text(trace)]))
+                rule, numbers, result, _ = trace.steps[-1]
+                write_stderr(_format_summary([f"{trace.operator}: {rule}: {numbers}: {result}"]))
         exc.message = _message_line(exc.message)
         exc.places = tuple(map(_message_line, exc.places))
         exc.hint = _message_line(exc.hint)
@@ -251,9 +199,7 @@ class Reporter:
         else:
             write_stderr(f"error: {exc}\n")
         if comparison is not None and not self.quiet:
-            from ndtool.cli import figures
-
-            write_stderr(figures.comparison_text(comparison, 2))
+            self._print_tables(comparison.tables(), 2)
 
     def report_file(self, name: str) -> None:
         """Print that a report or picture was written."""
@@ -312,12 +258,12 @@ class Reporter:
                 write_stderr(f"warning: {text}\n")
 
     def print_json(self, fields: dict[str, Any]) -> None:
-        """Print a JSON object; its lists may be iterators."""
+        """Print a JSON object."""
         if self.data_on_stdout:
             write_stderr(_json_text(fields))
         else:
             self._is_json_printed = True  # even if the write fails half-way
-            write_stdout_blocks(chain(_json_fragments(fields), "\n"))
+            write_stdout(_json_text(fields))
 
     def _print_json_error(self, fields: dict[str, Any]) -> None:
         """Print an error as a JSON object: on stdout, or on stderr if stdout has other content."""
@@ -346,27 +292,6 @@ def _format_summary(summary: list[str]) -> str | bytes:
 
         return styled.format_summary(summary)
     return wrap_lines(summary, 2)
-
-
-def _format_trace(trace: Trace, title: str, fd: int) -> str | bytes:
-    """Return a trace as a table."""
-    columns = records.TRACE_COLUMNS
-    return format_table(columns, records.trace_rows(trace), columns, fd, title)
-
-
-def format_table(
-    columns: tuple[str, ...],
-    rows: list[tuple[str, ...]],
-    folded_columns: tuple[str, ...],
-    fd: int,
-    title: str = "",
-) -> str | bytes:
-    """Return a table for a stream: wrapped to a terminal, or plain text."""
-    if os.isatty(fd) or os.environ.get("FORCE_COLOR"):
-        from ndtool.cli import styled
-
-        return styled.format_table(columns, rows, folded_columns, fd, title)
-    return (title and title + "\n") + format_columns([columns, *rows])
 
 
 def _output_type(inference: Inference) -> str:

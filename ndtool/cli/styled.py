@@ -12,11 +12,12 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from ndtool.cli.wrapping import terminal_columns, wrap_line
 from ndtool.errors import NdtoolError
+from ndtool.notebook import Table
 
 _UNLIMITED_WIDTH = 1 << 16  # columns of a table of unlimited width
 _CONSOLE_HEIGHT = 25  # lines; rich queries the terminal if no height is set
@@ -57,40 +58,31 @@ def _prefixed_line(prefix: str, style: str, text: str) -> Text:
     return line
 
 
-def format_table(
-    columns: tuple[str, ...],
-    rows: list[tuple[str, ...]],
-    folded_columns: tuple[str, ...],
-    fd: int,
-    title: str = "",
-) -> bytes:
-    """Return a table as wide as the terminal: cells of `folded_columns` wrap, at spaces only.
+def format_table(table: Table, fd: int) -> bytes:
+    """Return a table as wide as the terminal: cells wrap, at spaces only.
 
     A line with a long word exceeds the terminal's width. A violated rule is red.
     """
-    result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    available = _console(fd).width - _COLUMN_GAP * (len(columns) - 1)
-    cells = list(zip(columns, *rows, strict=True))
-    for name, width in zip(columns, _column_widths(cells, folded_columns, available), strict=True):
+    result = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    available = _console(fd).width - _COLUMN_GAP * (len(table.columns) - 1)
+    cells = list(zip(table.columns, *table.rows, strict=True))
+    for name, width in zip(table.columns, _column_widths(cells, available), strict=True):
         result.add_column(name, width=width)
-    for row in rows:
+    for row in table.rows:
         result.add_row(*(Text(cell, _RESULT_STYLES.get(cell, "")) for cell in row))
-    return _render(fd, *([Text(wrap_line(title, fd), "bold")] if title else []), result)
+    lines = [wrap_line(line, fd) for line in table.title.split("\n")]
+    title = [Text("\n".join(lines), "bold")] if table.title else []
+    return _render(fd, *title, result)
 
 
-def _column_widths(
-    cells: list[tuple[str, ...]], folded: tuple[str, ...], available: int
-) -> list[int]:
+def _column_widths(cells: list[tuple[str, ...]], available: int) -> list[int]:
     """Return the widths of columns: the widest ones are narrowed until a line is `available` wide.
 
     cells: the cells of each column; the first one is its name.
     """
     widths = [max(map(cell_len, column)) for column in cells]
     longest_words = [
-        max(cell_len(word) for cell in column for word in cell.split() or [""])
-        if column[0] in folded
-        else width
-        for column, width in zip(cells, widths, strict=True)
+        max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in cells
     ]
     while sum(widths) > available and widths != longest_words:
         widest_column = max(
@@ -104,7 +96,7 @@ def format_progress(fraction: float, label: str) -> bytes:
     """Return a progress bar that overwrites the current line."""
     console = _console(2)
     available = console.width - cell_len(label) - 2 * _COLUMN_GAP - len("100%")
-    line = Table.grid(padding=(0, 1))
+    line = RichTable.grid(padding=(0, 1))
     bar = (
         [ProgressBar(total=1.0, completed=fraction, width=min(available, 40))]
         if available >= 5
@@ -118,7 +110,7 @@ def _render(fd: int, *renderables: RenderableType) -> bytes:
     """Return renderable objects of rich as bytes for a standard stream."""
     console = _console(fd)
     for renderable in renderables:
-        if isinstance(renderable, Table):
+        if isinstance(renderable, RichTable):
             unlimited = console.options.update(max_width=_UNLIMITED_WIDTH)
             console.width = max(
                 console.width, console.measure(renderable, options=unlimited).minimum

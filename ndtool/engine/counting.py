@@ -7,9 +7,11 @@ included (include_self=False), the first update of a slice is copied and the oth
 from __future__ import annotations
 
 import mmap
+import os
 
 from ndtool import _kernels
 from ndtool._kernels import LINE, KernelOptions, UpdateCounts
+from ndtool.engine import tuning
 from ndtool.engine.bind import Buffer
 from ndtool.errors import ResourceError
 from ndtool.machine import scratch
@@ -19,6 +21,11 @@ from ndtool.rules.operators import Attributes
 from ndtool.rules.reductions import neutral_element
 
 MAX_COUNT = (1 << 31) - 1  # tuples, from which counts have 8 bytes, not 4
+
+
+def is_sparse(tuples: int, slices: int) -> bool:
+    """Whether most slices have no update, so that a table numbers those that have any."""
+    return tuning.SPARSE_UPDATES * tuples < slices
 
 
 def has_totals(attributes: Attributes, tuples: int, width: int) -> bool:
@@ -59,8 +66,16 @@ def allocate_counts(
     itemsize = count_itemsize(attributes, tuples, width)
     if not itemsize:
         return None
-    zeros = _allocate_zeros(slices * itemsize, 16 * tuples > slices)
-    return bind_counts(attributes, zeros, tuples, width, has_totals(attributes, tuples, width))
+    with_totals = has_totals(attributes, tuples, width)
+    if not is_sparse(tuples, slices):
+        zeros = _allocate_zeros(slices * itemsize)
+        return bind_counts(attributes, zeros, tuples, width, with_totals)
+    slots = row_slots(tuples)
+    zeros = memoryview(_allocate_zeros(slots * (8 + itemsize)))
+    return UpdateCounts(
+        zeros[8 * slots :], itemsize, attributes.copies_first_update, with_totals,
+        zeros[: 8 * slots], tuples, random_factor(),
+    )  # fmt: skip
 
 
 def neutral_elements(attributes: Attributes, dtype: Dtype, width: int) -> bytes | None:
@@ -85,19 +100,28 @@ def divide_sums(
 ) -> None:
     """Divide sums by their counts, if the reduction is a mean."""
     if counts is not None and attributes.is_mean:
-        options = KernelOptions(limit_threads(threads, len(out)))
+        work = counts.tuples * (8 + width) or len(out)
+        options = KernelOptions(limit_threads(threads, work))
         _kernels.divide_means(counts, out, width, dtype.name, attributes.include_self, options)
 
 
-def _allocate_zeros(size: int, is_dense: bool) -> mmap.mmap:
-    """Return zeroed memory, whose pages the system allocates at their first access.
+def row_slots(tuples: int) -> int:
+    """Return the slots of a table of the rows that tuples select, at most half of them used."""
+    return 1 << (2 * tuples).bit_length()
 
-    is_dense: whether most pages will be accessed, so that huge pages are faster.
-    """
+
+def random_factor() -> int:
+    """Return a factor for the hash values of a table, which nobody can predict."""
+    return int.from_bytes(os.urandom(8), "little") | 1
+
+
+def _allocate_zeros(size: int) -> Buffer:
+    """Return zeroed memory, whose pages the system allocates at their first access."""
+    if size < 1 << 16:
+        return bytearray(size)
     try:
-        buffer = mmap.mmap(-1, max(size, 1), scratch.PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
-        if is_dense:
-            scratch.advise(buffer, "MADV_HUGEPAGE")
+        buffer = mmap.mmap(-1, size, scratch.PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
+        scratch.advise(buffer, "MADV_HUGEPAGE")
         return buffer
     except (OSError, OverflowError):
         raise ResourceError(f"not enough memory for {size} bytes of counts of updates") from None

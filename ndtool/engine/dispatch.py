@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool._kernels import Indices
-from ndtool.engine import bind, columns, copies, gathers
+from ndtool._kernels import LINE, Indices
+from ndtool.engine import bind, columns, copies, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.rules.dtypes import NATIVE, Dtype
@@ -32,11 +32,17 @@ def choose_gather(
     plan: Plan, itemsize: int, shape: Shape, data: Operand, gathered: int
 ) -> GatherKernel:
     """Select the kernel to gather `gathered` bytes from data of any strides."""
-    slices = bind.bind_slices(plan, data.strides, itemsize)
+    slices, nbytes = bind.bind_slices(plan, data.strides, itemsize), prod(shape) * itemsize
+    is_reused = nbytes <= min(tuning.PACKED_IN_CACHE, gathered // 2)
+    if is_reused and layouts.is_contiguous(shape, data.strides, itemsize):
+        is_reused = False
     if slices is None:
-        return GatherKernel(None, bind.bind_panels(plan, data.strides, itemsize))
+        panels = bind.bind_panels(plan, data.strides, itemsize)
+        return GatherKernel(None, panels, is_reused and panels.column_stride != itemsize)
+    if is_reused and (slices.layout is not None or slices.width <= LINE):
+        return GatherKernel(slices, None, True)
     packs_data = slices.layout is not None and copies.is_worth_packing(
-        shape, data.strides, prod(shape) * itemsize, gathered
+        shape, data.strides, nbytes, gathered
     )
     return GatherKernel(slices, None, packs_data)
 

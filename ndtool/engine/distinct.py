@@ -1,7 +1,8 @@
 """The check for duplicates: index tuples that select the same slice as an earlier tuple.
 
 A bitmap has a bit for each row of data, set if an earlier tuple selects the row. If memory limits
-the bitmap to fewer bits than rows, several passes over the indices each check a range of rows.
+the bitmap to fewer bits than rows, several passes over the indices each check a range of rows. For
+few tuples, a hash table of the rows is smaller.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ndtool import _kernels
 from ndtool._kernels import Addressing, Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import bind_rows
+from ndtool.engine.counting import random_factor, row_slots
 from ndtool.errors import DuplicatesError, OutputError
 from ndtool.rules.plans import ElementsPlan, Plan
 
@@ -51,9 +53,15 @@ def stored_tuples(plan: Plan) -> StoredTuples:
     return StoredTuples(plan, bind_rows(stored_plan), tuples, plan.k, rows)
 
 
-def bitmap_bytes(plan: Plan) -> int:
-    """Return the bytes of a bitmap with a bit for each row of data."""
-    return -(-stored_tuples(plan).rows // 8)
+def memory_bytes(plan: Plan) -> int:
+    """Return the bytes of a check in one pass: of a bit for each row of data, or of a table."""
+    stored = stored_tuples(plan)
+    return min(-(-stored.rows // 8), _table_bytes(stored))
+
+
+def _table_bytes(stored: StoredTuples) -> int:
+    """Return the bytes of a hash table, at most half full."""
+    return 8 * row_slots(stored.tuples)
 
 
 def check(plan: Plan, indices: Indices) -> None:
@@ -66,7 +74,7 @@ def check(plan: Plan, indices: Indices) -> None:
             count = min(step, stored.tuples - first)
             yield TupleBlock(first, count, indices.since(first * stored.components))
 
-    check_blocks(stored, blocks, bitmap_bytes(plan))
+    check_blocks(stored, blocks, memory_bytes(plan))
 
 
 def check_blocks(
@@ -75,17 +83,22 @@ def check_blocks(
     """Raise DuplicatesError if two tuples select the same slice or element.
 
     The error reports the first tuple in row-major order that selects the slice of an earlier tuple,
-    and the earliest of these. blocks: yields all tuples, in order. memory: the limit of the bitmap,
-    in bytes.
+    and the earliest of these. blocks: yields all tuples, in order. memory: the limit of the bitmap
+    or the table, in bytes.
     """
     repeated, row = stored.tuples, -1
-    bits = memoryview(bytearray(max(1, min(-(-stored.rows // 8), memory))))
-    for low in range(0, stored.rows, 8 * len(bits)):
-        bits[:] = bytes(len(bits))
+    size, key, rows = min(-(-stored.rows // 8), memory), 0, 0
+    if _table_bytes(stored) <= size:
+        size, key, rows = _table_bytes(stored), random_factor(), stored.rows
+    bits = memoryview(bytearray(max(1, size)))
+    rows = rows or 8 * len(bits)  # of each pass
+    for low in range(0, stored.rows, rows):
+        if low:
+            bits[:] = bytes(len(bits))
         for block in blocks():
             if block.first >= repeated:  # another pass found an earlier duplicate
                 break
-            position, selected = _find(stored, block, low, 8 * len(bits), bits)
+            position, selected = _find(stored, block, low, rows, bits, key)
             if 0 <= position < repeated:
                 repeated, row = position, selected
             if position >= 0:
@@ -104,10 +117,15 @@ def check_blocks(
 
 
 def _find(
-    stored: StoredTuples, block: TupleBlock, low: int, size: int, bits: memoryview | None
+    stored: StoredTuples,
+    block: TupleBlock,
+    low: int,
+    size: int,
+    bits: memoryview | None,
+    key: int = 0,
 ) -> tuple[int, int]:
     position, row = _kernels.find_duplicate(
-        stored.addressing, block.indices, block.first, block.tuple_count, low, size, bits
+        stored.addressing, block.indices, block.first, block.tuple_count, low, size, bits, key
     )
     if position == _kernels.OUT_OF_BOUNDS:
         raise OutputError("indices changed during the run")

@@ -53,6 +53,8 @@ def scatter(call: ScatterCall) -> bool:
         return _by_copies(call, slices, threads)
     has_enough_tuples = slices.tuples >= tuning.MIN_SORTED and rows >= 4 * threads
     is_sortable = has_enough_tuples and slices.width <= tuning.CACHE_SIZE and not is_wide_slice
+    if call.data is None and call.attributes.is_counted:
+        is_sortable &= not call.is_sparse(slices.width)  # counts would be in windows
     limit = (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
     exceeds_cache = len(call.out) > limit and (is_one_batch or batch_bytes > tuning.CACHE_SIZE)
     # on one thread, prefetched updates in order are faster, unless counts or writes need windows
@@ -164,7 +166,7 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
     if is_scattered or per_batch < tuning.LONG_BATCH or batch_bytes > tuning.CACHE_SIZE:
         copy_data(call)
         data = None
-    elif data is None and call.attributes.is_counted:
+    elif data is None and call.attributes.is_counted and not call.is_sparse(slices.width):
         data = call.out  # counts of a window are in cache
     tuple_bytes = slices.width + slices.components * call.indices.itemsize
     moved_bytes, addressing = batch_bytes + per_batch * tuple_bytes, slices.addressing
@@ -248,7 +250,7 @@ def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
         copy_data(call)
         packs_tiles = units.is_packing_faster and covers_data
         if is_counted:
-            packs_tiles = panels.column_stride == itemsize
+            packs_tiles = panels.column_stride == itemsize and not call.is_sparse(itemsize)
         source, scratch_bytes = call.out, units.scratch if packs_tiles else 0
     work_bytes = units.unit_bytes + 2 * scratch_bytes
     threads = limit_threads(call.threads, unit_count * work_bytes)

@@ -26,6 +26,7 @@ SORTED_OUTPUT = (
 )
 MAX_PARTITIONS = 1024  # partitions of an output, if 32 bits can number their rows
 MAX_PARTITION = 1 << 22  # bytes of a partition that is updated in a buffer, one per thread
+SPARSE_UPDATES = 16  # slices per update, from which a table numbers those with updates
 UPDATES_PER_SLICE = 16  # updates per slice, from which no first pass writes neutral elements
 SCRATCH = 1 << 27  # scratch bytes for sorting
 FILE_SCRATCH = 48 << 20  # scratch bytes for sorting in a run on files; part of its planned memory
@@ -52,4 +53,5 @@ SORT_COST = 64  # cost of sorting a tuple, in bytes read sequentially
 SMALL_CALL = 1 << 16  # bytes that a small call on plain arrays may move (BoundCalls)
 TEMPORARY_OUTPUT = 1 << 16  # bytes of an output, up to which a temporary array is faster
 NUMPY_COPY = 1 << 12  # bytes of an array, up to which NumPy normalizes it faster than the kernels
+PACKED_IN_CACHE = 1 << 22  # bytes of data that are packed before short slices of them are gathered
 MAX_PACKED = 1 << 28  # maximum bytes of data that are packed before strided slices are gathered

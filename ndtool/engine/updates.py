@@ -62,6 +62,10 @@ class ScatterCall(NamedTuple):
             pitch, counts, counting.neutral_elements(self.attributes, self.dtype, pitch)
         )
 
+    def is_sparse(self, width: int) -> bool:
+        """Whether most slices of `width` bytes have no update, so that nothing visits them all."""
+        return counting.is_sparse(len(self.updates) // width, len(self.out) // width)
+
     @property
     def exceeds_cache(self) -> bool:
         """Whether the output exceeds the cache, so that non-temporal stores are faster."""

@@ -12,9 +12,13 @@ from ndtool.errors import (
     library_message,
     printable,
 )
-from ndtool.storage.descriptors import BLOCK_SIZE
+from ndtool.storage.descriptors import BLOCK_SIZE, failure
 from ndtool.storage.local import ByteRange
 
+# Attributes by which NetCDF libraries convert the values.
+NETCDF_ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+_NAN = ("NaN", "AAAAAAAA+H8=", "AADAfw==")  # as xarray writes it in Zarr
+_OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 DEFAULT_LIMIT = 1 << 30  # decompressed bytes of a member or text, without NDTOOL_MAX_INFLATE
 
 
@@ -38,7 +42,27 @@ def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> It
     except MemoryError:
         raise ResourceError(f"{printable(label)}: not enough memory") from None
     except Exception as exc:
-        raise error_type(f"{printable(label)}: {library_message(exc)}") from None
+        if isinstance(exc, OSError) and exc.errno and exc.strerror == os.strerror(exc.errno):
+            raise failure(exc, label, error_type) from None
+        is_memory = any(text in str(exc) for text in _OUT_OF_MEMORY_TEXTS)
+        kind = ResourceError if is_memory else error_type
+        raise kind(f"{printable(label)}: {library_message(exc)}") from None
+
+
+def unapplied_warning(label: str, attributes: object) -> str | None:
+    """Return the warning that attributes of NetCDF are not applied, None without such ones.
+
+    attributes: by name. A fill value of NaN changes nothing.
+    """
+    if not isinstance(attributes, dict):
+        return None
+    names = [name for name in NETCDF_ATTRIBUTES if name in attributes]
+    fill = attributes.get("_FillValue")
+    if fill in _NAN or fill != fill:
+        names = [name for name in names if name != "_FillValue"]
+    if not names:
+        return None
+    return f"{printable(label)}: values as stored: {', '.join(names)} not applied"
 
 
 def iter_blocks(buffer: memoryview) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport DROPPED
 from ndtool.loops.indices cimport read_once, load_row_index
 from ndtool.loops.memory cimport PREFETCH_DISTANCE    # it defines ndtool_twice
+from ndtool.loops.rowtable cimport RowTable, first_slot, slot_of
 
 cdef extern from *:
     """
@@ -43,18 +44,34 @@ cdef struct Counts:
     int shift                   # log2 of the width, -1 if it is no power of two
     bint copies_first_update    # whether the first update replaces the current value
     bint per_window             # counts are in a thread's scratch, zeroed for each window
+    RowTable table              # of few updates: numbers the slices that have any
 
 
-cdef inline int64_t slice_index(const Counts* counts, const uint8_t* slice_address) noexcept nogil:
-    if counts.shift >= 0:
-        return (slice_address - counts.origin) >> counts.shift
-    return (slice_address - counts.origin) // counts.width
+cdef inline Counts no_counts() noexcept nogil:
+    return Counts(NULL, 0, NULL, 0, 0, 0, False, False, False, RowTable(NULL, 0, 0))
+
+
+cdef inline int64_t slice_index(const Counts* c, const uint8_t* slice_address) noexcept nogil:
+    if c.shift >= 0:
+        return (slice_address - c.origin) >> c.shift
+    return (slice_address - c.origin) // c.width
+
+
+cdef inline int64_t count_index(const Counts* c, const uint8_t* slice_address) noexcept nogil:
+    """Return the index of a slice's count."""
+    cdef int64_t n = slice_index(c, slice_address)
+    cdef bint is_new
+    return n if c.table.keys == NULL else slot_of(&c.table, n, &is_new)
 
 
 cdef inline const uint8_t* count_address(
     const Counts* c, const uint8_t* slice_address
 ) noexcept nogil:
-    return c.data + slice_index(c, slice_address) * c.count_itemsize
+    """Return an address to prefetch before a slice's update is counted."""
+    cdef int64_t n = slice_index(c, slice_address)
+    if c.table.keys:
+        return <const uint8_t*> (c.table.keys + first_slot(&c.table, n))
+    return c.data + n * c.count_itemsize
 
 
 cdef inline uint64_t count_at(const Counts* c, int64_t n) noexcept nogil:
@@ -73,7 +90,7 @@ cdef inline bint count_update(counter* count) noexcept nogil:
 
 cdef inline bint count_slice(const Counts* c, const uint8_t* slice_address) noexcept nogil:
     """Count an update of the slice at an address; return whether it replaces the current value."""
-    cdef int64_t n = slice_index(c, slice_address)
+    cdef int64_t n = count_index(c, slice_address)
     cdef bint is_first
     if c.count_itemsize == 1:
         is_first = count_update(c.data + n)
@@ -94,7 +111,7 @@ cdef inline Occurrence next_occurrence(
     const Counts* c, const uint8_t* slice_address
 ) noexcept nogil:
     """Count an update of the slice at `slice_address`, whose count of 8 bytes has a total."""
-    cdef uint64_t* count = <uint64_t*> c.data + slice_index(c, slice_address)
+    cdef uint64_t* count = <uint64_t*> c.data + count_index(c, slice_address)
     cdef Occurrence occurrence
     occurrence.first = <uint32_t> count[0] == 0
     count[0] += 1
@@ -109,7 +126,7 @@ cdef inline void add_totals(
     """Add n updates to the totals of their slices; none is dropped."""
     cdef Py_ssize_t i
     for i in range(n):
-        (<uint64_t*> c.data)[slice_index(c, target + offsets[i])] += <uint64_t> 1 << 32
+        (<uint64_t*> c.data)[count_index(c, target + offsets[i])] += <uint64_t> 1 << 32
 
 
 cdef inline bint any_dropped(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
@@ -128,15 +145,17 @@ cdef inline void count_block(
     cdef Py_ssize_t i
     if c.count_itemsize == 4:
         for i in range(n):
-            count_update(<uint32_t*> c.data + slice_index(c, target + offsets[i]))
+            count_update(<uint32_t*> c.data + count_index(c, target + offsets[i]))
     else:
         for i in range(n):
-            count_update(<uint64_t*> c.data + slice_index(c, target + offsets[i]))
+            count_update(<uint64_t*> c.data + count_index(c, target + offsets[i]))
 
 
 cdef inline bint all_counted(const Counts* c) noexcept nogil:
     """Return whether every slice has updates."""
     cdef int64_t n
+    if c.table.keys:    # few slices have any
+        return False
     if c.count_itemsize == 1:
         return memchr(c.data, 0, c.slices) == NULL
     for n in range(c.slices):
@@ -196,7 +215,7 @@ cdef inline PartitionedUpdates partition_typed(
     for i in range(n):
         if offsets[i] == DROPPED:
             continue
-        is_first = count_update(counts + slice_index(c, target + offsets[i]))
+        is_first = count_update(counts + count_index(c, target + offsets[i]))
         is_first = is_first and c.copies_first_update
         copies[lists.n_copied] = i    # to both lists: a branch would mispredict
         reductions[lists.n_reduced] = i
@@ -221,7 +240,7 @@ cdef struct Means:
     # sums of the arithmetic type `code`, to divide by the counts of their slices
     Counts counts
     uint8_t* target
-    int64_t slices, tasks
+    int64_t slices, tasks    # slices: or slots of the table
     int code
     bint include_self    # whether the current value counts
 
@@ -270,18 +289,19 @@ cdef inline uint64_t means_typed(
     const Means* m, number* out, int64_t first, int64_t stop
 ) noexcept nogil:
     cdef Py_ssize_t c, elements = m.counts.width // <Py_ssize_t> sizeof(number)
-    cdef int64_t n
+    cdef int64_t n, row
     cdef uint64_t count
     cdef number* slice
     if number is float or number is double:
-        if elements == 1 and m.counts.count_itemsize == 4:
+        if elements == 1 and m.counts.count_itemsize == 4 and m.counts.table.keys == NULL:
             means_of_elements(m, out, first, stop)
             return 0
     for n in range(first, stop):
         count = count_at(&m.counts, n)
         if count:
             count += m.include_self
-            slice = out + n * elements
+            row = n if m.counts.table.keys == NULL else <int64_t> m.counts.table.keys[n] - 1
+            slice = out + row * elements
             for c in range(elements):
                 slice[c] = mean_of(slice[c], count)
     return 0

@@ -1,11 +1,13 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Duplicates: index tuples that select the same row, found with one bit per row. A search considers
-# rows [low, low + size), so that several searches suffice if memory has fewer bits than rows.
+# Duplicates: index tuples that select the same row, found with one bit per row, or with a hash table
+# of the rows, which is smaller for few tuples. A search considers rows [low, low + size), so that
+# several searches suffice if memory has fewer bits than rows.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ndtool.loops.blocks cimport BLOCK, Cursor, Walk, block_size, convert_next_offsets, seek
 from ndtool.loops.memory cimport prefetch
+from ndtool.loops.rowtable cimport RowTable, slot_of
 
 cdef enum:
     OUT_OF_BOUNDS_ROW = -2    # instead of a tuple's position: an index is out of bounds
@@ -19,6 +21,19 @@ cdef struct Duplicate:
 cdef struct RowBits:
     int64_t low, size
     uint8_t* bits    # NULL to find the first tuple that selects any of the rows
+    RowTable table    # instead of bits
+
+
+cdef inline bint insert_row(const RowBits* rows, uint64_t row) noexcept nogil:
+    """Insert a row; return whether an earlier tuple selected it."""
+    cdef uint8_t bit = <uint8_t> (1 << (row & 7))
+    cdef bint is_new
+    if rows.table.keys:
+        slot_of(&rows.table, row, &is_new)
+    else:
+        is_new = rows.bits[row >> 3] & bit == 0
+        rows.bits[row >> 3] |= bit
+    return not is_new
 
 
 cdef inline Duplicate first_duplicate(
@@ -30,7 +45,6 @@ cdef inline Duplicate first_duplicate(
     cdef Cursor cursor
     cdef int64_t t = 0, n, i
     cdef uint64_t row
-    cdef uint8_t bit
     seek(&cursor, walk, 0)
     while t < count:
         n = min(block_size(walk.space), count - t)
@@ -44,9 +58,7 @@ cdef inline Duplicate first_duplicate(
             row = <uint64_t> (selected_rows[i] - rows.low)
             if row >= <uint64_t> rows.size:    # not considered by this search, or dropped
                 continue
-            bit = <uint8_t> (1 << (row & 7))
-            if rows.bits == NULL or rows.bits[row >> 3] & bit:
+            if (rows.bits == NULL and rows.table.keys == NULL) or insert_row(rows, row):
                 return Duplicate(t + i, selected_rows[i])
-            rows.bits[row >> 3] |= bit
         t += n
     return duplicate

@@ -10,7 +10,7 @@ from ndtool.loops.blocks cimport (
     next_batch, next_offsets,
     offsets_by_mode, convert_next_offsets, prefetch_next_batch, resolve_offsets, seek,
 )
-from ndtool.loops.indices cimport ENTRIES, ERROR, UNVECTORIZED, as_int64
+from ndtool.loops.indices cimport ENTRIES, ERROR, REDIRECT, UNVECTORIZED, as_int64
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
@@ -19,6 +19,9 @@ from ndtool.loops.views cimport View, copy_view
 
 cdef extern from *:
     """
+    static inline void ndtool_copy_shared(
+        void const *, uint8_t *, uint8_t const *, Py_ssize_t
+    ) ndtool_inline;
     static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
     static inline uint64_t ndtool_copy_and_check(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
@@ -39,6 +42,8 @@ cdef struct Gather:
 
 cdef inline uint64_t gather_task(const Gather* g, int64_t task) noexcept nogil:
     """Gather a task's columns of all slices, or the slices of its tuples."""
+    if is_shared(g):
+        return gather_shared(g, task)
     if g.by_columns:
         return gather_range(
             g, 0, g.count, task_column(task, g.tasks, g.width),
@@ -47,6 +52,63 @@ cdef inline uint64_t gather_task(const Gather* g, int64_t task) noexcept nogil:
     return gather_range(
         g, g.count * task // g.tasks, g.count * (task + 1) // g.tasks, 0, g.width
     )
+
+
+cdef inline bint is_shared(const Gather* g) noexcept nogil:
+    """Return whether short batches of short slices have the same few tuples."""
+    cdef const IndexSpace* space = g.walk.space
+    return (
+        space.is_one_group and space.batch_rank == 1 and 1 < space.repeats
+        and g.width <= LINE and space.per_batch <= SHORT_BLOCK
+        and g.walk.mode != REDIRECT and not g.walk.has_pad
+        and g.walk.first % space.per_batch == 0 and g.count % space.per_batch == 0
+    )
+
+
+cdef inline uint64_t gather_shared(const Gather* g, int64_t task) noexcept nogil:
+    """Convert the tuples that all batches share once, and gather the batches of a task."""
+    cdef int64_t offsets[SHORT_BLOCK]
+    cdef int64_t n = g.walk.space.per_batch, batches = g.count // n
+    cdef Cursor cursor
+    cdef SharedTuples s
+    seek(&cursor, &g.walk, 0)
+    if next_offsets(&cursor, &g.walk, 0, n, offsets):
+        return 1
+    s.offsets, s.n, s.pitch = offsets, n, g.walk.space.batch_strides[0]
+    s.first, s.stop = batches * task // g.tasks, batches * (task + 1) // g.tasks
+    if g.width == 1:
+        copy_shared(&s, g.target, g.source, 1)
+    elif g.width == 2:
+        copy_shared(&s, g.target, g.source, 2)
+    elif g.width == 4:
+        copy_shared(&s, g.target, g.source, 4)
+    elif g.width == 8:
+        copy_shared(&s, g.target, g.source, 8)
+    elif g.width == 16:
+        copy_shared(&s, g.target, g.source, 16)
+    else:
+        copy_shared(&s, g.target, g.source, g.width)
+    return 0
+
+
+cdef struct SharedTuples:
+    # the offsets of n tuples, for batches [first, stop), each `pitch` bytes after the previous one
+    const int64_t* offsets
+    Py_ssize_t n
+    int64_t pitch, first, stop
+
+
+cdef inline void copy_shared "ndtool_copy_shared"(
+    const void* shared, uint8_t* target, const uint8_t* source, Py_ssize_t width
+) noexcept nogil:
+    cdef const SharedTuples* s = <const SharedTuples*> shared
+    cdef int64_t batch
+    cdef Py_ssize_t j
+    target += s.first * s.n * width
+    for batch in range(s.first, s.stop):
+        for j in range(s.n):
+            memcpy(target + j * width, source + batch * s.pitch + s.offsets[j], width)
+        target += s.n * width
 
 
 cdef inline uint64_t gather_range(

@@ -87,7 +87,7 @@ cdef inline bint is_reduction_by_row(const Updates* u, const Walk* walk) noexcep
     """Return whether updates can be reduced by stored row index, without offsets."""
     return (
         u.op > 0 and is_light(u.code) and has_row_indices(walk, u.pitch)
-        and not (u.counts.data and u.counts.copies_first_update)
+        and not (u.counts.data and (u.counts.copies_first_update or u.counts.table.keys))
     )
 
 
@@ -531,5 +531,6 @@ cdef inline void apply_row(
     if occurrence.last:    # divide the mean while the slice is in cache
         counts = u.counts
         counts.data = <uint8_t*> &occurrence.total
+        counts.table.keys = NULL
         m = Means(counts, target, 1, 1, u.mean_type, not counts.copies_first_update)
         means_task(&m, 0)

@@ -111,11 +111,13 @@ def find_unremovable(path: str) -> str:
 
 
 def abandoned_folders(parent: str, name: str) -> tuple[list[str], list[str]]:
-    """Return the temporary folders for a name that killed runs on this system abandoned.
+    """Return the temporary folders that killed runs on this system abandoned.
+
+    name: a pattern of their final names.
 
     The second list has the folders of other systems or boots, whose processes may be running.
     """
-    paths = _temporary_paths(parent, re.escape(name), "-[0-9a-f-]{8}")
+    paths = _temporary_paths(parent, name, "-[0-9a-f-]{8}")
     local_paths = [path for path in paths if boot_id() and path.endswith(f"-{boot_id()}")]
     abandoned = []
     for path in local_paths:

@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, Unpack
 
-from ndtool.analysis import records
+from ndtool.analysis.explain import Explanation
+from ndtool.analysis.infer import Inferred
+from ndtool.analysis.stats import Stats
+from ndtool.analysis.verify import Verification
 from ndtool.errors import RuleError, UsageError
 from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
@@ -30,9 +33,8 @@ from ndtool.options import (
     operator_name,
     request_of,
     validate_attributes,
+    validate_options,
 )
-from ndtool.questions.answers import Explanation, Inferred, Statistics
-from ndtool.questions.reports import Verification
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.signatures import CallOptions, OperatorName, Reduction, WriteMode
@@ -87,11 +89,10 @@ def infer(
     }
     checked = validate_attributes(operator, dict(attributes))
     try:
-        inference = inferring.infer(operator, files, checked, spec, dtype, types)
+        return inferring.infer(operator, files, checked, spec, dtype, types)
     except RuleError as error:
         notebook.use_notebook_trace(error)
         raise
-    return Inferred.from_record(records.infer_record(inference))
 
 
 def explain(
@@ -103,6 +104,7 @@ def explain(
     spec: str = "ndtool",
     dtype: str | None = None,
     text: bool = False,
+    memory: int | str | None = None,
     progress: Progress = False,
     **attributes: Unpack[AttributeOptions],
 ) -> Explanation:
@@ -111,11 +113,11 @@ def explain(
     operator: the name of one of ONNX's, such as "gather_nd". arguments: its inputs in order, each
     an array or a file; those without indices may be types such as "float32[4,3]". at: the position
     of an element of the output, or a list of positions. from_: of elements of data. A position has
-    an int for each axis; negative ones count from the end. all: whether to list all updates, or
-    destinations, not only the first and last five; the answer then stores them. spec: the standard
-    to validate against, such as "onnx:18". dtype: the actual dtype of void data. text: whether
-    files of unknown format are text. progress: True for a line on a terminal, or a callback for the
-    completed fraction. attributes: those of the operator.
+    an int for each axis; negative ones count from the end. all: whether to list up to 10,000
+    updates, or destinations, not only the first and last five. spec: the standard to validate
+    against, such as "onnx:18". dtype: the actual dtype of void data. text: whether files of unknown
+    format are text. memory: the limit, in bytes or as "500MB". progress: True for a line on a
+    terminal, or a callback for the completed fraction. attributes: those of the operator.
 
     Returns the explanation: index tuples, positions and values, one step for each update.
     Raises UsageError for a position outside the array, BoundsError for any index out of bounds,
@@ -132,18 +134,15 @@ def explain(
         raise UsageError("missing element: expected at or from_ with a position")
     inputs = arguments_by_role(operator, arguments)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
-    )
+        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text,
+        **validate_options({} if memory is None else {"memory": memory}),
+    )  # fmt: skip
     with (
         typed.open_typed_call(request, arrays) as call,
         ProgressReporter("explain", progress) as report,
     ):
         require_same_shape(inputs, call.sources)
-        explained = explaining.explain(call, outputs, origins, all, report)
-        single = len(outputs) + len(origins) == 1
-        answer = Explanation.from_record(records.explanation_record(call, *explained, single))
-        call.require_unchanged()
-    return answer
+        return explaining.explain(call, outputs, origins, all, report)
 
 
 def stats(
@@ -152,17 +151,18 @@ def stats(
     spec: str = "ndtool",
     dtype: str | None = None,
     text: bool = False,
+    memory: int | str | None = None,
     progress: Progress = False,
     **attributes: Unpack[AttributeOptions],
-) -> Statistics:
+) -> Stats:
     """Return statistics of an operator's indices: ranges, duplicates, indices out of bounds.
 
     operator, arguments: data and indices of one of ONNX's operators, each an array or a file; data
     may be a type such as "float32[1000,64]". tensor_scatter takes past, update and write_indices.
     Scatters take no updates here. spec: the standard to validate against, such as "onnx:18". dtype:
-    the actual dtype of void data. text: whether files of unknown format are text. progress: True
-    for a line on a terminal, or a callback for the completed fraction. attributes: those of the
-    operator.
+    the actual dtype of void data. text: whether files of unknown format are text. memory: the
+    limit, in bytes or as "500MB". progress: True for a line on a terminal, or a callback for the
+    completed fraction. attributes: those of the operator.
 
     Returns the statistics; counts are of index tuples, slices of data and bytes.
     Raises RuleError, DtypeError, InputError or UsageError as the operator does; indices out of
@@ -176,14 +176,15 @@ def stats(
     roles = None if operator_name(operator) in LOWERED else ("data", "indices")
     inputs = arguments_by_role(operator, arguments, roles)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
-    )
+        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text,
+        **validate_options({} if memory is None else {"memory": memory}),
+    )  # fmt: skip
     with (
         statistics.open_call(request, arrays) as call,
         ProgressReporter("stats", progress) as report,
     ):
         require_same_shape(inputs, call.sources)
-        return Statistics.from_record(records.stats_record(call, statistics.stats(call, report)))
+        return statistics.stats(call, report)
 
 
 def verify(
@@ -226,18 +227,15 @@ def verify(
     ulps = integer("within", within, UsageError)
     with ProgressReporter("verify", progress) as report:
         if against is None:
-            compared = verifying.verify(request, report, ulps, arrays)
-            return Verification.from_record(records.verification_record(request.output, compared))
+            return verifying.verify(request, report, ulps, arrays)
         settings = engine_settings(within, runs, timeout, threads)
-        verdict = engines.verify(
+        answer = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
-    if verdict.error is not None:
-        verdict.error.extra_fields["engines"] = records.engine_records(verdict.reports)
-        raise verdict.error
-    return Verification.from_record(
-        records.verification_record(request.output, verdict.comparison, verdict.reports)
-    )
+    if answer.error is not None:
+        answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
+        raise answer.error
+    return answer
 
 
 def _positions(name: str, value: Any) -> list[tuple[int, ...]]:

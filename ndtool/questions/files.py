@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
-from ndtool.analysis import records
+from ndtool.analysis.inspect import Converted, Inspection
+from ndtool.analysis.model import Model
 from ndtool.errors import UsageError
 from ndtool.inmemory.arguments import array, string
 from ndtool.options import (
@@ -21,7 +22,6 @@ from ndtool.options import (
     path,
     validate_options,
 )
-from ndtool.questions.reports import Converted, Inspection, Model
 
 __all__ = ["convert", "inspect", "model"]
 
@@ -40,15 +40,12 @@ def inspect(*names: str | os.PathLike[str]) -> Inspection:
     >>> inspect(name).arrays[0].shape
     (2, 3)
     """
-    from ndtool.formats.locators import describe, nodes
-    from ndtool.formats.streams import Streams
+    from ndtool.analysis.inspect import inspect as inspect_files
 
-    if not names:
-        raise UsageError("missing file: expected at least one name")
-    streams, files = Streams(), [path("names", name) for name in names]
-    entries = [entry for name in files for entry in describe(name, streams)]
-    model_nodes = [node for name in files for node in nodes(name)]
-    return Inspection.from_record(records.inspection_record(entries, model_nodes))
+    answer = inspect_files([path("names", name) for name in names])
+    if answer.error is not None:
+        raise answer.error
+    return answer
 
 
 def model(
@@ -92,8 +89,7 @@ def model(
         if against is not None or save is not None:
             name = "save" if against is None else "against"
             raise UsageError(f"{name} requires inputs: it needs the tensors of a run")
-        outcome = models.Outcome(models.nodes(model_path), None)
-        return Model.from_record(records.model_record(outcome))
+        return models.nodes(model_path)
     feeds: Any
     if isinstance(inputs, Mapping):
         names = [string("a name in inputs", name) for name in inputs]
@@ -104,14 +100,13 @@ def model(
     folder = None if save is None else path("save", save)
     engines = () if against is None else engine_names(against)
     with ProgressReporter("model", progress) as report:
-        outcome = models.run(
+        answer = models.run(
             model_path, feeds, engines, settings, lambda fraction, _: report(fraction), folder
         )
-    record = records.model_record(outcome)
-    if outcome.error is not None:
-        outcome.error.extra_fields["nodes"] = record["nodes"]
-        raise outcome.error
-    return Model.from_record(record)
+    if answer.error is not None:
+        answer.error.extra_fields["nodes"] = answer.to_dict()["nodes"]
+        raise answer.error
+    return answer
 
 
 def convert(
@@ -145,6 +140,7 @@ def convert(
     >>> convert([[1, 2], [3, 4]], os.path.join(tempfile.mkdtemp(), "x.csv")).output.shape
     (2, 2)
     """
+    from ndtool.analysis.inspect import converted
     from ndtool.runs import convert as converting
 
     encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
@@ -164,4 +160,4 @@ def convert(
     ):
         preserved = conversion.run(report)
         seconds = time.perf_counter() - start
-        return Converted.from_record(records.conversion_record(conversion, preserved, seconds))
+        return converted(conversion, preserved, seconds)

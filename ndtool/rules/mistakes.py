@@ -25,8 +25,10 @@ def likely_causes(values: Sequence[tuple[int, int]], dtype: Dtype) -> list[str]:
     for bits in _BIT_WIDTHS:
         if all(2**bits - size <= value < 2**bits > 2 * size for value, size in values):
             guesses.append(f"{first} is {first - 2**bits} as uint{bits}: was a sign lost?")
-    if dtype.itemsize > 1 and all(
-        -size <= _swap_bytes(value, dtype) < size for value, size in values
+    if (
+        dtype.itemsize > 1
+        and _swap_bytes(first, dtype) != first
+        and all(-size <= _swap_bytes(value, dtype) < size for value, size in values)
     ):
         guesses.append(
             f"{first} is {_swap_bytes(first, dtype)} with its bytes swapped: is the byte order"

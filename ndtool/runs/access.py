@@ -17,7 +17,7 @@ from ndtool.runs.calls import OpenCall
 from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
-    from ndtool.runs.external.rows import Rows
+    from ndtool.outofcore.partitioning import Rows
 
 SHIFT = 32  # bits of a row index within a partition; the higher bits are the partition ID
 SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices

@@ -2,7 +2,6 @@
 
 import time
 from copy import copy
-from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import OutputError, argument_name
@@ -13,15 +12,7 @@ from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.runs.request import Request
-
-
-class OpenInputs(NamedTuple):
-    """The open inputs of a call, and what its execution needs; a worker opens its own."""
-
-    inference: Inference
-    sources: dict[str, Source]
-    threads: int = 1
-    spill: str | None = None
+from ndtool.storage import locations
 
 
 class OpenCall:
@@ -83,6 +74,16 @@ class OpenCall:
             return None
         info = Input(source.name, source.metadata.dtype, source.metadata.shape)
         return info.view_as(self.request.dtype).dtype
+
+    @property
+    def remote_roles(self) -> set[str]:
+        """The roles of inputs at URLs."""
+        arguments = self.request.arguments.items()
+        return {
+            role
+            for role, argument in arguments
+            if role not in self.from_caller and locations.is_url(locators.parse(argument).path)
+        }
 
     @property
     def metadata(self) -> ArrayMetadata:

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from ndtool.arrays import source
-from ndtool.arrays.sink import Sink, write_array
+from ndtool.arrays.sink import Sink, output_buffer, write_array
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout, Source
 from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
@@ -19,7 +19,6 @@ from ndtool.machine import threads
 from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
 from ndtool.rules.inference import Input
-from ndtool.runs import direct
 
 
 class Request(NamedTuple):
@@ -122,7 +121,7 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     )
     if not copies.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
         data = Operand(byte_range.buffer, 0, strides)
-        with direct.output_buffer(output, progress=progress) as (buffer, _):
+        with output_buffer(output, progress=progress) as (buffer, _):
             copies.normalize(
                 data,
                 metadata.shape,

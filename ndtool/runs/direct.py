@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 
 from ndtool._kernels import MADVISE_BYTES, WorkItem
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.sink import Sink, write_array
+from ndtool.arrays.loaded import LoadedInput, load
+from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.engine import dispatch, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
-from ndtool.engine.copies import WriteAt
 from ndtool.engine.dispatch import GatherKernel
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import memory
 from ndtool.machine.pool import BufferPool, run_all
 from ndtool.machine.threads import limit_threads
 from ndtool.runs import operands
-from ndtool.runs.operands import LoadedInput, Validated
+from ndtool.runs.operands import Validated
 from ndtool.storage.local import ByteRange
 
 PAGE = 1 << 12  # bytes: the system's smallest read
-
-
-@contextmanager
-def output_buffer(
-    sink: Sink,
-    threads: int = 1,
-    progress: ProgressCallback | None = None,
-    directory: str | None = None,
-) -> Iterator[tuple[memoryview, WriteAt | None]]:
-    """Yield a writable buffer of the complete output, and a write function if that is faster.
-
-    The buffer is the sink's memory map if it has one, else a temporary buffer that is written at
-    the end. directory: where a temporary buffer is stored that does not fit in memory; None for
-    TMPDIR.
-    """
-    out = sink.map()
-    if out is not None:
-        yield out, sink.write
-        return
-    from ndtool.storage import tempfiles
-
-    buffer = tempfiles.allocate(
-        sink.metadata.nbytes, f"temporary copy of {sink.name}", directory=directory
-    )
-    yield buffer, None
-    write_array(buffer, sink, threads, progress)
 
 
 def gather(
@@ -164,7 +137,7 @@ def scatter(
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.plan.attributes.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
-    updates = operands.load(call, "updates", dry=dry).normalized(order, reduction != "none")
+    updates = load(call, "updates", dry=dry).normalized(order, reduction != "none")
     origin = call.sources["data"]
     data: Operand | None = None
     if not isinstance(origin, Constant):

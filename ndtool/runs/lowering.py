@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from ndtool.arrays import memory as arrays
+from ndtool.arrays.loaded import load
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, ResourceError, UsageError
 from ndtool.formats import literal
@@ -15,7 +16,6 @@ from ndtool.machine import memory
 from ndtool.rules import inference
 from ndtool.rules import tensorscatter as rules
 from ndtool.rules.operators import LOWERED_INPUTS
-from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
@@ -48,7 +48,7 @@ def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
     """Compute the indices of the scatter; BoundsError if an index is out of bounds."""
     info, write_indices = call.inference.inputs.get("write_indices"), None
     if info is not None:
-        raw = operands.load(call, "write_indices").normalized("<", False)
+        raw = load(call, "write_indices").normalized("<", False)
         code = f"<{info.dtype.kind}{info.dtype.itemsize}"
         write_indices = np.ndarray(info.shape, code, raw)
     try:

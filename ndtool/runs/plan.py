@@ -14,45 +14,39 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct, tuning
 from ndtool.errors import ResourceError, argument_name, format_size
+from ndtool.formats import locators
 from ndtool.machine import memory
+from ndtool.outofcore import partitioning as partitionings
+from ndtool.outofcore.partitioning import Partitioning, chunk_buffers, partitioning_for, rows_of
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import access
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
+from ndtool.storage import locations
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
-    from ndtool.runs.external.partitioning import Partitioning
-    from ndtool.runs.external.rows import Rows
 
 
 class Plan(NamedTuple):
     """The execution of a run, and upper bounds of its costs.
 
-    way: how to execute, "direct", "sweep" or "cluster". tasks: the number of tasks by phase, an
-    upper bound for deeper levels. read, written, spilled: bytes. memory: bytes that the run
-    allocates. reason: why the plan chose this execution. levels: how often each tuple is
-    partitioned, 0 if direct. partitioning: the partitioning of external execution. requests: the
-    requests of external execution by kind.
+    way: how to execute, "direct", "sweep" or "cluster". partitions, blocks: their numbers, 0 if
+    direct. read, written, spilled: bytes. memory: bytes that the run allocates. requests: the
+    requests of external execution by kind. reason: why the plan chose this execution. partitioning:
+    the partitioning of external execution.
     """
 
     way: str
-    tasks: dict[str, int]
+    partitions: int
+    blocks: int
     read: int
     written: int
     spilled: int
     memory: int
+    requests: dict[str, int]
     reason: str
-    levels: int = 0
     partitioning: Partitioning | None = None
-    requests: dict[str, int] = {}  # noqa: RUF012
-
-    @property
-    def moved(self) -> int:
-        """The bytes read and written while the output is computed, for progress."""
-        if self.partitioning is None:
-            return self.written
-        return self.read + self.written + 2 * self.spilled
 
 
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
@@ -65,13 +59,13 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
         else _partition_flat(call, limit)
     )
     if partitioning is not None:
-        return external_plan("sweep", call, partitioning, reason, output)
+        return partitioned_plan("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
     read = sum(sizes.values()) - sizes["data"] + (min(data, written) if gathers else data)
     nbytes = _buffer_bytes(call, out, concurrency if chunked else None)
-    return Plan("direct", {}, read, written, 0, nbytes, reason)
+    return Plan("direct", 0, 0, read, written, 0, nbytes, {}, reason)
 
 
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
@@ -84,8 +78,6 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
     out, _ = destination(call, output)
     if limit is None or not _in_chunks(call, out):
         return call
-    from ndtool.runs.external.units import chunk_buffers
-
     arrays = [
         (chunk_buffers(item.metadata), item.name, item.metadata) for item in call.sources.values()
     ]
@@ -115,11 +107,10 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         else tuning.FILE_SCRATCH + _update_count_nbytes(call)
     )
     if concurrency is not None:
-        from ndtool.runs.external.units import chunk_buffers
-
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
-        nbytes += max(call.threads, _concurrent_chunks(call, concurrency)) * chunk_bytes
+        concurrency = max(concurrency, *(item.concurrency for item in call.sources.values()))
+        nbytes += max(call.threads, concurrency) * chunk_bytes
     if gathers and (not isinstance(data, ContiguousSource) or data.local_range is None):
         from ndtool.runs import touched
 
@@ -129,14 +120,12 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
 
 def _update_count_nbytes(call: OpenCall) -> int:
     """Return the bytes that counts of updates take, and the bits of a check for duplicates."""
-    from ndtool.runs.external.rows import rows_of
-
     rows = rows_of(call.inference)
-    bits = distinct.bitmap_bytes(call.inference.plan) if call.inference.requires_distinct else 0
+    bits = distinct.memory_bytes(call.inference.plan) if call.inference.requires_distinct else 0
     return rows.row_count * rows.count_bytes + bits
 
 
-def external_plan(
+def partitioned_plan(
     way: str,
     call: OpenCall,
     partitioning: Partitioning,
@@ -145,14 +134,19 @@ def external_plan(
     spill: str | None = None,
 ) -> Plan:
     """Return the plan of external execution; spill: the location of a cluster's spilled data."""
-    from ndtool.runs.external import costs
+    from ndtool.outofcore import costs
 
-    run = costs.cost_model_for(call, partitioning, output, spill)
+    target = costs.StoredArray(call.metadata, False)
+    if output is not None:
+        is_remote = locations.is_url(locators.parse(output.name).path)
+        target = costs.StoredArray(output.metadata, is_remote)
+    directories = len(call.spill_directories)
+    run = costs.cost_model_for(call, call.remote_roles, partitioning, target, spill, directories)
     phases = run.phases()
     return Plan(
-        way, partitioning.tasks, sum(item.read for item in phases),
-        sum(item.written for item in phases), partitioning.spilled, partitioning.memory, reason,
-        partitioning.levels, partitioning, run.requests(phases),
+        way, partitioning.partitions, partitioning.blocks, sum(item.read for item in phases),
+        sum(item.written for item in phases), partitioning.spilled, partitioning.memory,
+        run.requests(phases), reason, partitioning,
     )  # fmt: skip
 
 
@@ -168,10 +162,8 @@ def _partition_chunked(
     call: OpenCall, limit: int | None, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
-    from ndtool.runs.external.units import chunk_buffers
-
     metadata = {role: source.metadata for role, source in call.sources.items()}
-    data, rows = call.sources["data"], rows_in(call, out)
+    data, rows = call.sources["data"], partitionings.rows_in(call.inference, call.sources, out)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     if isinstance(data, ContiguousSource) and not _is_partitionable(data):
@@ -205,25 +197,24 @@ def _partition_chunked(
         is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
         if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
             return None, reason
-    from ndtool.runs.external import choice
 
     minimums = list[int]()
     # The second layout stands for an output that is assembled in a buffer.
     for output in (out, out._replace(block_shape=out.shape, layout=None)):
         written = chunk_buffers(out, True)
         partition = partial(_for_chunks, call, output, (written, concurrency, allowed))
-        if partitioning := choice.choose(partition, budget, allowed):
+        if partitioning := partitionings.choose(partition, budget, allowed):
             break
-        minimums.append(choice.min_memory(partition))
+        minimums.append(partitionings.min_memory(partition))
     else:
         if fits_in_memory:
             return None, reason
         if limit is not None and any(minimums):
-            raise choice.memory_error(min(filter(None, minimums)), limit)
+            raise partitionings.memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
         # Direct execution reads the chunks, too.
-        sweep_cost = choice.cost(partitioning) - rows.row_count * rows.width
+        sweep_cost = partitionings.cost(partitioning) - rows.row_count * rows.width
         reason = (
             f"buffering chunks costs as much as writing {assembled} bytes, a sweep {sweep_cost}"
             " bytes"
@@ -233,48 +224,19 @@ def _partition_chunked(
 
 
 def _for_chunks(
-    call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
+    call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, depth: int
 ) -> Partitioning | None:
     """Partition a run in this process.
 
     limits: bytes of buffers that write a chunk, chunks to write concurrently, bytes of memory.
     """
     written, concurrency, allowed = limits
-    partitioning = partition_chunks(call, out, concurrency, budget, levels)
+    partitioning = partitionings.partition_chunks(
+        call.inference, call.sources, out, concurrency, budget, call.threads, depth
+    )
     if partitioning is None:
         return None
     return partitioning._replace(chunk_bytes=max(partitioning.chunk_bytes, written)).fit_to(allowed)
-
-
-def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
-    """Return the rows of a call, with linear indices if data and output are contiguous."""
-    from ndtool.runs.external.rows import rows_of
-
-    gathers = not call.inference.scatters
-    flat = isinstance(call.sources["data"], ContiguousSource) and (gathers or not out.is_chunked)
-    return rows_of(call.inference, flat)
-
-
-def partition_chunks(
-    call: OpenCall, out: ArrayMetadata, concurrency: int, budget: int, levels: int = 1
-) -> Partitioning | None:
-    """Partition a run with chunked arrays; None if a partition exceeds MAX_ROWS rows."""
-    from ndtool.runs.external.partitioning import MAX_ROWS, partitioning_for
-    from ndtool.runs.external.units import units_of
-
-    metadata = {role: source.metadata for role, source in call.sources.items()}
-    rows = rows_in(call, out)
-    units = units_of(call.inference, metadata, out, _concurrent_chunks(call, concurrency))
-    if not metadata["data"].is_chunked and (not call.inference.scatters or not out.is_chunked):
-        units = units._replace(box=(1,))
-    gathers = not call.inference.scatters
-    partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
-    return partitioning if prod(partitioning.partition_shape) <= MAX_ROWS else None
-
-
-def _concurrent_chunks(call: OpenCall, written: int) -> int:
-    """Return how many chunks to read or write concurrently, whatever the number of processors."""
-    return max(written, *(item.concurrency for item in call.sources.values()))
 
 
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
@@ -298,32 +260,30 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     size += _update_count_nbytes(call)
     if memory.can_hold(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
-    from ndtool.runs.external import choice
-    from ndtool.runs.external.partitioning import partitioning_for
-    from ndtool.runs.external.rows import rows_of
-
     rows, gathers = rows_of(call.inference), not call.inference.scatters
     if not rows.tuples or not rows.width or rows.row_count < 2:
         return None, "nothing is accessed at random"
 
-    def partition(budget: int, levels: int) -> Partitioning:
-        partitioning = partitioning_for(rows, gathers, budget, call.threads, None, levels)
+    def partition(budget: int, depth: int) -> Partitioning:
+        partitioning = partitioning_for(rows, gathers, budget, call.threads, None, depth)
         return partitioning.fit_to(allowed)
 
-    partitioning = choice.choose(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
+    partitioning = partitionings.choose(
+        partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed
+    )
     is_sparse = memory.can_hold(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
-        minimum = choice.min_memory(partition)
+        minimum = partitionings.min_memory(partition)
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
-            raise choice.memory_error(minimum, limit)
+            raise partitionings.memory_error(minimum, limit)
         return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
     local_fraction, span = access.sample_locality(call, rows)
     nonlocal_tuples = rows.tuples * (1 - local_fraction)
     random_reads = nonlocal_tuples * max(1 - allowed / size, 0.25)
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
-    read_cost, sweep_cost = tuning.RANDOM_READ_COST, choice.cost(partitioning)
+    read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitionings.cost(partitioning)
     if gathers and local_range.mapped and sweep_cost < random_reads * (read_cost + rows.width):
         uncached = 1 - local_range.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
@@ -356,8 +316,6 @@ def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int)
 
     A gather of few tuples needs only their pages in memory.
     """
-    from ndtool.runs.external.rows import rows_of
-
     rows, metadata = rows_of(call.inference), data.metadata
     pages = rows.tuples * (rows.width // metadata.dtype.itemsize if metadata.order == "F" else 1)
     if memory.can_hold(metadata.nbytes, allowed) or (

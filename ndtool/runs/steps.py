@@ -29,8 +29,7 @@ from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
-    from ndtool.runs.external.policy import RetryLog
-    from ndtool.runs.external.resume import AbandonedRun
+    from ndtool.outofcore.cluster import Resumed
     from ndtool.runs.request import Request
 
 ReportCallback = Callable[[BoundsError], object]  # takes the bounds report
@@ -48,8 +47,8 @@ class PreparedRun(NamedTuple):
 
     output: None if the output goes to no file. validated: None for external execution, which
     validates each block of indices before anything is published. execution: a function of a sink, a
-    progress callback, a callback for the bounds report, and whether it is a dry run. resumed: the
-    abandoned run that a cluster resumes. retry_log: counts tasks that a cluster restarts or delays.
+    progress callback, a callback for the bounds report, and whether it is a dry run. resumed: what
+    a cluster resumes of a killed run, None without --resume.
     """
 
     call: OpenCall
@@ -57,8 +56,7 @@ class PreparedRun(NamedTuple):
     plan: Plan
     validated: Validated | None
     execution: Execution
-    resumed: AbandonedRun | None = None
-    retry_log: RetryLog | None = None
+    resumed: Resumed | None = None
 
 
 class Outcome(NamedTuple):
@@ -66,8 +64,8 @@ class Outcome(NamedTuple):
 
     preserved: the preserved members of the output's file, None if none are to be preserved.
     bounds_report: describes indices out of bounds that the mode allows, None if all are valid.
-    resumed: the number of resumed tasks by phase. warnings: about indices, restarted and delayed
-    tasks, and why nothing was resumed.
+    resumed: the number of resumed tasks by phase. warnings: about indices, and why nothing
+    was resumed.
     """
 
     plan: Plan
@@ -120,9 +118,9 @@ def prepare(call: OpenCall, output: Output | None) -> Iterator[PreparedRun]:
 def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Execution:
     """Return the execution of a plan in this process."""
     if planned.partitioning is not None:
-        from ndtool.runs.external import execution
+        from ndtool.outofcore import execution
 
-        return partial(execution.run, call, planned.partitioning)
+        return partial(execution.run, call, planned.partitioning, call.spill_directories)
     assert validated is not None, "direct execution comes after validation"
     function = direct.scatter if call.inference.scatters else direct.gather
     return lambda sink, progress, _, dry: function(validated, sink, progress, dry)
@@ -130,29 +128,28 @@ def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Ex
 
 def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> PreparedRun:
     """Connect to a cluster until the stack is closed, and plan a run on it."""
-    from ndtool.runs.executors import dask
-    from ndtool.runs.external import distributed
-    from ndtool.runs.external.policy import RetryLog
+    from ndtool.outofcore import cluster
 
-    request, abandoned = call.request, None
-    names = distributed.worker_locations(
-        request.arguments, call.sources, request.output, request.attributes.reduction
+    request = call.request
+    locations = cluster.locate(
+        request.arguments, call.sources, request.output, call.spill, request.attributes.reduction
     )
     assert output is not None, "a cluster requires an output"
-    spill = distributed.spill_location(call.spill, output.name)
-    if request.resume:  # before a local cluster starts and creates folders of its own
-        abandoned = distributed.find_abandoned(call, output, spill, names)
-        stack.callback(abandoned.close)
-    cluster = stack.enter_context(
-        dask.connect(request.scheduler, request.workers, call.threads, request.memory)
+    connection = stack.enter_context(
+        cluster.connect(
+            request.scheduler, request.workers, call.threads, request.memory, not request.resume
+        )
     )
-    planned = distributed.choose(call, cluster, output, spill, abandoned)
-    assert planned.partitioning is not None, "a cluster executes partitions"
-    retry_log = RetryLog()
-    execution = partial(
-        distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, retry_log
-    )
-    return PreparedRun(call, output, planned, None, execution, abandoned, retry_log)
+    partitioning = cluster.partition(call, connection, output)
+    identity = cluster.identify(call.inference, partitioning, locations.inputs, call.sources)
+    resumed = None
+    if request.resume:  # before an output is created, which removes what killed runs have left
+        resumed = cluster.Resumed(locations, identity)
+        stack.callback(resumed.close)
+    reason = "--scheduler or --workers was given"
+    planned = plan.partitioned_plan("cluster", call, partitioning, reason, output, locations.spill)
+    execution = partial(cluster.run, call, partitioning, locations, identity, connection, resumed)
+    return PreparedRun(call, output, planned, None, execution, resumed)
 
 
 def dry_run(run: PreparedRun) -> Outcome:
@@ -173,7 +170,7 @@ def dry_run(run: PreparedRun) -> Outcome:
         if sink is not None:
             sink.abort()
     if run.validated is None:
-        from ndtool.runs.external import execution
+        from ndtool.outofcore import execution
 
         assert run.plan.partitioning is not None, "an external plan has a partitioning"
         with _with_file_names(call.inference):
@@ -229,7 +226,7 @@ def _outcome(
     for report in reports:
         inference.name_inputs(report, run.call.inference.inputs)
     bounds_report = reports[0] if reports else run.validated and run.validated.bounds_report
-    resumed = run.resumed.resumed_tasks if run.resumed else {}
+    resumed = run.resumed.tasks if run.resumed else {}
     return Outcome(run.plan, preserved, bounds_report, resumed, warnings(run, bounds_report))
 
 
@@ -250,7 +247,7 @@ def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list
         )
     if run.resumed is not None and run.resumed.reason:
         messages.append(f"nothing is resumed: {run.resumed.reason}")
-    return messages + (run.retry_log.warnings() if run.retry_log else [])
+    return messages
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:

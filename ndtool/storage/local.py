@@ -183,7 +183,7 @@ class ByteRange(NamedTuple):
             descriptors.advise(self.file.fd, "DONTNEED", self.position + start, nbytes)
 
     def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
-        """Call madvise on a byte range of the map: "random", "sequential" or "willneed"."""
+        """Call madvise on a byte range of the map; kind: its advice, such as "random"."""
         if not self.mapped or self.position is None:
             return
         import mmap

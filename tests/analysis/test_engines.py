@@ -54,12 +54,12 @@ def reports_of(
     """Return the reports of engines on the arrays in data.npy, idx.npy and upd.npy."""
     updates = "upd.npy" if "updates" in OPERATORS[operator].inputs else None
     request = Request(operator, "data.npy", "idx.npy", updates, None, Attributes(**attributes))
-    return engines.verify(request, names, settings, ignore_progress).reports
+    return engines.verify(request, names, settings, ignore_progress).engines
 
 
 def test_names_of_engines_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
-    assert engines.parse_names("all") == tuple(ENGINES) == tuple(child.ENGINES)
+    assert engines.parse_names("all") == tuple(ENGINES)
     assert engines.parse_names("auto") == tuple(
         name for name in ENGINES if name not in ("torch", "jax")
     )
@@ -246,7 +246,7 @@ def test_calls_of_numpy_equal_the_reference(case: Case) -> None:
     )  # fmt: skip
     expected = call(reference, case._replace(arrays=(data, indices, *updates)))
     try:
-        result = child.ENGINES["numpy"](np, engine_call)()
+        result = child.ENGINES["numpy"].compile(np, engine_call)()
     except child.NotOfferedError:
         reduction, include_self = (
             case.arguments.get(n, True) for n in ("reduction", "include_self")
@@ -268,14 +268,14 @@ def test_inputs_of_any_kind_reach_an_engine(workdir: Path) -> None:
     names = ("scatter_nd", "data.npy", "idx.npz", "upd.npz", None, Attributes(reduction="mul"))
     reports = engines.verify(
         Request(*names), ("numpy", "onnx"), EngineSettings(), ignore_progress
-    ).reports
+    ).engines
     assert [(report.engine, report.threads, report.result) for report in reports] == [
         ("numpy", 1, "same"), ("onnx", 1, "same"),
     ]  # fmt: skip
     large = RNG.random((1 << 17, 3))  # mapped without a copy
     save(data=np.asfortranarray(large))
     literal = Request("gather_nd", "data.npy", "[[3, -1], [-9, 0]]")
-    (report,) = engines.verify(literal, ("numpy",), EngineSettings(), ignore_progress).reports
+    (report,) = engines.verify(literal, ("numpy",), EngineSettings(), ignore_progress).engines
     assert report.result == "same"
     assert snapshot(workdir).keys() == before.keys()
 
@@ -312,7 +312,7 @@ def test_bfloat16_is_passed_to_engines_that_support_it() -> None:
     )  # fmt: skip
     reports = engines.verify(
         request, names, EngineSettings(runs=1, threads=1), ignore_progress
-    ).reports
+    ).engines
     assert {report.engine: report.result for report in reports} == dict.fromkeys(names, "same")
 
 
@@ -362,7 +362,7 @@ def run_fake_engine(
 
 
 def test_a_correct_engine_has_the_same_bits(run_fake_engine: Any) -> None:
-    assert run_fake_engine("") == [
+    assert list(run_fake_engine("")) == [
         EngineReport("torch", "9.9", n, "same", 0, None, report.comparison)
         for n, report in enumerate(run_fake_engine(""), 1)
     ]
@@ -499,10 +499,10 @@ def test_lost_updates_of_an_engine_are_counted() -> None:
     assert report.different == different
     assert f"at worst {different} of 50 elements differ; " in report.message
     assert (
-        f"off by exactly one update: {comparison.lost} lost one, 0 applied one twice"
+        f"off by exactly one update: {comparison.lost_updates} lost one, 0 applied one twice"
         in report.message
     )
-    assert comparison.lost >= 1
+    assert comparison.lost_updates >= 1
 
 
 def test_indices_out_of_bounds_are_refused_by_all_engines(run_fake_engine: Any) -> None:
@@ -517,7 +517,7 @@ def test_indices_out_of_bounds_are_refused_by_all_engines(run_fake_engine: Any) 
         ignore_progress,
     )
     assert isinstance(verdict.error, BoundsError)
-    assert verdict.reports[0].result == "refused"
+    assert verdict.engines[0].result == "refused"
 
 
 # The command.

@@ -16,6 +16,7 @@ from test_html_report import MARKUP, Page
 
 from ndtool.analysis import engines, modelrun, verify
 from ndtool.analysis import model as models
+from ndtool.analysis.answers import Typed
 from ndtool.analysis.engines import EngineSettings
 from ndtool.arrays.source import DeclaredType
 from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, UsageError
@@ -51,28 +52,32 @@ def save_embedding_model(version: int = 13) -> None:
     save_model(graph, version)
 
 
+def type_of(array: Typed) -> DeclaredType:
+    return DeclaredType(array.dtype, array.shape)
+
+
 def check_progress(share: float, engine_name: str) -> None:
     assert 0 <= share <= 1
 
 
 def test_metadata_of_a_model() -> None:
     save_embedding_model()
-    gather, scatter = models.nodes("m.onnx")
-    assert (gather.node.node, gather.node.operator, gather.version) == ("take", "gather_nd", 13)
+    gather, scatter = models.nodes("m.onnx").nodes
+    assert (gather.node, gather.operator, gather.version) == ("take", "gather_nd", 13)
     assert gather.inputs == {
-        "data": ("table", DeclaredType("float32", (4, 3))),
-        "indices": ("rows", DeclaredType("int64", ("N", 1))),
+        "data": Typed("table", "float32", (4, 3)),
+        "indices": Typed("rows", "int64", ("N", 1)),
     }
-    assert gather.output == DeclaredType("float32", ("N", 3))
-    assert (scatter.node.node, scatter.version) == ("out", 13)
-    assert scatter.inputs["updates"] == ("doubled", DeclaredType(None, None))
-    assert scatter.output == DeclaredType(None, None)._replace(dtype="float32")
+    assert gather.output == Typed("taken", "float32", ("N", 3))
+    assert (scatter.node, scatter.version) == ("out", 13)
+    assert scatter.inputs["updates"] == Typed("doubled", None, None)
+    assert scatter.output == Typed("out", "float32", None)
 
 
 @pytest.mark.parametrize(("opset", "version"), [(11, 11), (12, 12), (17, 13), (10, None)])
 def test_the_version_is_that_of_the_operator(opset: int, version: int | None) -> None:
     save_embedding_model(opset)
-    assert models.nodes("m.onnx")[0].version == version
+    assert models.nodes("m.onnx").nodes[0].version == version
 
 
 def test_an_output_type_is_inferred_from_the_inputs() -> None:
@@ -80,7 +85,7 @@ def test_an_output_type_is_inferred_from_the_inputs() -> None:
     identity = helper.make_node("Identity", ["o"], ["p"])
     inputs = [value_info("d", FLOAT, [2, 5, 3]), value_info("i", INT64, [2, 4, 1])]
     save_model(helper.make_graph([node, identity], "g", inputs, [value_info("p")]))
-    assert models.nodes("m.onnx")[0].output == DeclaredType("float32", (2, 4, 3))
+    assert type_of(models.nodes("m.onnx").nodes[0].output) == DeclaredType("float32", (2, 4, 3))
 
 
 def test_inferred_types_are_those_of_later_inputs() -> None:
@@ -108,11 +113,11 @@ def test_inferred_types_are_those_of_later_inputs() -> None:
         helper.make_graph(nodes, "g", inputs, [value_info("q"), value_info("r")]),
         functions=[function],
     )
-    nodes_by_name = {node.node.node: node for node in models.nodes("m.onnx")}
+    nodes_by_name = {node.node: node for node in models.nodes("m.onnx").nodes}
     branch_node = nodes_by_name["choose/then_branch/p"]
-    assert branch_node.inputs["data"] == ("o", DeclaredType("float32", ("N", 3)))
-    assert branch_node.output == DeclaredType("float32", ("M",))
-    assert nodes_by_name["mine.Pick/s"].inputs["data"] == ("p", DeclaredType(None, None))
+    assert branch_node.inputs["data"] == Typed("o", "float32", ("N", 3))
+    assert type_of(branch_node.output) == DeclaredType("float32", ("M",))
+    assert nodes_by_name["mine.Pick/s"].inputs["data"] == Typed("p", None, None)
 
 
 def test_an_input_replaces_an_initializer(workdir: Path) -> None:
@@ -124,14 +129,14 @@ def test_an_input_replaces_an_initializer(workdir: Path) -> None:
     for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": replacement}, (2,))):
         np.savez("in.npz", **arrays)
         (node_info,) = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).nodes
-        assert (node_info.runs, node_info.actual_output) == (1, DeclaredType("float32", shape))
+        assert (node_info.runs, type_of(node_info.output)) == (1, DeclaredType("float32", shape))
         folder = workdir / str(len(arrays))
         folder.mkdir()
         for number, array in enumerate(arrays.values()):
             tensor = onnx.numpy_helper.from_array(array)
             (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
         (node_info,) = models.run("m.onnx", str(folder), (), EngineSettings(), check_progress).nodes
-        assert node_info.actual_output == DeclaredType("float32", shape)
+        assert type_of(node_info.output) == DeclaredType("float32", shape)
 
 
 def test_a_model_without_gather_or_scatter_nodes() -> None:
@@ -159,7 +164,7 @@ def test_an_output_whose_sizes_have_names(
     identity = helper.make_node("Identity", ["o"], ["p"])
     inputs = [value_info("d", FLOAT, data), value_info("i", INT64, indices)]
     save_model(helper.make_graph([node, identity], "g", inputs, [value_info("p")]))
-    (node_info,) = models.nodes("m.onnx")
+    (node_info,) = models.nodes("m.onnx").nodes
     assert (node_info.output.shape, node_info.assumed) == (output, assumed)
     completed = ndtool("model", "m.onnx")
     lines = completed.out.decode().splitlines()[2:]
@@ -180,11 +185,14 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
         value_info("u", FLOAT, [1, "N"]),
     ]
     save_model(helper.make_graph([node], "g", inputs, [value_info("o")]), opset)
-    (node_info,) = models.nodes("m.onnx")
-    assert (node_info.node.operator, node_info.node.title, node_info.version) == (
+    (node_info,) = models.nodes("m.onnx").nodes
+    assert (node_info.operator, node_info.title, node_info.version) == (
         "scatter_elements", "Scatter", version
     )  # fmt: skip
-    assert node_info.output == DeclaredType("float32", (1, 3)) or node_info.output.shape is None
+    assert (
+        type_of(node_info.output) == DeclaredType("float32", (1, 3))
+        or node_info.output.shape is None
+    )
     np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
     outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
     (node_result,) = outcome.nodes
@@ -192,12 +200,12 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
         assert outcome.error is not None
         assert outcome.error.status == 4
     else:
-        assert (outcome.error, node_result.runs, node_result.actual_output) == (
+        assert (outcome.error, node_result.runs, type_of(node_result.output)) == (
             None,
             1,
             DeclaredType("float32", (1, 3)),
         )
-        assert [report.result for report in node_result.reports] == ["same"]
+        assert [report.result for report in node_result.engines] == ["same"]
 
 
 def test_subbyte_types_have_names() -> None:
@@ -213,8 +221,8 @@ def test_subbyte_types_have_names() -> None:
         initializers.append(helper.make_tensor(f"{title}h", kind, [4], [0, 0, 0, 0]))
     save_model(helper.make_graph(nodes, "g", inputs, [], initializer=initializers), 25)
     types = [
-        (node_info.inputs["data"][1], node_info.output.dtype)
-        for node_info in models.nodes("m.onnx")
+        (type_of(node_info.inputs["data"]), node_info.output.dtype)
+        for node_info in models.nodes("m.onnx").nodes
     ]
     assert types == [(DeclaredType(name, (4,)), name) for name in kinds.values() for _ in range(2)]
 
@@ -245,15 +253,14 @@ def save_nested_model() -> None:
 
 def test_subgraphs_and_functions() -> None:
     save_nested_model()
-    nodes_by_name = {node_info.node.node: node_info for node_info in models.nodes("m.onnx")}
+    nodes_by_name = {node_info.node: node_info for node_info in models.nodes("m.onnx").nodes}
     assert set(nodes_by_name) == {"choice/then_branch/a/b", "choice/else_branch/e", "mine.Put/r"}
     branch_node = nodes_by_name["choice/then_branch/a/b"]
-    assert branch_node.inputs["data"] == ("x", DeclaredType("float32", (2, None)))
-    assert branch_node.inputs["indices"] == ("i", DeclaredType("int64", ("A", "B")))
+    assert branch_node.inputs["data"] == Typed("x", "float32", (2, None))
+    assert branch_node.inputs["indices"] == Typed("i", "int64", ("A", "B"))
     assert nodes_by_name["mine.Put/r"].version == 16
-    assert nodes_by_name["mine.Put/r"].inputs["updates"] == (
-        "c",
-        DeclaredType(None, None),
+    assert nodes_by_name["mine.Put/r"].inputs["updates"] == Typed(
+        "c", None, None
     )  # not the graph's c
 
 
@@ -264,18 +271,17 @@ def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     np.savez("in.npz", c=condition, x=x, i=i)
     outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
     assert outcome.error is None
-    runs = {node_info.node.node: node_info.runs for node_info in outcome.nodes}
+    runs = {node_info.node: node_info.runs for node_info in outcome.nodes}
     assert runs == {
         "choice/then_branch/a/b": int(condition),
         "choice/else_branch/e": int(not condition),
         "mine.Put/r": 1,
     }
     for node_info in outcome.nodes:
-        assert len(node_info.reports) == node_info.runs
-        assert all(report.result == "same" for report in node_info.reports)
+        assert len(node_info.engines) == node_info.runs
+        assert all(report.result == "same" for report in node_info.engines)
     shapes = {
-        node_info.node.node: node_info.actual_output and node_info.actual_output.shape
-        for node_info in outcome.nodes
+        node_info.node: node_info.output and node_info.output.shape for node_info in outcome.nodes
     }
     assert shapes["choice/then_branch/a/b"] == ((2, 2, 2) if condition else None)
     assert shapes["mine.Put/r"] == (2, 2)
@@ -296,7 +302,7 @@ def test_a_loop_runs_its_node_several_times() -> None:
     (node_info,) = models.run(
         "m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress
     ).nodes
-    assert (node_info.runs, len(node_info.reports), node_info.inputs["data"][0]) == (3, 1, "rows")
+    assert (node_info.runs, len(node_info.engines), node_info.inputs["data"].name) == (3, 1, "rows")
     np.savez("in.npz", count=5, rows=np.ones(3, "f4"))
     outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
     assert isinstance(outcome.error, BoundsError)
@@ -318,8 +324,8 @@ def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
             outcome = models.run("m.onnx", str(location), (), EngineSettings(), check_progress)
             (node_info,) = outcome.nodes
             assert (outcome.error, node_info.runs) == (None, 1)
-            assert node_info.node.operator == OPERATORS[case.model.graph.node[0].op_type]
-            assert node_info.actual_output == DeclaredType(str(expected.dtype), expected.shape)
+            assert node_info.operator == OPERATORS[case.model.graph.node[0].op_type]
+            assert type_of(node_info.output) == DeclaredType(str(expected.dtype), expected.shape)
 
 
 def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,9 +334,9 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     outcome = models.run("m.onnx", "in.npz", ("numpy", "onnx"), EngineSettings(), check_progress)
     assert outcome.error is None
     reported = [
-        (node_info.node.node, r.engine, r.result)
+        (node_info.node, r.engine, r.result)
         for node_info in outcome.nodes
-        for r in node_info.reports
+        for r in node_info.engines
     ]
     assert reported == [
         (node, engine, "same") for node in ("take", "out") for engine in ("numpy", "onnx")
@@ -422,7 +428,7 @@ def test_attributes_of_another_type_infer_nothing(value: Any) -> None:
     node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=value)
     inputs = [value_info("x", FLOAT, [2, 3]), value_info("i", INT64, [2, 3])]
     save_model(helper.make_graph([node], "g", inputs, [value_info("y")]))
-    (node_info,) = models.nodes("m.onnx")
+    (node_info,) = models.nodes("m.onnx").nodes
     assert node_info.output.shape is None
     assert ndtool("model", "m.onnx").status == 0
 
@@ -623,7 +629,7 @@ def test_declared_sizes_of_outputs_are_ignored() -> None:
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
     outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
     assert outcome.error is None
-    assert outcome.nodes[0].actual_output == DeclaredType("float32", (2, 3))
+    assert type_of(outcome.nodes[0].output) == DeclaredType("float32", (2, 3))
 
 
 def test_declared_sizes_of_outputs_of_a_branch_are_ignored() -> None:
@@ -669,7 +675,7 @@ def test_an_input_of_strings() -> None:
     save_model(helper.make_graph([node], "g", inputs, [value_info("o", onnx.TensorProto.STRING)]))
     np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
     outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
-    assert (outcome.error, outcome.nodes[0].actual_output) == (None, DeclaredType("string", (2,)))
+    assert (outcome.error, type_of(outcome.nodes[0].output)) == (None, DeclaredType("string", (2,)))
     np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
     error = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).error
     assert error is not None
@@ -703,7 +709,7 @@ def test_types_may_follow_from_external_data() -> None:
     )  # fmt: skip
     np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
     outcome = models.run("far.onnx", "in.npz", (), EngineSettings(), check_progress)
-    assert (outcome.error, outcome.nodes[0].actual_output) == (
+    assert (outcome.error, type_of(outcome.nodes[0].output)) == (
         None,
         DeclaredType("float32", (2, 2)),
     )

@@ -27,7 +27,9 @@ def engine(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 def outputs_of_a_run(feeds: dict[str, Any]) -> tuple[list[Any], models._ModelRun]:
     """Return the outputs of m.onnx, and the run."""
     model = onnx.load("m.onnx")
-    run = models._ModelRun(models.nodes("m.onnx"), (), models.EngineSettings(), lambda *_: None)
+    run = models._ModelRun(
+        list(models.nodes("m.onnx").nodes), (), models.EngineSettings(), lambda *_: None
+    )
     run._write_node_indices(model)
     return modelrun.ModelRun("m.onnx", model, run._compute, 1).run(feeds), run
 

@@ -81,7 +81,7 @@ def test_arrays_as_inputs_and_the_fields_of_json() -> None:
         ),
     ):
         result = call()
-        assert result.fields() == ndtool("model", "m.onnx", *options, "--json").json
+        assert result.to_dict() == ndtool("model", "m.onnx", *options, "--json").json
         assert "take" in result._repr_html_()
         assert "GatherND-13" in str(result)
     with pytest.raises(UsageError, match="inputs lacks the model's input rows"):

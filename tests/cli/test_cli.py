@@ -469,10 +469,10 @@ def test_json_describes_a_run(workdir):
     assert {"rule": "rank(data) >= 1", "with": "2 >= 1", "result": "ok"} in report["trace"]
     assert (report["threads"], report["dry_run"]) == (3, False)
     plan = report["plan"]
-    keys = ["way", "tasks", "read", "written", "spilled", "memory", "reason", "levels"]
-    assert list(plan) == [*keys, "requests"]
-    assert plan["requests"] == {}
-    assert (plan["way"], plan["tasks"], plan["spilled"]) == ("direct", {}, 0)
+    counts = ["partitions", "blocks", "read", "written", "spilled", "memory"]
+    assert list(plan) == ["way", *counts, "requests", "reason"]
+    assert (plan["way"], plan["requests"]) == ("direct", {})
+    assert (plan["partitions"], plan["blocks"], plan["spilled"]) == (0, 0, 0)
     assert (plan["read"], plan["written"]) == (8 + 12, 12)
     assert report["seconds"] > 0
     assert report["warnings"] == ["data.npy: 3 bytes after the array are ignored"]

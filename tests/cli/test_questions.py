@@ -15,6 +15,7 @@ from rich.console import Console
 
 import ndtool
 from ndtool import files
+from ndtool.analysis.answers import Answer
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
@@ -23,7 +24,6 @@ from ndtool.errors import (
     RuleError,
     UsageError,
 )
-from ndtool.questions.answers import Answer
 
 pytestmark = pytest.mark.usefixtures("workdir")
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -44,7 +44,7 @@ def command_json(*words: str) -> Any:
 
 
 def to_json(answer: Answer) -> Any:
-    return json.loads(json.dumps(answer.fields()))
+    return json.loads(json.dumps(answer.to_dict()))
 
 
 GATHER, SCATTER = ("data.npy", "idx.npy"), ("data.npy", "idx.npy", "upd.npy")
@@ -97,7 +97,7 @@ def test_an_answer_has_the_fields_of_json(arguments: tuple[str, ...], ask: Any) 
     answer, expected = ask(), command_json(*arguments)
     assert to_json(answer) == expected
     assert answer == ask()  # a value
-    assert list(answer.fields()) == list(expected)
+    assert list(answer.to_dict()) == list(expected)
     with pytest.raises(AttributeError):
         answer.version = "2"
     require_copies(answer)
@@ -130,8 +130,8 @@ def test_arrays_take_the_place_of_files() -> None:
     for ask in (
         lambda data, idx, upd, out: ndtool.explain("scatter_nd", data, idx, upd, at=(3, 1)).value,
         lambda data, idx, upd, out: ndtool.explain("gather_nd", data, idx, at=(0, 1)).steps,
-        lambda data, idx, upd, out: ndtool.stats("gather_nd", data, idx).fields(),
-        lambda data, idx, upd, out: ndtool.verify("gather_nd", data, idx, out).compared,
+        lambda data, idx, upd, out: ndtool.stats("gather_nd", data, idx).to_dict(),
+        lambda data, idx, upd, out: ndtool.verify("gather_nd", data, idx, out).comparison,
         lambda data, idx, upd, out: ndtool.verify("gather_nd", data, idx, against="numpy").engines,
         lambda data, idx, upd, out: ndtool.infer("gather_nd", data, idx).output,
     ):

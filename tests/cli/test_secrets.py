@@ -148,8 +148,8 @@ RUN_CASES_SCRIPT = """
 import json, os, socket, sys, tempfile
 from ndtool import __main__ as main
 from ndtool.storage import failures
-from ndtool.runs.executors import dask
-failures.BACKOFF, dask.ANSWER_TIMEOUT = 0, 0.5
+from ndtool.outofcore import cluster
+failures.BACKOFF, cluster.ANSWER_TIMEOUT = 0, 0.5
 look_up = socket.getaddrinfo
 def here_only(host, *rest, **options):  # no name server is asked: it may take minutes not to answer
     if host not in ("127.0.0.1", "localhost"):

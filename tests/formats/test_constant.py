@@ -18,13 +18,12 @@ from ndtool.arrays import memory
 from ndtool.arrays.constant import Constant
 from ndtool.engine.gathers import ignore_progress
 from ndtool.formats import constant
+from ndtool.outofcore import execution
+from ndtool.outofcore.partitioning import partitioning_for, rows_of
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.external import execution
-from ndtool.runs.external.partitioning import partitioning_for
-from ndtool.runs.external.rows import rows_of
 from ndtool.runs.request import Request
 
 ARGUMENTS = {
@@ -112,7 +111,7 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
                 return
             if is_external:
                 partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
-                list(execution.run(call, partitioning, sink, ignore_progress, print))
+                list(execution.run(call, partitioning, (), sink, ignore_progress, print))
             else:
                 with steps.prepare(call, None) as prepared:
                     steps.execute(prepared, sink=sink)

@@ -260,7 +260,7 @@ def test_values_in_other_files_are_not_read() -> None:
         virtual[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
         file.create_virtual_dataset("virtual", virtual)
         file.create_dataset("external", (10,), "f4", external=[("other.h5", 0, 40)])
-    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
+    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other files")
     assert_refused("x.h5:external", "its values are in external files, which are not read")
     assert len(locators.describe("x.h5")) == 2
 
@@ -272,7 +272,7 @@ def test_types_that_numpy_lacks_are_refused() -> None:
         file["references"] = np.array([file["text"].ref], h5py.ref_dtype)
         file["null"] = h5py.Empty("f4")
         narrow = h5py.h5t.STD_I32LE.copy()
-        narrow.set_precision(24)
+        narrow.set_size(3)
         h5py.h5d.create(file.id, b"narrow", narrow, h5py.h5s.create_simple((3,)))
     for member, message in (
         ("text", "elements of variable length: expected a type of fixed size"),
@@ -289,13 +289,28 @@ def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     with h5py.File("x.h5", "w") as file:
         creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         creation.set_chunk((5,))
-        creation.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))
+        creation.set_filter(32004, h5py.h5z.FLAG_OPTIONAL, (3,))
         space = h5py.h5s.create_simple((5,))
         h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, space, creation)
     error = assert_refused(
-        "x.h5:/a", r"\(32015\) of its chunks needs the hdf5plugin package", UsageError
+        "x.h5:/a", r"\(32004\) of its chunks needs the hdf5plugin package", UsageError
     )
     assert error.hint == "pip install hdf5plugin"
+
+
+@pytest.mark.parametrize(("number", "codec"), [(32001, "Blosc"), (32015, "Zstd")])
+def test_filters_of_numcodecs_need_no_plugin(number: int, codec: str) -> None:
+    numcodecs = pytest.importorskip("numcodecs")
+    array = np.arange(10, dtype="<i4")
+    with h5py.File("x.h5", "w") as file:
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_chunk((5,))
+        creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (3,))
+        space = h5py.h5s.create_simple((10,))
+        dataset = h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, space, creation)
+        encoded = getattr(numcodecs, codec)().encode(array[:5])
+        dataset.write_direct_chunk((0,), bytes(encoded))
+    assert bits_equal(load("x.h5"), np.append(array[:5], np.zeros(5, "<i4")))
 
 
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,13 +179,13 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     array = np.arange(64).reshape(8, 8)
     put("x.zarr", array, chunks=(2, 2), shards=shards)
     report = []
-    read = ZarrSource._read_chunk
+    read = ZarrSource._read_encoded
 
     def record_read(self: Any, key: str, position: Any) -> Any:
         report.append(position)
         return read(self, key, position)
 
-    monkeypatch.setattr(ZarrSource, "_read_chunk", record_read)
+    monkeypatch.setattr(ZarrSource, "_read_encoded", record_read)
     np.save("i.npy", np.array([[0, 0], [1, 1], [7, -1], [0, 5]]))
     with OpenCall(Request("gather_nd", "x.zarr", "i.npy", output="o.npy")) as call:
         steps.run(call)
@@ -274,9 +274,9 @@ def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
 
 
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    put("x.zarr", np.zeros(3))
-    monkeypatch.setitem(__import__("sys").modules, "zarr", None)
-    with pytest.raises(UsageError, match="needs the zarr package") as excinfo:
+    put("x.zarr", np.zeros(3), compressors="auto")
+    monkeypatch.setitem(__import__("sys").modules, "numcodecs", None)
+    with pytest.raises(UsageError, match="codec zstd needs the numcodecs package") as excinfo:
         locators.open_source("x.zarr", Streams(-1))
     assert excinfo.value.hint == "pip install 'ndtool[zarr]'"
 

@@ -320,7 +320,7 @@ def test_the_planned_metadata_equal_the_arrays() -> None:
             out = outputs.create(planned)
             out.abort()
         assert planned.metadata == out.metadata
-        assert out._writer._array.chunks == planned.metadata.layout.chunks
+        assert out._writer._array.metadata.layout.chunks == planned.metadata.layout.chunks
 
 
 def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:

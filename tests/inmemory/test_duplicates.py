@@ -100,6 +100,28 @@ def test_the_message_names_both_duplicates(workdir: Path) -> None:
         )
 
 
+def test_duplicates_among_few_of_many_rows_are_those_among_all() -> None:
+    """A table of the rows that tuples select is smaller than a bit per row; rows may have no bytes."""
+    rng = np.random.default_rng(10)
+    for count in (1, 2, 3, 40, 300, 5000):
+        for size in (1, 1 << 9, 1 << 25):
+            few = np.zeros((1 << 26, 0), "f4"), np.zeros(1 << 26, "u1")
+            rows = rng.integers(-min(size, count * count), min(size, count * count), count)
+            _, first, inverse = np.unique(rows % (1 << 26), return_index=True, return_inverse=True)
+            earlier = first[inverse]
+            repeated = np.flatnonzero(earlier != np.arange(count))
+            for data in few:
+                updates = np.zeros((count, *data.shape[1:]), data.dtype)
+                arguments: Any = {"out": data, "duplicates": "error"}
+                if not len(repeated):
+                    package.scatter(data, rows, updates, **arguments)
+                    continue
+                with pytest.raises(DuplicatesError) as raised:
+                    package.scatter(data, rows, updates, **arguments)
+                expected = (earlier[repeated[0]],), (repeated[0],)
+                assert (raised.value.first, raised.value.second) == expected
+
+
 def test_data_in_place_keep_their_bits() -> None:
     data = np.arange(6.0).reshape(3, 2)
     before = data.copy()

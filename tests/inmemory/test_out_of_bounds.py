@@ -24,14 +24,13 @@ from ndtool.arrays import memory
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.inmemory.normalizing import normalize_indices
+from ndtool.outofcore import execution
+from ndtool.outofcore.partitioning import partitioning_for, rows_of
 from ndtool.rules import dtypes, inference, numbers
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.external import execution
-from ndtool.runs.external.partitioning import partitioning_for
-from ndtool.runs.external.rows import rows_of
 from ndtool.runs.request import Request
 
 GATHERS = ("error", "clip", "wrap", "fill")
@@ -131,11 +130,9 @@ def test_arrays(
     st.sampled_from((1, 600, 4000)),
     st.integers(0, 300),
     st.integers(1, 3),
-    st.integers(0, 6),
 )
 def test_files(
     small_thresholds: None, case_and_mode: tuple[Case, str], threads: int, budget: int, in_memory: int, levels: int,
-    range_tuples: int,
 ) -> None:  # fmt: skip
     """Direct and external execution have the reference's results."""
     case, mode = case_and_mode
@@ -164,10 +161,10 @@ def test_files(
             elif rows.tuples and rows.width and rows.row_count > 1:
                 gathers = "updates" not in sources
                 partitioning = partitioning_for(rows, gathers, budget, threads, None, levels)
-                partitioning = partitioning._replace(in_memory=in_memory, range_tuples=range_tuples)
+                partitioning = partitioning._replace(in_memory=in_memory)
                 reports: list[BoundsError] = []
                 assert list(
-                    execution.run(call, partitioning, sink, ignore_progress, reports.append)
+                    execution.run(call, partitioning, (), sink, ignore_progress, reports.append)
                 )
                 bounds_report = validated.bounds_report
                 assert [error_fields(report) for report in reports] == (
@@ -460,9 +457,9 @@ def test_an_explanation_ends_with_the_result_of_a_run(
     with OpenCall(
         Request(case.operator, *roles, attributes=Attributes(**arguments)), sources
     ) as call:
-        ((element,), _) = explain.explain(call, [position])
+        (element,) = explain.explain(call, [position]).elements
     assert element.value is not None
-    assert raw_bytes(element.value) == raw_bytes(np.asarray(expected[(*position, ...)]))
+    assert raw_bytes(element.array) == raw_bytes(np.asarray(expected[(*position, ...)]))
     if mode == "drop":
         assert all(len(step.normalized) == len(step.stored) for step in element.steps[1:])
 

@@ -52,7 +52,7 @@ INVALID_CALLS = (
     "ndtool.gather_nd(np.zeros(3))",
     "ndtool.files.gather('x.npy', ids, axis='0')",
     'ndtool.files.scatter("a", "b", "c", 0, "plus")',
-    'ndtool.files.infer("gather_all", "a", "b")',
+    'ndtool.infer("gather_all", "a", "b")',
     'ndtool.stats("gather", "a", "b", axes=1)',
     'ndtool.explain("gather", "a", "b", at="0")',
     'ndtool.torch.gather(tensor, ids, out_of_bounds="drop")',

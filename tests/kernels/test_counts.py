@@ -10,9 +10,18 @@ from test_large import expected_scatter
 from thresholds import patched_thresholds
 
 import ndtool
-from ndtool.engine import tuning
+from ndtool import _kernels
+from ndtool.engine import counting, tuning
 
 SIZE = 60
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["", "table"])
+def counts_in_a_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test also with counts in a table of the slices that have updates."""
+    if request.param:
+        monkeypatch.setattr(tuning, "SPARSE_UPDATES", 0)
+        monkeypatch.setattr(tuning, "SMALL_CALL", 0)
 
 
 def counting_options(dtype: np.dtype) -> list[dict[str, Any]]:
@@ -125,3 +134,41 @@ def test_updates_of_long_slices_in_batches_are_dropped(
                 data[batch], indices[batch][valid], updates[batch][valid], **options
             )
             assert bits_equal(actual[batch], expected), (name, batch)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("width", [1, 40])
+def test_a_call_in_place_costs_what_its_updates_cost(
+    axis: int | None, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither memory nor windows are for slices without updates."""
+    rows, count, allocated = 1 << 21, 1 << 14, [0]
+    allocate = counting._allocate_zeros
+    monkeypatch.setattr(
+        counting, "_allocate_zeros", lambda size: allocated.append(size) or allocate(size)
+    )
+    for name in ("scatter_batches", "apply_partitions"):
+        monkeypatch.delattr(_kernels, name)  # they update windows
+    rng = np.random.default_rng(9)
+    shape = {None: (rows, width), 0: (rows // 64, 64), 1: (64, rows // 64)}[axis]
+    flat = rng.integers(0, shape[axis or 0], count)
+    index = flat if axis is None else flat.reshape((-1, 64) if axis == 0 else (64, -1))
+    updates_shape = (count, width) if axis is None else index.shape
+    updates = rng.integers(1, 99, updates_shape).astype("f4")
+    call = ndtool.scatter if axis is None else ndtool.scatter_elements
+    for options in counting_options(updates.dtype):
+        data = np.zeros(shape, "f4")  # pages without updates are never touched
+        call(data, index, updates, axis or 0, **options, out=data, threads=3)
+        if axis is None:
+            selected, position = np.unique(flat, return_inverse=True)
+            dense = np.zeros((len(selected), width), "f4")
+            assert bits_equal(
+                data[selected], call(dense, position, updates, 0, **options, threads=1)
+            )
+        else:
+            positions = np.indices(index.shape)
+            positions[axis] = index
+            places = np.ravel_multi_index(positions, shape).ravel()
+            expected = expected_scatter(np.zeros(shape, "f4"), places, updates, **options)
+            assert bits_equal(data, expected)
+    assert max(allocated) <= 64 * count, "a table for the updates"

@@ -681,3 +681,16 @@ def test_planted_races_still_run() -> None:
     program = Path(__file__).parents[1] / "sanitize" / "planted.py"
     completed = execute(sys.executable, program, "disjoint_batches")
     assert (completed.status, completed.err) == (0, "")
+
+
+def test_threads_that_share_a_table_of_counts_have_the_same_bits(
+    lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "SPARSE_UPDATES", 0)
+    rng = np.random.default_rng(47)
+    for algorithm in (ALGORITHMS[1], ALGORITHMS[2], ALGORITHMS[4]):
+        for options in ({"reduction": "mean"}, {"reduction": "max", "include_self": False}):
+            call = make_call(rng, algorithm, np.dtype("f4"), options, False)
+            for threads in THREAD_COUNTS:
+                monkeypatch.setattr(tuning, "SCRATCH", 1 << threads)
+                assert results_match(call.run(threads), call.expected, options["reduction"])

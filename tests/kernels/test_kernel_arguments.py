@@ -480,6 +480,21 @@ def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
             _kernels.divide_means(counts, buffer(32), 8, "float64", True, kernel_options())
 
 
+def test_a_table_of_rows_has_more_slots_than_tuples() -> None:
+    table = np.zeros(65, np.uint8)
+    for slots, tuples, factor in ((buffer(56), 3, 1), (buffer(64), 8, 1), (buffer(64), 3, 2)):
+        counts = _kernels.UpdateCounts(buffer(64), 8, True, False, slots, tuples, factor)
+        with pytest.raises(ValueError, match="a power of two of slots, more than tuples"):
+            _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
+    offset = 1 - table.ctypes.data % 2  # an odd address
+    counts = _kernels.UpdateCounts(buffer(64), 8, True, False, table[offset : offset + 64], 3, 1)
+    with pytest.raises(ValueError, match="the slots of a table are aligned"):
+        _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
+    counts = _kernels.UpdateCounts(buffer(63), 8, True, False, buffer(64), 3, 1)
+    with pytest.raises(ValueError, match="the counts are fewer than the slices"):
+        _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
+
+
 @pytest.mark.parametrize("band", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
 def test_bands_that_are_not_within_a_panel_are_refused(band: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="a band is a range of rows of one panel"):

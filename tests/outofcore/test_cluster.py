@@ -7,10 +7,9 @@ import signal
 import subprocess
 import time
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,10 @@ from ndtool.errors import (
     UsageError,
 )
 from ndtool.formats.zarr import newstore
-from ndtool.runs import plan
+from ndtool.outofcore import cluster as clusters
+from ndtool.outofcore import worker
+from ndtool.outofcore.partitioning import partition_chunks
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.executors import dask
-from ndtool.runs.external import worker
 from ndtool.runs.request import Request
 
 pytest.importorskip("dask", exc_type=ImportError)
@@ -47,7 +46,7 @@ import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
 from ndtool.formats.zarr import ZarrSource
 from ndtool.formats.zarr.writer import ChunkWriter
-from ndtool.runs.external import tasks
+from ndtool.outofcore import phases
 
 FAULT, RECORDS = {folder!r} + "/fault", {folder!r} + "/records"
 
@@ -59,9 +58,9 @@ def record_calls(kind, method, argument):
     return wrapper
 
 def inject_faults(kind, task):
-    def wrapper(work, number, depth):
-        phase = f"{{kind}}{{depth + 1}}" if depth else kind
-        end = task(work, number, depth)
+    def wrapper(work, group, number):
+        phase = f"{{kind}}{{group.depth + 1}}" if group.depth else kind
+        end = task(work, group, number)
         try:
             with open(FAULT) as fault_file:
                 action, target = fault_file.read().split()
@@ -84,12 +83,12 @@ def delay_writes(put):
         await put(self, key, body)
     return wrapper
 
-if not hasattr(tasks, "has_fault_wrappers"):  # a worker loads it twice
+if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
     RemoteFolder.put = delay_writes(RemoteFolder.put)
     ZarrSource.block = record_calls("read", ZarrSource.block, 0)
     ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block, 0)
-    tasks.PHASES.update({{phase: inject_faults(phase, task) for phase, task in tasks.PHASES.items()}})
-    tasks.has_fault_wrappers = True
+    phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
+    phases.has_fault_wrappers = True
 """
 
 
@@ -257,12 +256,12 @@ def test_tasks_of_a_killed_worker_run_again(
     assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
-@pytest.mark.slow("tasks of each phase of two levels run again")
-@pytest.mark.parametrize("phase", ["split", "split2", "sweep", "replay2", "replay"])
-def test_tasks_of_a_killed_worker_run_again_in_levels(
-    stores: Path, workers: Workers, phase: str, force_levels: Callable[[int], None]
+@pytest.mark.slow("tasks of a group run again")
+@pytest.mark.parametrize("phase", ["split", "split2", "sweep2", "replay"])
+def test_tasks_of_a_killed_worker_run_again_in_groups(
+    stores: Path, workers: Workers, phase: str, force_depth: Callable[[int], None]
 ) -> None:
-    force_levels(2)
+    force_depth(2)
     for operator, out in (("gather_nd", "out.npy"), ("scatter_nd", "out.zarr")):
         if operator == "scatter_nd" and phase.startswith("replay"):
             continue
@@ -382,7 +381,7 @@ def test_workers_of_another_version_are_refused(
 
 
 def test_a_missing_scheduler_is_reported(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask, "ANSWER_TIMEOUT", 1)
+    monkeypatch.setattr(clusters, "ANSWER_TIMEOUT", 1)
     with pytest.raises(ResourceError, match=r"^tcp://127.0.0.1:1: cannot connect to a scheduler"):
         run_operator("gather_nd", ".zarr", "out.npy", scheduler="tcp://127.0.0.1:1")
 
@@ -390,7 +389,7 @@ def test_a_missing_scheduler_is_reported(stores: Path, monkeypatch: pytest.Monke
 def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that the garbage collector closes while another one starts waits for itself."""
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(dask, "ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr(clusters, "ANSWER_TIMEOUT", 0.2)
     clients, errors = [], []
     initialize = distributed.Client.__init__
 
@@ -413,7 +412,9 @@ def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.Mon
 
 def test_tasks_are_small(stores: Path) -> None:
     with OpenCall(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as opened:
-        partitioning = plan.partition_chunks(opened, opened.metadata, 1, 1 << 20)
+        partitioning = partition_chunks(
+            opened.inference, opened.sources, opened.metadata, 1, 1 << 20, 1, 1
+        )
         output = worker.SharedOutput("out.zarr", opened.metadata, "/" + "x" * 200, "", 0)
         names = opened.request.arguments
         call = worker.Call("0" * 16, "1", names, opened.inference, partitioning, output, "/y" * 99)
@@ -451,36 +452,6 @@ def test_files_of_a_terminated_client_are_removed(
         assert sorted(ndtool("clean", ".", "--json").json["removed"]) == leftovers
         assert ndtool("clean", ".").out == b"nothing to remove\n"
     assert snapshot(stores) == before
-
-
-def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed_tokens = []
-
-    class Opened:
-        users = 0
-
-        def __init__(self, call: Any) -> None:
-            self.work = SimpleNamespace(token=call.token, do=begin_task)
-
-        def close(self) -> None:
-            closed_tokens.append(self.work.token)
-
-    def make_call(token: int) -> Any:
-        return SimpleNamespace(token=token)
-
-    def begin_task(phase: str, remaining: int) -> None:
-        """Run a task while tasks of other runs begin."""
-        if remaining:
-            worker.perform(make_call(remaining - 1), phase, remaining - 1)
-        assert remaining not in closed_tokens
-
-    monkeypatch.setattr(worker, "run_task", lambda work, phase, number: work.do(phase, number))
-    monkeypatch.setattr(worker, "_OpenRun", Opened)
-    monkeypatch.setattr(worker, "_open_runs", OrderedDict())
-    worker.perform(make_call(9), "begin", 9)
-    assert closed_tokens == []
-    worker.perform(make_call(10), "begin", 0)
-    assert len(closed_tokens) == 11 - worker.IDLE_RUNS
 
 
 def test_a_run_without_an_output_is_refused(workdir: Path) -> None:

@@ -5,8 +5,10 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,10 @@ from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import BoundsError, OutputError, UsageError
 from ndtool.formats import outputs
 from ndtool.formats.zarr import writer
+from ndtool.outofcore import segments
+from ndtool.outofcore.segments import ObjectStore, Segment
 from ndtool.publish import claims, shared
 from ndtool.rules import dtypes
-from ndtool.runs.external import spillfiles
-from ndtool.runs.external.spill import Segment, Table
-from ndtool.runs.external.spillfiles import ObjectStore
 from ndtool.storage.objects import S3Object, Version
 from ndtool.storage.remotefolder import RemoteFolder
 
@@ -297,7 +298,7 @@ def test_segments_of_a_killed_run_are_resumed(
     )
     arguments = ("--scheduler", workers.address, "--resume", "--json", *options)
     report = ndtool(*command, *arguments).json
-    assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
+    assert report["resumed"] == {"split": report["plan"]["blocks"]}
     assert not [line for line in workers.pop_records() if "idx.zarr" in line]
     with open_input(out) as opened:
         assert bytes(source.load_bytes(opened).buffer) == expected_result("scatter_nd").tobytes()
@@ -306,27 +307,27 @@ def test_segments_of_a_killed_run_are_resumed(
 
 
 def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
-    folder = spillfiles.create_folder(f"{BUCKET_URL}/tmp")
-    spillfiles.open_store(folder.working_folder).write_file("manifest", b"{}")
-    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([], [])  # its process is alive
-    assert spillfiles.reopen(folder.working_folder) is None
+    location, found = f"{BUCKET_URL}/tmp", memoryview(bytearray(2))
+    folder = segments.create_folder(location, "abc")
+    segments.open_store(folder.working_folder).write_file("table", [memoryview(b"{}")])
+    assert segments.abandoned_folders(location) == []  # its process is alive
+    assert segments.find_folder(location, "abc") is None
     folder.suspend()
     folder.drop()
-    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([folder.working_folder], [])
-    reopened = spillfiles.reopen(folder.working_folder)
+    assert segments.abandoned_folders(location) == [folder.working_folder]
+    assert segments.find_folder(location, "ab") is None
+    reopened = segments.find_folder(location, "abc")
     assert reopened is not None
-    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([], [])
-    assert spillfiles.open_store(reopened.working_folder).read_file("manifest") == b"{}"
-    assert spillfiles.open_store(reopened.working_folder).read_file("starts") is None
+    assert segments.abandoned_folders(location) == []
+    store = segments.open_store(reopened.working_folder)
+    store.read_file("table", 0, found)
+    assert (bytes(found), store.sizes()) == (b"{}", {"table": 2})
     reopened.drop()
     assert s3.keys() == []
     s3.put("tmp/.spill-1.ndtool", lock_object(1, "another", folder="spill-1"))
     s3.put("tmp/.spill-2.ndtool", lock_object(DEAD_PROCESS, folder="spill-2"))
     s3.put("tmp/.spill-3.ndtool", b"another object")
-    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == (
-        [f"{BUCKET_URL}/tmp/spill-2"],
-        [f"{BUCKET_URL}/tmp/spill-1"],
-    )
+    assert segments.abandoned_folders(location) == [f"{BUCKET_URL}/tmp/spill-2"]
 
 
 def test_etags_identify_objects(stores: Path, s3: Bucket) -> None:
@@ -620,37 +621,33 @@ def test_a_removed_lock_object_is_an_error_on_a_worker(s3: Bucket) -> None:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(0, 40), max_size=4), st.data())
-def test_segments_are_read_as_they_were_written(sizes: list[int], data: st.DataObject) -> None:
-    fs = fsspec.filesystem("memory")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spillfiles, "OBJECT_BYTES", 16)
-        spills = ObjectStore("memory://spill")
+@given(st.lists(st.integers(0, 40), max_size=4), st.data(), st.booleans())
+def test_segments_are_read_as_they_were_written(
+    sizes: list[int], data: st.DataObject, in_folder: bool
+) -> None:
+    fs, segment = fsspec.filesystem("memory"), Segment("split", (3, 1), 4, 0)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(segments, "OBJECT_BYTES", 16)
+        store = segments.open_store(folder if in_folder else "memory://spill")
         content = np.random.default_rng(sum(sizes)).bytes(sum(sizes))
-        segment, offset = spills.create(Segment("split", 3, 0)), 0
-        for size in sizes:
-            spills.write(segment, offset, memoryview(content[offset : offset + size]))
-            offset += size
-        spills.finish(segment)
+        offsets = list(accumulate(sizes, initial=0))
+        views = [memoryview(content[a:b]) for a, b in pairwise(offsets)]
+        for _ in range(2):  # two attempts at a task
+            store.write(segment, views)
+        assert store.sizes() == ({"split.3.1-4": len(content)} if in_folder or content else {})
         assert max(map(len, map(fs.cat, fs.find("/spill"))), default=0) <= 16
         start = data.draw(st.integers(0, len(content)))
         buffer = memoryview(bytearray(data.draw(st.integers(0, len(content) - start))))
-        spills.read(segment, start, buffer)
+        store.read(segment, start, buffer)
         assert buffer == content[start : start + len(buffer)]
     fs.store.clear()
 
 
-def test_missing_segments_and_ended_runs_are_errors(stores: Path) -> None:
-    save(numbers=np.arange(12))
-    spills = ObjectStore("memory://spill")
-    rows = memoryview(np.arange(12))
-    spills.write_table(Table("starts", 3), rows)
-    assert spills.read_lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
-    with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
-        spills.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
-    segment = spills.create(Segment("split", 0, 0))
-    spills.write(segment, 0, memoryview(b"abc"))
-    spills.close()
+def test_missing_segments_and_ended_runs_are_errors() -> None:
+    store, segment = ObjectStore("memory://spill"), Segment("split", (), 0, 0)
+    with pytest.raises(OutputError, match=r"spill/split-0\+0: there is no such"):
+        store.read(segment, 0, memoryview(bytearray(3)))
+    store.close()
     with pytest.raises(OutputError, match="the run has ended"):
-        spills.finish(segment)
+        store.write(segment, [memoryview(b"abc")])
     fsspec.filesystem("memory").store.clear()

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,24 +12,16 @@ import numpy as np
 import pytest
 from bucket import Bucket, RequestCounts
 from command import save
-from toy_executor import Toy
 
+from ndtool.outofcore import costs, segments
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.external import costs, partitioning, spillfiles, spillstore
 from ndtool.runs.request import Request
 from ndtool.storage import descriptors
 
 ROOT = f"s3://{bucket.NAME}"
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
-
-class RunOnce(Toy):
-    """Runs each task once."""
-
-    def _attempts(self, task: Any) -> list[Any]:
-        return [task.execute()]
 
 
 @pytest.fixture
@@ -61,14 +53,14 @@ def write_stores(s3: Bucket) -> None:
 
 def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without the ones to open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|blocks|offsets|attempts).*)"
+    names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep|by_child|by_block).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in counts.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
     return {kind: count for kind, count in kinds.items() if count}
 
 
-@pytest.mark.parametrize(("levels", "object_bytes"), [(1, 8 << 20), (1, 100_000), (2, 8 << 20)])
+@pytest.mark.parametrize(("depth", "object_bytes"), [(1, 8 << 20), (1, 100_000), (2, 8 << 20)])
 @pytest.mark.parametrize(
     ("operator", "inputs", "options"),
     [
@@ -80,45 +72,47 @@ def test_the_store_counts_the_planned_requests(
     operator: str,
     inputs: tuple[str, ...],
     options: dict[str, Any],
-    levels: int,
+    depth: int,
     object_bytes: int,
     stores: RequestCounts,
+    force_depth: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spillfiles, "OBJECT_BYTES", object_bytes)
-    original = partitioning.partitioning_for
-
-    def partition_in_levels(*arguments: Any) -> Any:
-        return original(*arguments[:5], levels=levels)
-
-    monkeypatch.setattr(partitioning, "partitioning_for", partition_in_levels)
-    request = Request(
-        operator, *(f"{ROOT}/{name}.zarr" for name in inputs), output=f"{ROOT}/out.zarr",
-        spill=f"{ROOT}/tmp", scheduler=RunOnce(1, 1 << 23), **options,
-    )  # fmt: skip
-    with OpenCall(request) as call:
-        output = steps.resolve_output(call)
-        with steps.prepare(call, output) as prepared:
-            plan = prepared.plan
-            assert plan.partitioning is not None
-            run = costs.cost_model_for(call, plan.partitioning, output, f"{ROOT}/tmp")
-            phases = run.phases()
-            steps.execute(prepared)
-    assert (sum(plan.tasks.values()) > 12, plan.levels) == (True, levels)
+    distributed = pytest.importorskip("distributed", exc_type=ImportError)
+    monkeypatch.setattr(segments, "OBJECT_BYTES", object_bytes)
+    force_depth(depth)
+    models: list[costs.CostModel] = []
+    phases_of = costs.CostModel.phases
+    monkeypatch.setattr(
+        costs.CostModel, "phases", lambda model: (models.append(model), phases_of(model))[1]
+    )
+    with distributed.Client(
+        processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None,
+        set_as_default=False,
+    ) as client:  # fmt: skip
+        request = Request(
+            operator, *(f"{ROOT}/{name}.zarr" for name in inputs), output=f"{ROOT}/out.zarr",
+            spill=f"{ROOT}/tmp", scheduler=client, memory=2 << 23, **options,
+        )  # fmt: skip
+        with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as run:
+            plan = run.plan
+            steps.execute(run)
+    assert plan.partitioning is not None
+    assert (plan.partitions > 4, plan.partitioning.depth) == (True, depth)
     planned_requests, counted = (
-        sum((phase.requests for phase in phases), Counter[str]()),
+        sum((phase.requests for phase in phases_of(models[0])), Counter[str]()),
         task_requests(stores.requests),
     )
     heads = planned_requests.pop("head"), counted.pop("head")
     assert heads[1] <= heads[0] < 2 * heads[1]  # workers that share a chunk request its size twice
-    if levels == 1 and object_bytes > 1 << 20:
+    if depth == 1 and object_bytes > 1 << 20:
         assert counted == dict(planned_requests)
     assert all(
         counted[kind] <= planned_requests[kind] < 1.2 * counted[kind] for kind in planned_requests
     )
     task_bytes = task_requests(stores.nbytes)
     moved, planned = task_bytes["get"] + task_bytes["put"], plan.read + plan.written
-    assert moved <= planned < (1.01 if levels > 1 else 1 + 1e-9) * moved
+    assert moved <= planned < (1.01 if depth > 1 else 1 + 1e-9) * moved
     total: Counter[str] = Counter()
     for (kind, _), count in stores.requests.items():
         total[kind] += count
@@ -163,7 +157,7 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
         plan = prepared.plan
         calls = SimpleNamespace(**vars(descriptors))
         counter = CallCounter(monkeypatch, calls, read_into="read", write_at="write")
-        monkeypatch.setattr(spillstore, "descriptors", calls)
+        monkeypatch.setattr(segments, "descriptors", calls)
         steps.execute(prepared)
     assert plan.way == "sweep"
     # Not exact: segments are partly in memory, and batches end at block boundaries.

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import scalars_to_update
 from strategies import EXAMPLES, bits_equal
-from toy_executor import Toy
 
 import ndtool as ndtool_package
 from ndtool import _kernels, files
@@ -19,11 +17,8 @@ from ndtool._kernels import Indices, WorkItem
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
-from ndtool.runs.executors import Task
-from ndtool.runs.external import batches, choice, distributed, spillstore
-from ndtool.runs.external.partitioning import MAX_CHILDREN, Partitioning, partitioning_for
-from ndtool.runs.external.rows import Rows
-from ndtool.runs.external.units import Units
+from ndtool.outofcore import partitioning as choice
+from ndtool.outofcore.partitioning import MAX_CHILDREN, Partitioning, Rows, Units, partitioning_for
 from ndtool.storage import local
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
@@ -33,30 +28,29 @@ SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(1, 64))
 def test_each_row_is_in_one_partition_of_one_group(
-    data: st.DataObject, levels: int, rows: int
+    data: st.DataObject, depth: int, rows: int
 ) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
     units = None
     if len(sizes) > 1 or data.draw(st.booleans()):
         box = tuple(data.draw(st.integers(1, size)) for size in sizes)
         units = Units(box, 1, 1, 0)
-    partitioning = partitioning_for(Rows(10, 8, sizes, 1), True, 8 * rows, 1, units, levels)
-    assert partitioning.levels <= levels
-    counts = np.zeros(sizes, int)
-    for partition in partitioning.group_numbers(partitioning.levels):
-        number, box = partition, partitioning.box(partition)
-        counts[tuple(slice(*bounds) for bounds in box)] += 1
-        for depth in reversed(range(partitioning.levels)):
-            number, child = divmod(number, partitioning.fan_out(depth))
-            group_box = partitioning.box(number, depth)
-            assert child < partitioning.children(number, depth) <= partitioning.fan_out(depth)
-            assert all(a <= c < d <= b for (a, b), (c, d) in zip(group_box, box, strict=True))
-    assert (counts == 1).all()
-    assert (
-        len(list(partitioning.group_numbers(partitioning.levels)))
-        == partitioning.partitions
-        <= partitioning.groups(partitioning.levels)
-    )
+    partitioning = partitioning_for(Rows(10, 8, sizes, 1), True, 8 * rows, 1, units, depth)
+    assert partitioning.depth <= depth
+    boxes = [tuple((0, size) for size in sizes)]
+    for level in range(partitioning.depth):
+        children = []
+        for outer in boxes:
+            count = partitioning.boxes(outer, level).partitions
+            assert count <= partitioning.fan_out(level)
+            children += [partitioning.child(outer, level, number) for number in range(count)]
+        boxes = children
+        assert len(boxes) == partitioning.groups(level + 1)
+        counts = np.zeros(sizes, int)
+        for inner in boxes:
+            counts[tuple(slice(*bounds) for bounds in inner)] += 1
+        assert (counts == 1).all()
+    assert len(boxes) == partitioning.partitions
 
 
 def test_the_number_of_partitions_is_unbounded() -> None:
@@ -64,8 +58,8 @@ def test_the_number_of_partitions_is_unbounded() -> None:
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
     partitioning = partitioning_for(rows, True, 1 << 33, 2)
     assert partitioning.partitions > MAX_CHILDREN
-    assert max(map(partitioning.fan_out, range(partitioning.levels))) <= MAX_CHILDREN
-    assert (partitioning.local_bytes(1), partitioning.local_bytes(partitioning.levels)) == (8, 4)
+    assert max(map(partitioning.fan_out, range(partitioning.depth))) <= MAX_CHILDREN
+    assert (partitioning.local_bytes(0), partitioning.local_bytes(partitioning.depth - 1)) == (8, 4)
 
 
 def test_rows_of_a_large_group_have_8_byte_indices() -> None:
@@ -98,15 +92,17 @@ def terabyte_partitioning(gathers: bool, budget: int, levels: int) -> Partitioni
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_levels_shrink_the_tables(gathers: bool) -> None:
-    tables = [terabyte_partitioning(gathers, 1 << 30, levels).tables_bytes for levels in (1, 2, 3)]
-    assert tables[0] > 5 * tables[1] > 5 * tables[2]
+    tables = [
+        terabyte_partitioning(gathers, 1 << 30, levels).tables_bytes(0) for levels in (1, 2, 3)
+    ]
+    assert tables[0] > 5 * tables[1] > 10 * tables[2]
     segments = [
         choice._segment_count(terabyte_partitioning(gathers, 1 << 30, levels))
         for levels in (1, 2, 3)
     ]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
     assert (
-        terabyte_partitioning(gathers, 1 << 26, 1).levels == 2
+        terabyte_partitioning(gathers, 1 << 26, 1).depth == 2
     )  # because partition IDs have two bytes
 
 
@@ -118,7 +114,7 @@ def test_the_choice_of_levels() -> None:
             lambda *options: terabyte_partitioning(True, *options), max_tables, memory
         )
         assert partitioning is not None
-        assert (partitioning.levels, partitioning.memory <= memory) == (levels, True)
+        assert (partitioning.depth, partitioning.memory <= memory) == (levels, True)
     small = choice.choose(
         lambda budget, levels: partitioning_for(
             Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
@@ -126,7 +122,7 @@ def test_the_choice_of_levels() -> None:
         1 << 20, 1 << 21, 1 << 20,
     )  # fmt: skip
     assert small is not None
-    assert small.levels == 1
+    assert small.depth == 1
 
 
 def test_segments_of_workers_have_a_mebibyte() -> None:
@@ -136,11 +132,11 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
     partitioning = choice.choose(
-        partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory
+        partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, lambda each: each.task_memory
     )
     assert partitioning is not None
-    spilled = sum(map(partitioning.spilled_per_tuple, range(partitioning.levels))) * rows.tuples
-    assert partitioning.levels > 1
+    spilled = sum(map(partitioning.spilled_per_tuple, range(partitioning.depth))) * rows.tuples
+    assert partitioning.depth > 1
     assert spilled / choice._segment_count(partitioning) > 1 << 20
 
 
@@ -236,167 +232,3 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -
         assert ndtool(*call, "-o", "out.npy").status == 0
     save(idx=np.load("idx.npy")[:1, :20])
     assert ndtool("gather-nd", "fortran.npy", "idx.npy", "--memory", "1MiB").status == 0
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("levels", [2, 3])
-def test_levels_on_a_cluster_give_the_bits_of_the_reference(
-    folder: Path, force_levels: Any, levels: int, seed: int
-) -> None:
-    force_levels(levels)
-    data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
-    before, executor = snapshot(folder), Toy(seed, memory=1 << 20)
-    gathered = files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=executor)
-    options: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": executor}
-    scattered = files.scatter_nd("data.npy", "idx.npy", "upd.npy", **options)
-    assert bits_equal(np.load("gathered.npy"), ndtool_package.gather_nd(data, idx))
-    assert bits_equal(
-        np.load("scattered.npy"), ndtool_package.scatter_nd(data, idx, upd, reduction="add")
-    )
-    assert gathered.shape == (50, 1000)
-    assert scattered.shape == (1 << 10, 1 << 10)
-    assert snapshot(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
-
-
-@pytest.mark.parametrize("levels", [1, 3])
-def test_spilled_tuples_are_prefetched_a_group_at_a_time(
-    folder: Path, force_levels: Any, levels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All tuples together may exceed the page cache."""
-    force_levels(levels)
-    expected: list[tuple[str, int, int]] = []
-    prefetched: list[tuple[str, int, int]] = []
-    real_prefetch, prefetch_group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
-    monkeypatch.setattr(
-        spillstore.Store,
-        "prefetch",
-        lambda store, segment, offset, nbytes: (
-            expected.append((segment.phase, segment.start + offset, nbytes)),
-            real_prefetch(store, segment, offset, nbytes),
-        ),
-    )
-
-    def prefetch(tuples: batches.SpilledTuples) -> None:
-        before = len(expected)
-        prefetch_group(tuples)
-        prefetched.extend(expected[before:])
-
-    monkeypatch.setattr(batches.SpilledTuples, "prefetch", prefetch)
-    files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=1 << 20, spill=".", threads=1)
-    assert bits_equal(
-        np.load("out.npy"), ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
-    )
-    phase = f"split{levels}" if levels > 1 else "split"
-    assert {name for name, *_ in prefetched} == {phase}
-    ends = sorted({(start, start + nbytes) for _, start, nbytes in prefetched})
-    assert [a for a, _ in ends] == [0, *(b for _, b in ends[:-1])]  # all tuples, without gaps
-
-
-class FailingExecutor(Toy):
-    """Fails every task after a number of them, as if workers were out of memory."""
-
-    def __init__(self, seed: int, count: int) -> None:
-        super().__init__(seed)
-        self._remaining = count
-
-    def _attempts(self, task: Task) -> list[Any]:
-        self._remaining -= 1
-        return super()._attempts(task) if self._remaining >= 0 else [ResourceError("no memory")]
-
-
-@pytest.mark.parametrize("levels", [2, 3])
-@pytest.mark.parametrize("kind", ["gather", "scatter", "hot"])
-def test_a_run_with_levels_resumes(folder: Path, force_levels: Any, levels: int, kind: str) -> None:
-    """Each run fails after some tasks; the next one reuses the segments of all previous runs."""
-    force_levels(levels)
-    data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
-    if kind == "hot":
-        data, idx, upd = data.view(np.int32), np.tile(idx, (6, 1, 1)), np.tile(upd, (6, 1))
-        upd = upd.view(np.int32)
-        idx[50:] = 7, 9
-        save(data=data, idx=idx, upd=upd)
-    before, resumed, failures, options = (
-        snapshot(folder),
-        [0],
-        0,
-        {"out": "out.npy", "resume": True},
-    )
-    while not Path("out.npy").exists():
-        executor = FailingExecutor(failures, 40)
-        try:
-            if kind == "gather":
-                result = files.gather_nd("data.npy", "idx.npy", scheduler=executor, **options)
-            else:
-                call = ("data.npy", "idx.npy", "upd.npy")
-                result = files.scatter_nd(*call, reduction="add", scheduler=executor, **options)
-            resumed.append(result.resumed)
-        except ResourceError as error:
-            failures += error.hint == "--resume continues this run"
-    assert failures
-    assert resumed[-1] > 20
-    expected = (
-        ndtool_package.gather_nd(data, idx)
-        if kind == "gather"
-        else ndtool_package.scatter_nd(data, idx, upd, reduction="add")
-    )
-    assert bits_equal(np.load("out.npy"), expected)
-    assert snapshot(folder).keys() - before.keys() == {"out.npy"}
-
-
-class RecordingExecutor(Toy):
-    """Records the numbers of the tasks of each phase."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.tasks: dict[str, set[int]] = {}
-
-    def submit(self, task: Task) -> None:
-        self.tasks.setdefault(task.phase, set()).add(task.number)
-        super().submit(task)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "options", "phases"),
-    [
-        ("i4", None, ["split", "sweep", "replay"]),
-        ("i4", {"reduction": "add"}, ["split", "combine", "sweep"]),
-        ("u1", {"reduction": "mul"}, ["split", "combine", "sweep"]),
-        (">i8", {"reduction": "min"}, ["split", "combine", "sweep"]),
-        ("f4", {"reduction": "add"}, ["split", "sweep"]),
-        ("i4", {"reduction": "none"}, ["split", "sweep"]),
-        ("i4", {"reduction": "max", "include_self": False}, ["split", "sweep"]),
-        ("i4", {"reduction": "mean"}, ["split", "sweep"]),
-    ],
-)
-@pytest.mark.parametrize("kind", ["one row", "power law"])
-def test_a_hot_partition_is_shared_by_tasks(
-    workdir: Path, force_levels: Any, kind: str, dtype: str, options: dict[str, Any] | None,
-    phases: list[str],
-) -> None:  # fmt: skip
-    """Each task applies a range of its tuples, if their order does not matter."""
-    force_levels(1)
-    rng, count, rows = np.random.default_rng(2), 200_000, 1 << 20
-    idx = rng.integers(0, rows, (count, 1))
-    if kind == "one row":
-        idx[rng.random(count) < 0.7] = rows // 3
-    else:
-        idx = np.minimum((rng.pareto(0.3, (count, 1)) * 100).astype(np.int64), rows - 1)
-    data, upd = (rng.integers(0, 99, n).astype(dtype) for n in (rows, count))
-    save(data=data, idx=idx, upd=upd)
-    executor = RecordingExecutor(3)
-    if options is None:
-        files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=executor)
-        expected = ndtool_package.gather_nd(data, idx)
-    else:
-        files.scatter_nd(
-            "data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=executor, **options
-        )
-        expected = ndtool_package.scatter_nd(data, idx, upd, **options)
-    assert bits_equal(np.load("out.npy"), expected)
-    assert list(executor.tasks) == phases
-    counts = {"mean": 4, "max": 1}.get((options or {}).get("reduction", ""), 0)
-    partitions = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts
-    if "combine" in phases:
-        assert 1 < len(executor.tasks["combine"]) < 5
-    assert len(executor.tasks["sweep"]) >= partitions
-    assert (len(executor.tasks["sweep"]) > partitions) == (options is None)

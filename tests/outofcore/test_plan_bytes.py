@@ -51,12 +51,12 @@ def request(operator: str, suffix: str, updates: str | None, **options: Any) -> 
 
 
 @pytest.mark.usefixtures("stores")
-@pytest.mark.parametrize(("suffix", "memory", "levels"), [
+@pytest.mark.parametrize(("suffix", "memory", "depth"), [
     (".npy", 3 << 20, 1), (".npy", 1 << 20, 2), (".zarr", 3 << 20, 1),
 ])  # fmt: skip
 @pytest.mark.parametrize(("operator", "updates"), CALLS)
 def test_a_sweep_moves_the_planned_bytes(
-    operator: str, updates: str | None, suffix: str, memory: int, levels: int
+    operator: str, updates: str | None, suffix: str, memory: int, depth: int
 ) -> None:
     for _ in range(2):  # modules are read the first time
         run_request = request(operator, suffix, updates, memory=memory, threads=2)
@@ -67,7 +67,8 @@ def test_a_sweep_moves_the_planned_bytes(
             plan, before = prepared_run.plan, io_counts()
             steps.execute(prepared_run)
             after = io_counts()
-    assert (plan.way, plan.levels >= levels) == ("sweep", True)
+    assert plan.partitioning is not None
+    assert (plan.way, plan.partitioning.depth >= depth) == ("sweep", True)
     assert 0 <= after["rchar"] - before["rchar"] - plan.read < OVERHEAD
     assert 0 <= after["wchar"] - before["wchar"] - plan.written < OVERHEAD
 
@@ -107,17 +108,8 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
             partitioning = plan.partitioning
             assert partitioning is not None
             # The client writes the tables.
-            tables = (
-                16 * (partitioning.partitions + 1)
-                + 8 * (2 + partitioning.partitions) * partitioning.blocks
-            )
-            tables += (
-                8
-                * (
-                    partitioning.partitions
-                    + (1 + partitioning.partitions) * (1 + partitioning.blocks)
-                )
-                * partitioning.gathers
-            )
+            partitions, blocks = partitioning.partitions, partitioning.blocks
+            tables = 8 * (partitions + 1) * blocks
+            tables += 8 * partitions * (blocks + 1) * partitioning.gathers
             assert 0 <= after[0] - before[0] - plan.read < 4 * OVERHEAD
             assert 0 <= after[1] - before[1] - (plan.written - tables) < OVERHEAD

@@ -13,9 +13,8 @@ from limits import mount_small_disk
 from ndtool import files
 from ndtool.analysis.oracle import reference
 from ndtool.errors import ResourceError, UsageError
-from ndtool.runs.external import spillstore
-from ndtool.runs.external.spill import Segment
-from ndtool.runs.external.spillstore import Store
+from ndtool.outofcore import segments
+from ndtool.outofcore.segments import LocalStore, Segment
 from ndtool.storage import descriptors, tempfiles
 
 RUN = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--no-trace")
@@ -49,19 +48,20 @@ def created_directories(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 def test_stripes_have_the_bytes_of_one_file(
     count: int, held: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spillstore, "STRIPE", 10)
+    monkeypatch.setattr(segments, "STRIPE", 10)
     rng, content = np.random.default_rng(count), np.arange(997, dtype=np.uint8)
-    store = Store(len(content), held, ["."] * count, {"split": 0})
+    regions = {("sweep", 0): (50, 20), ("split", 0): (len(content), held)}
+    store = LocalStore(regions, ["."] * count)
     try:
         sizes = [os.fstat(fd).st_size for fd, _ in store._files]
-        assert sum(sizes) == len(content) - held
+        assert sum(sizes) == len(content) - held + 30
         assert max(sizes) - min(sizes) <= 10
         for start in range(0, len(content), 83):
-            store.write(Segment("split", 0, start), 0, content[start : start + 83].data)
+            store.write(Segment("split", (), 0, start), [content[start : start + 83].data])
         for start, stop in np.sort(rng.integers(0, len(content) + 1, (200, 2))).tolist():
             buffer = bytearray(stop - start)
-            store.prefetch(Segment("split", 0, 0), start, stop - start)
-            store.read(Segment("split", 0, 0), start, memoryview(buffer))
+            store.prefetch(Segment("split", (), 0, 0), start, stop - start)
+            store.read(Segment("split", (), 0, 0), start, memoryview(buffer))
             assert buffer == content[start:stop].tobytes()
         assert [os.fstat(fd).st_size for fd, _ in store._files] == sizes
     finally:
@@ -71,7 +71,7 @@ def test_stripes_have_the_bytes_of_one_file(
 def test_a_run_with_several_directories(
     inputs: Path, created_directories: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spillstore, "STRIPE", 100_000)
+    monkeypatch.setattr(segments, "STRIPE", 100_000)
     data, idx = (np.load(f"{name}.npy") for name in ("data", "idx"))
     spill: Any
     for spill in (["a", Path("b"), "c"], "a", ("a",)):
@@ -128,8 +128,8 @@ def test_a_full_disk_during_the_run_is_named(inputs: Path, monkeypatch: pytest.M
     def raise_disk_full(fd: int, start: int, view: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    store = Store(100, 0, ["a", "b"], {"split": 0})
+    store = LocalStore({("split", 0): (100, 0)}, ["a", "b"])
     monkeypatch.setattr(descriptors, "write_at", raise_disk_full)
     with pytest.raises(ResourceError, match="temporary file in a: No space left on device"):
-        store.write(Segment("split", 0, 0), 0, memoryview(bytes(10)))
+        store.write(Segment("split", (), 0, 0), [memoryview(bytes(10))])
     store.close()

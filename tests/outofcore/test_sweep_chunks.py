@@ -20,11 +20,12 @@ from ndtool.arrays.assembly import box_slices
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError
+from ndtool.outofcore import execution
+from ndtool.outofcore.partitioning import partition_chunks
 from ndtool.rules import grid
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import operands, plan
+from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.external import execution
 from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
@@ -109,13 +110,15 @@ def test_chunks_give_the_bits_of_the_reference(
             if isinstance(item, Chunks):
                 item.counts.clear()
         to = in_chunks(call.metadata, steps(given.draw, shape))
-        partitioning = plan.partition_chunks(call, to, 1, budget, levels)
+        partitioning = partition_chunks(
+            call.inference, call.sources, to, 1, budget, threads, levels
+        )
         if partitioning is None:
             return
         out = np.zeros(shape, void_view(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(execution.run(call, partitioning, sink, ignore_progress, counted.append))
+        list(execution.run(call, partitioning, (), sink, ignore_progress, counted.append))
     assert [error_fields(item) for item in counted] == (
         [] if outside is None else [error_fields(outside)]
     )

@@ -7,6 +7,8 @@ import pytest
 from command import ndtool, save
 
 from ndtool import files
+from ndtool.rules import dtypes, inference
+from ndtool.rules.inference import Input
 from ndtool.runs import padding
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -110,7 +112,9 @@ def test_a_tuple_with_a_valid_component_is_no_padding(
 ) -> None:
     pairs = np.array(indices, code)
     save(data=np.arange(30).reshape(5, 6), idx=pairs)
-    (plan, given) = (call := files.infer("gather_nd", "data.npy", "idx.npy")).plan, call.inputs
+    given = {"data": Input("data.npy", dtypes.from_name("int64"), (5, 6))}
+    given["indices"] = Input("idx.npy", dtypes.from_numpy(pairs.dtype), pairs.shape)
+    plan = inference.infer("gather_nd", given).plan
     warnings = padding.padding_warnings(given["indices"], memoryview(pairs.tobytes()), plan)
     assert warnings == ([f"idx.npy: {message}"] if message else [])
     report = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from strategies import cases
 
 from ndtool.analysis import infer
+from ndtool.analysis.infer import Inferred
 from ndtool.errors import RuleError, UsageError
 from ndtool.rules import plans, shapes
-from ndtool.rules.inference import Inference
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.symbols import Sizes, Symbol
 
 Sized = dict[str, plans.Shape]
 
 
-def infer_output(operator: str, *types: str, **attributes: Any) -> Inference:
+def infer_output(operator: str, *types: str, **attributes: Any) -> Inferred:
     """Infer from types as text."""
     inputs = dict(zip(OPERATORS[operator].inputs, types, strict=True))
     return infer.infer(operator, inputs, Attributes(**attributes))
@@ -29,12 +29,9 @@ def infer_output(operator: str, *types: str, **attributes: Any) -> Inference:
 
 def test_the_output_has_the_names_of_the_inputs() -> None:
     inference = infer_output("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
-    assert shapes.format_shape(inference.plan.output) == "[N,M,D]"
-    assert inference.trace.assumptions == ()
-    assert [step.result for step in inference.trace.steps][-2:] == [
-        "N*M index tuples",
-        "D elements each",
-    ]
+    assert shapes.format_shape(inference.output.shape) == "[N,M,D]"
+    assert inference.assumed == ()
+    assert [step.result for step in inference.trace][-2:] == ["N*M index tuples", "D elements each"]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -47,15 +44,15 @@ def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
         "scatter": ("float32[N,W]", "int64[M]", "float32[M,W]"),
     }.get(operator, ("float32[N,W]", "int64[N,W]", "float32[N,W]"))
     inference = infer_output(operator, *types[: len(OPERATORS[operator].inputs)])
-    for step in inference.trace.steps:
+    for step in inference.trace:
         assert not set(re.findall(r"\w+", step.rule)) & {"N", "W", "M"}
 
 
 def test_undecidable_rules_are_assumed() -> None:
     inference = infer_output("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
-    assert inference.trace.assumptions == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
+    assert inference.assumed == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
     inference = infer_output("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
-    assert inference.trace.assumptions == (
+    assert inference.assumed == (
         "indices' axis 1 (K) is at most data's axis 1 (M)",
         "updates' axis 0 (U) is 5",
     )
@@ -203,11 +200,11 @@ def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0()
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[N,1]"), f"[N,{2**62},N]", "N is 0"),
     ):
         inference = infer_output(operator, *types)
-        assert shapes.format_shape(inference.plan.output) == shape
-        assert inference.trace.assumptions == (f"the output has no elements: {assumed}",)
-        assert inference.trace.steps[-1].rule == "bytes of output < 2^63"
+        assert shapes.format_shape(inference.output.shape) == shape
+        assert inference.assumed == (f"the output has no elements: {assumed}",)
+        assert inference.trace[-1].rule == "bytes of output < 2^63"
         numbers = [item.replace("N", "0").replace("M", "0") for item in types]
-        assert infer_output(operator, *numbers).nbytes == 0
+        assert infer_output(operator, *numbers).output.bytes == 0
 
 
 def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:

@@ -4,24 +4,33 @@ Each engine runs in its own process (child.py), as some crash on an index out of
 thread and with several, as some lose updates. Inputs are mapped files, the output is a file.
 """
 
+import json
 import os
+import select
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis.engines.process import EngineProcess
+from ndtool.analysis.engines import child
+from ndtool.analysis.engines.child import ENGINES as ENGINES
 from ndtool.analysis.oracle.blocks import block_ranges, flat_view
 from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import (
     Comparison,
+    EngineReport,
+    Verification,
     compare,
     difference_error,
-    format_with_bytes,
     open_arrays,
     output_label,
     recompute,
@@ -40,7 +49,7 @@ from ndtool.rules import shapes, specs
 from ndtool.rules.operators import OPERATORS
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
-from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
+from ndtool.storage.descriptors import map_bytes, release, reserve, write_at, write_next
 from ndtool.storage.local import ByteRange
 
 Arrays = dict[str, NDArray[Any]]
@@ -52,58 +61,15 @@ TIMEOUT = 600  # seconds for one run
 _RECOMPUTATION = 0.2  # the fraction of the progress that the correct output takes
 _MAX_MESSAGE = 500  # characters of an engine's message
 MAX_LISTED = 5  # engines or nodes that an error lists
-
-
-class Engine(NamedTuple):
-    """An engine.
-
-    modules: the modules that it needs, its own first. packages: their names for pip. parallel:
-    whether it can use several threads.
-    """
-
-    modules: tuple[str, ...]
-    packages: str
-    parallel: bool = True
-
-
-ENGINES = {
-    "onnxruntime": Engine(("onnxruntime", "onnx"), "onnxruntime onnx"),
-    "openvino": Engine(("openvino",), "openvino"),
-    "torch": Engine(("torch",), "torch"),
-    "tensorflow": Engine(("tensorflow",), "tensorflow"),
-    "jax": Engine(("jax",), "jax"),
-    "numpy": Engine(("numpy",), "numpy", parallel=False),
-    "onnx": Engine(("onnx",), "onnx", parallel=False),
+_POLL_INTERVAL = 100  # milliseconds between checks that the process is alive
+_OUTPUT_TAIL = 1 << 12  # bytes of its output to read, from the end
+# Engines use no GPU, and print only errors.
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
 }
-
-
-class EngineReport(NamedTuple):
-    """The report on an engine with a number of threads, None if it did not run.
-
-    result: "same", "different", "unstable" (bits vary between runs, and the worst output is wrong),
-    "refused", "crashed" or "missing". different: the count of different elements, None if unknown.
-    message: the explanation. comparison: the comparison of the worst output.
-    """
-
-    engine: str
-    version: str | None
-    threads: int | None
-    result: str
-    different: int | None = None
-    message: str | None = None
-    comparison: Comparison | None = None
-
-
-class Verdict(NamedTuple):
-    """The result of `verify`.
-
-    reports: on all engines. comparison: the comparison of the output, None without one. error: an
-    index out of bounds, a wrong output, or else an engine that differs.
-    """
-
-    reports: list[EngineReport]
-    comparison: Comparison | None
-    error: NdtoolError | None
 
 
 class EngineSettings(NamedTuple):
@@ -150,7 +116,7 @@ def verify(
     engine_settings: EngineSettings,
     progress: EngineProgress,
     sources: dict[str, Source] | None = None,
-) -> Verdict:
+) -> Verification:
     """Compare engines, and `request.output` if there is one, with the correct output.
 
     sources: inputs and output that the caller has opened, by role.
@@ -177,7 +143,8 @@ def verify(
         if result is not None and expected is not None:
             comparison = compare(request, arrays, result, expected, within=engine_settings.within)
             error = difference_error(comparison, output_label(request), request.operator)
-    return Verdict(reports, comparison, error or disagreement(request.operator, reports))
+    error = error or disagreement(request.operator, reports)
+    return Verification(request.output, True, comparison, tuple(reports), error)
 
 
 class EngineCall:
@@ -276,25 +243,27 @@ class EngineCall:
             {**job, "engine": name, "threads": n_threads}, self._settings.timeout
         ) as process:
             record = process.read_reply()
-            report = report._replace(version=record.get("version"))
+            report = replace(report, version=record.get("version"))
             comparisons: dict[str, Comparison] = {}
             for _ in range(runs if report.version is not None else 0):
                 record = process.request_run()
                 if "digest" not in record:
                     break
                 if wrong := self._type_difference(record):
-                    return report._replace(result="different", message=wrong)
+                    return replace(report, result="different", message=wrong)
                 if record["digest"] not in comparisons:
                     comparisons[record["digest"]] = self._compare_output(job["output"])
             if "refused" in record:
-                return report._replace(
-                    result="refused", message=printable(record["refused"], _MAX_MESSAGE)
+                return replace(
+                    report, result="refused", message=printable(record["refused"], _MAX_MESSAGE)
                 )
             if "missing" in record:
                 return missing_report(name, record["missing"])
             if "digest" not in record:
-                return report._replace(
-                    result="crashed", message=printable(process.exit_description(), _MAX_MESSAGE)
+                return replace(
+                    report,
+                    result="crashed",
+                    message=printable(process.exit_description(), _MAX_MESSAGE),
                 )
         return add_verdict(report, list(comparisons.values()))
 
@@ -320,6 +289,94 @@ class EngineCall:
             release(view)
 
 
+class EngineProcess:
+    """A process that runs one call on an engine; a context manager that kills it.
+
+    job: the call as a JSON object. timeout: the seconds to wait for a reply.
+    """
+
+    def __init__(self, job: dict[str, Any], timeout: int) -> None:
+        self._timeout, self._timed_out = timeout, False
+        self._output = tempfiles.unnamed_file()
+        replies, child_end = os.pipe()
+        self._replies = open(replies, "rb")  # noqa: SIM115 - until __exit__
+        threads = str(job["threads"])
+        inputs = [array["fd"] for array in job["arrays"]]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", child.__file__],
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(child_end, job["output"], *inputs),
+                start_new_session=True,
+                env={**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": threads},
+            )
+        except BaseException:
+            self._replies.close()
+            os.close(self._output)
+            raise
+        finally:
+            os.close(child_end)
+        self._poll = select.poll()
+        self._poll.register(self._replies, select.POLLIN)
+        self._send(json.dumps({**job, "replies": child_end}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._replies.close()
+        os.close(self._output)
+
+    def request_run(self) -> dict[str, Any]:
+        """Request one more run; return the reply."""
+        self._send("again")
+        return self.read_reply()
+
+    def read_reply(self) -> dict[str, Any]:
+        """Return the next reply, empty if the process has ended."""
+        deadline = time.monotonic() + self._timeout
+        while not self._poll.poll(_POLL_INTERVAL) and self._process.poll() is None:
+            if time.monotonic() > deadline:
+                self._timed_out = True
+                self._kill()
+        line = self._replies.readline() if self._poll.poll(0) else b""  # also after its end
+        reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
+        return reply
+
+    def exit_description(self) -> str:
+        """Describe how the process ended, with the last line of its output."""
+        code = self._process.wait()
+        if self._timed_out:
+            return f"no result in {self._timeout} s"
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        size = os.fstat(self._output).st_size
+        output = os.pread(self._output, _OUTPUT_TAIL, max(0, size - _OUTPUT_TAIL)).decode(
+            "utf-8", "replace"
+        )
+        last = " ".join(output.rstrip().rpartition("\n")[2].split())
+        return f"{cause}: {last}" if last else cause
+
+    def _kill(self) -> None:
+        """Kill the process and its children."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # it has ended
+            pass
+        self._process.wait()
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            write_next(self._process.stdin.fileno(), line.encode() + b"\n")
+        except BrokenPipeError:
+            pass  # the process has ended, so the next reply is empty
+
+
 def missing_report(name: str, reason: str = "") -> EngineReport:
     """Return the report on an engine that is not installed, or not completely."""
     message = f"pip install {ENGINES[name].packages}"
@@ -331,16 +388,16 @@ def missing_report(name: str, reason: str = "") -> EngineReport:
 def add_verdict(report: EngineReport, comparisons: list[Comparison]) -> EngineReport:
     """Complete a report with the comparisons of all distinct outputs."""
     worst = max(comparisons, key=lambda comparison: (comparison.beyond, comparison.different))
-    report = report._replace(different=worst.different, comparison=worst)
+    report = replace(report, different=worst.different, comparison=worst)
     if not worst.beyond:
         message = (
             f"{_describe_difference(worst)}, within {worst.within} ulp" if worst.different else None
         )
-        return report._replace(message=message)
+        return replace(report, message=message)
     if len(comparisons) == 1:
-        return report._replace(result="different", message=_describe_difference(worst))
+        return replace(report, result="different", message=_describe_difference(worst))
     message = f"bits vary between runs; at worst {_describe_difference(worst)}"
-    return report._replace(result="unstable", message=message)
+    return replace(report, result="unstable", message=message)
 
 
 def _describe_difference(comparison: Comparison) -> str:
@@ -364,7 +421,7 @@ def disagreement(operator: str, reports: Sequence[EngineReport]) -> DifferenceEr
         if report.comparison is not None and report.comparison.first is not None:
             first = report.comparison.first
             position = ", ".join(map(str, first.position))
-            actual, expected = format_with_bytes(first.output), format_with_bytes(first.expected)
+            actual, expected = first.with_bytes
             places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
         f"{', '.join(differing)} {verb} from {operator}", places=tuple(places[:MAX_LISTED])

@@ -1,12 +1,15 @@
-"""The script of an engine's process: it runs one call on the engine.
+"""The script of an engine's process: it runs one call on the engine; and the table of engines.
 
 The first line of standard input is the call, as JSON. Replies are written to another descriptor:
 first the engine's version; then, for each further line of input, the type of an output that is in
 its file. The script imports nothing of the package ndtool.
 """
 
+import ctypes
+import hashlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -17,7 +20,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Compute = Callable[[], Any]
 _MAX_MESSAGE = 1000  # characters
-_TELEMETRY: dict[str, Any] = {"openvino_telemetry": None}  # None blocks the import
+_PR_SET_PDEATHSIG = 1  # of prctl: sets the signal that is sent when the parent ends
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 _REDUCTIONS = tuple(_UFUNCS)
 _UFUNCS |= {"sub": np.subtract, "div": np.divide}
@@ -314,16 +317,47 @@ def _model(call: Call) -> Any:
     _refuse_if(
         call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
     )
+    helper: Any = import_module("onnx.helper")
+    attributes = {name: value for name, value in call.attributes.items() if value != "none"}
+    for name in ("include_self", "duplicates", *["batch_dims"] * (not call.batch_dims)):
+        attributes.pop(name, None)  # ONNX has no such attributes
+    inputs: dict[str, Any] = {}
     try:
-        return import_module("childsupport").model(call)
+        for name, array in call.operands.items():
+            element = helper.np_dtype_to_tensor_dtype(array.dtype)
+            inputs[name] = helper.make_tensor_value_info(name, element, array.shape)
     except (KeyError, ValueError):
         raise NotOfferedError(f"ONNX has no {call.data.dtype}") from None
+    element = inputs["data"].type.tensor_type.elem_type
+    output = helper.make_tensor_value_info("output", element, None)
+    node = helper.make_node(call.title, list(inputs), ["output"], **attributes)
+    graph = helper.make_graph([node], "one node", list(inputs.values()), [output])
+    opset = helper.make_opsetid("", call.version)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+class Engine(NamedTuple):
+    """An engine.
+
+    modules: the modules that it needs, its own first. packages: their names for pip. compile:
+    returns the function that computes a call. parallel: whether it can use several threads.
+    """
+
+    modules: tuple[str, ...]
+    packages: str
+    compile: Callable[[Any, Call], Compute]
+    parallel: bool = True
 
 
 ENGINES = {
-    "onnxruntime": _onnxruntime, "openvino": _openvino, "torch": _torch,
-    "tensorflow": _tensorflow, "jax": _jax, "numpy": _numpy, "onnx": _onnx,
-}  # fmt: skip
+    "onnxruntime": Engine(("onnxruntime", "onnx"), "onnxruntime onnx", _onnxruntime),
+    "openvino": Engine(("openvino",), "openvino", _openvino),
+    "torch": Engine(("torch",), "torch", _torch),
+    "tensorflow": Engine(("tensorflow",), "tensorflow", _tensorflow),
+    "jax": Engine(("jax",), "jax", _jax),
+    "numpy": Engine(("numpy",), "numpy", _numpy, parallel=False),
+    "onnx": Engine(("onnx",), "onnx", _onnx, parallel=False),
+}
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -362,10 +396,23 @@ def _refusal(exc: Exception) -> dict[str, str]:
     return {"refused": message[:_MAX_MESSAGE]}
 
 
+def _write_output(output: Any, fd: int, nbytes: int) -> dict[str, Any]:
+    """Write an output of the expected size to its file; return its type and digest."""
+    array = np.asarray(output)
+    description = {"dtype": array.dtype.name, "shape": array.shape, "digest": ""}
+    if array.nbytes == nbytes and not array.dtype.hasobject:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        description["digest"] = hashlib.blake2b(flat.data).hexdigest()
+        with open(fd, "wb", closefd=False) as file:
+            file.seek(0)
+            flat.tofile(file)
+    return description
+
+
 def main() -> None:
-    """Run a call once for each request."""
-    sys.path.append(os.path.dirname(__file__))
-    import_module("childsupport").exit_with_parent()
+    """Run a call once for each request, with one processor for each thread."""
+    if sys.platform == "linux":  # an engine may hang: the kernel kills it with its parent
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with open(os.dup(0), "rb") as lines:
         _serve(lines)
 
@@ -373,9 +420,10 @@ def main() -> None:
 def _serve(lines: IO[bytes]) -> None:
     job = json.loads(lines.readline())
     os.dup2(2, 1)  # engines print to standard output
-    host: Any = import_module("childsupport")
-    host.pin_processors(job["threads"])
-    sys.modules.update(_TELEMETRY)
+    if hasattr(os, "sched_setaffinity"):  # some engines have no setting for threads
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
+    modules: dict[str, Any] = sys.modules
+    modules["openvino_telemetry"] = None  # blocks the import
 
     def report(**fields: Any) -> None:
         os.write(job["replies"], json.dumps(fields).encode() + b"\n")
@@ -387,9 +435,9 @@ def _serve(lines: IO[bytes]) -> None:
         return
     report(version=getattr(engine, "__version__", ""))
     try:
-        compute = ENGINES[job["engine"]](engine, _call(job))
+        compute = ENGINES[job["engine"]].compile(engine, _call(job))
         while lines.readline():
-            report(**host.write_output(compute(), job["output"], job["nbytes"]))
+            report(**_write_output(compute(), job["output"], job["nbytes"]))
     except Exception as exc:
         report(**_refusal(exc))
 

@@ -14,14 +14,13 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from ndtool import __version__
-from ndtool.cli import figures
 from ndtool.cli.html import markup
 from ndtool.cli.html.markup import element
 from ndtool.errors import NdtoolError, format_count, printable
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import EngineReport
-    from ndtool.analysis.verify import Comparison
+    from ndtool.analysis.verify import Comparison, EngineReport
+    from ndtool.notebook import Table
 
 _ICON = "data:,"  # an empty icon: without it browsers request one
 _MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
@@ -84,14 +83,30 @@ def error_section(error: NdtoolError) -> Element:
 
 def comparison_elements(comparison: Comparison) -> list[Element]:
     """Return the HTML elements that show how an array differs from the expected one."""
-    equal = comparison.total - comparison.different
-    lines = [f"{equal} of {comparison.total} elements have the same bits"]
-    elements = [element("p", line) for line in lines + figures.difference_lines(comparison)]
-    if rows := figures.distance_counts(comparison):
-        largest = max(count for _, count in rows)
-        cells = [(name, str(count), _bar_element(count / largest)) for name, count in rows]
-        elements.append(scrollable_box(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
-    return elements
+    line = f"{comparison.equal} of {comparison.total} elements have the same bits"
+    return [element("p", line), *map(table_element, comparison.tables())]
+
+
+def table_element(content: Table) -> Element:
+    """Return a table of an answer, with its title and notes."""
+    content, table = content.printable(), None
+    if content.columns and content.bars:
+        largest = max(1, *(int(row[-1]) for row in content.rows))
+        rows = [(*row, _bar_element(int(row[-1]) / largest)) for row in content.rows]
+        table = markup.table((*content.columns, ""), rows)
+    elif content.columns:
+        table = markup.table(content.columns, content.rows)
+    elif content.rows:
+        body = [
+            element(
+                "tr", *(element("td", cell, colspan=5 if len(row) == 1 else None) for cell in row)
+            )
+            for row in content.rows
+        ]
+        table = element("table", element("tbody", *body), class_="steps")
+    title = element("h3", content.title) if content.title else None
+    notes = [element("p", note) for note in content.notes]
+    return element("div", title, None if table is None else scrollable_box(table), *notes)
 
 
 def _bar_element(fraction: float) -> Element:

@@ -7,42 +7,43 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import closing
-from itertools import islice
 from typing import TYPE_CHECKING, cast
 from xml.etree.ElementTree import Element
 
 import click
 
 from ndtool.analysis import drawing, excerpts, preview, stats
+from ndtool.analysis.infer import Inferred, inferred
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
-from ndtool.cli import explanations, figures, pictures, records
+from ndtool.cli import pictures
 from ndtool.cli.console import is_same_file
 from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import scrollable_box, section
 from ndtool.cli.html.grids import ActualElements, ElementLocation, Grids
 from ndtool.cli.html.markup import element
-from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
+from ndtool.errors import (
+    DifferenceError,
+    NdtoolError,
+    UsageError,
+    argument_name,
+    format_count,
+    printable,
+)
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.publish import document, sinks
 from ndtool.rules.inference import Input
-from ndtool.rules.shapes import format_type
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import EngineReport
-    from ndtool.analysis.explain import Element as ExplainedElement
-    from ndtool.analysis.explain import Origin
-    from ndtool.analysis.model import Outcome
-    from ndtool.analysis.verify import Comparison, Difference
+    from ndtool.analysis.explain import Explanation
+    from ndtool.analysis.model import Model
+    from ndtool.analysis.verify import Comparison, Difference, EngineReport
     from ndtool.cli.reporter import Reporter
-
-    Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
-
-MAX_EXPLANATION_ROWS = 1000  # rows of an explanation
 
 
 class HtmlReport:
@@ -61,14 +62,12 @@ class HtmlReport:
         self._sink: Sink | None = None
         self.stats: Stats | None = None
 
-    def add_explanation(self, elements: list[ExplainedElement], origins: list[Origin]) -> None:
+    def add_explanation(self, explanation: Explanation) -> None:
         """Add explanations, and highlight their elements."""
-        element_explanations = explanations.explain_elements(self._call, elements, origins)
-        self._sections.append(
-            section("Explanation", *map(_explanation_element, element_explanations))
-        )
-        self._selected += [("output", explained.position) for explained in elements]
-        self._selected += [("data", origin.position) for origin in origins]
+        tables = map(fragments.table_element, explanation.tables())
+        self._sections.append(section("Explanation", *tables))
+        self._selected += [("output", item.at) for item in explanation.elements]
+        self._selected += [("data", item.from_) for item in explanation.origins]
 
     def add_comparison(self, comparison: Comparison) -> None:
         """Add the comparison of the output."""
@@ -77,7 +76,7 @@ class HtmlReport:
         elements = fragments.comparison_elements(comparison)
         self._sections.append(section("Comparison", *elements))
 
-    def add_engines(self, reports: list[EngineReport]) -> None:
+    def add_engines(self, reports: Sequence[EngineReport]) -> None:
         """Add the results of engines, and highlight the first difference of each engine."""
         table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine_row, reports))
         elements = [scrollable_box(table), *fragments.engine_differences(reports)]
@@ -117,20 +116,20 @@ class HtmlReport:
             with self._reporter.progress() as progress_bar:
                 nbytes = call.sources["indices"].metadata.nbytes
                 self.stats = stats.stats(call, progress_bar.callback(nbytes))
-        drawing_contents = self._drawing()
+        drawing_contents, answer = self._drawing(), inferred(call.inference, call.request.output)
         command = click.get_current_context().command_path
         return fragments.create_document(
             f"{command}: {argument_name(call.inference.inputs['data'].name)}",
             element("h1", command),
-            element("p", records.call_title(call.inference), class_="call"),
+            element("p", answer.title, class_="call"),
             fragments.command_line(self._reporter.arguments),
             None if error is None else fragments.error_section(error),
             *(element("p", warning, class_="warning") for warning in self.warnings),
             *self._sections,
             *drawing_contents[:1],
-            section("Arrays", _arrays(call)),
-            _statistics(call, self.stats),
-            section("Shape inference", _trace(call)),
+            section("Arrays", fragments.table_element(answer.arrays())),
+            _statistics(self.stats),
+            section("Shape inference", _trace(answer)),
             *drawing_contents[1:],
         )
 
@@ -187,13 +186,13 @@ def check_plot(path: str, call: OpenCall, html: str | None) -> None:
 
 def write_plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> None:
     """Write the picture of statistics, in the format that the suffix of the path shows."""
-    picture = pictures.picture(call, statistics)
+    picture = pictures.picture(statistics)
     content = pictures.picture_bytes(path, picture)
     if content is None:
         content = markup.html_document(
             fragments.create_document(
                 picture.title,
-                element("p", records.call_title(call.inference), class_="call"),
+                element("p", statistics.title, class_="call"),
                 fragments.command_line(reporter.arguments),
                 scrollable_box(pictures.svg(picture)),
             )
@@ -240,43 +239,12 @@ def _mode(path: str) -> int:
         return 0  # opening the file raises the error
 
 
-def _explanation_element(explanation: explanations.Explanation) -> Element:
-    """Return an explanation as a title and a table of at most LISTED rows."""
-    rows = [
-        element("tr", *(element("td", cell) for cell in row))
-        for row in islice(explanation.rows, MAX_EXPLANATION_ROWS)
-    ]
-    omitted = len(explanation.rows) - len(rows)
-    remark = f"{omitted} more, which the command prints" if omitted else explanation.omission
-    if remark:
-        row = element("tr", element("td", f"… {remark}", colspan=5))
-        rows.insert(len(rows) if omitted else explanation.remark_row, row)
-    table = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", explanation.title), scrollable_box(table))
-
-
-def _arrays(call: OpenCall) -> Element:
-    rows = [
-        (
-            role,
-            element("span", argument_name(argument.name), class_="file"),
-            format_type(*argument[1:]),
-        )
-        for role, argument in call.inference.inputs.items()
-    ]
-    output = "" if call.request.output in (None, "-") else argument_name(call.request.output)
-    kind = format_type(call.inference.dtype, call.inference.plan.output)
-    return scrollable_box(
-        markup.table(("array", "name", "type"), [*rows, ("output", output, kind)])
-    )
-
-
-def _statistics(call: OpenCall, statistics: Stats) -> Element:
-    count, *other_paths = figures.statistics_lines(call, statistics)
-    cells = figures.component_rows(statistics)
-    components = markup.table(figures.COMPONENT_COLUMNS, cells) if cells else None
-    lines = element("ul", *(element("li", line) for line in other_paths))
-    picture = pictures.svg(pictures.picture(call, statistics)) if statistics.distinct else None
+def _statistics(statistics: Stats) -> Element:
+    count = format_count(statistics.tuples, "index tuple")
+    table = statistics.tables()[0]
+    components = markup.table(table.columns, table.rows) if table.rows else None
+    lines = element("ul", *(element("li", line) for line in statistics.remarks))
+    picture = pictures.svg(pictures.picture(statistics)) if statistics.distinct else None
     return section(
         "Statistics of the indices",
         element("p", count),
@@ -286,9 +254,9 @@ def _statistics(call: OpenCall, statistics: Stats) -> Element:
     )
 
 
-def _trace(call: OpenCall) -> Element:
-    cells = records.trace_rows(call.inference.trace)
-    return scrollable_box(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
+def _trace(answer: Inferred) -> Element:
+    table = answer.rules()
+    return scrollable_box(markup.table(table.columns, table.rows, class_="trace"))
 
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
@@ -297,41 +265,34 @@ def check_model(path: str, model: str, inputs: str | None) -> None:
     require_distinct_file("--html", path, model, inputs)
 
 
-def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter: Reporter) -> None:
-    """Write the report of a model; table: columns and rows of its nodes, and assumptions."""
-    columns, rows, assumed = table
-    nodes = scrollable_box(markup.table(columns, rows, class_="nodes"))
-    no_nodes_message = element("p", records.NO_NODES, class_="hint")
+def write_model(path: str, model: str, answer: Model, reporter: Reporter) -> None:
+    """Write the report of a model."""
     root = fragments.create_document(
         f"ndtool model: {argument_name(model)}",
         element("h1", "ndtool model"),
         element("p", argument_name(model), class_="call"),
         fragments.command_line(reporter.arguments),
-        None if outcome.error is None else fragments.error_section(outcome.error),
-        section(
-            "Nodes", nodes if rows else no_nodes_message, *(element("p", line) for line in assumed)
-        ),
-        *_engine_sections(outcome),
+        None if answer.error is None else fragments.error_section(answer.error),
+        section("Nodes", fragments.table_element(answer.tables()[0])),
+        *_engine_sections(answer),
     )
     document.publish(path, markup.html_document(root))
     reporter.report_file(path)
 
 
-def _engine_sections(outcome: Outcome) -> list[Element]:
+def _engine_sections(answer: Model) -> list[Element]:
     """Return the section with the results of engines for each node."""
     rows = [
-        (model_node.node.node, *fragments.engine_row(report))
-        for model_node in outcome.nodes
-        for report in model_node.reports
+        (node.node, *fragments.engine_row(report))
+        for node in answer.nodes
+        for report in node.engines or ()
     ]
     if not rows:
         return []
     table = markup.table(("node", *fragments.ENGINE_COLUMNS), rows)
     differences = [
         difference
-        for model_node in outcome.nodes
-        for difference in fragments.engine_differences(
-            model_node.reports, f"{model_node.node.node}: "
-        )
+        for node in answer.nodes
+        for difference in fragments.engine_differences(node.engines or (), f"{node.node}: ")
     ]
     return [section("Other engines", scrollable_box(table), *differences)]

@@ -9,9 +9,9 @@ from typing import Any
 
 from ndtool.analysis.drawing import Drawing, Link
 from ndtool.analysis.mapping import Position
+from ndtool.analysis.names import ElementNames
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
-from ndtool.cli.explanations import ElementNames
 from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
@@ -26,7 +26,7 @@ class Sentences:
     """The sentences for all elements of a drawn call."""
 
     def __init__(self, call: OpenCall, drawing: Drawing) -> None:
-        self._names, self._drawing = ElementNames(call), drawing
+        self._names, self._drawing = ElementNames.of(call), drawing
         self._scatters = call.inference.scatters
         self._attributes = call.inference.plan.attributes
         self._reduction = self._attributes.reduction

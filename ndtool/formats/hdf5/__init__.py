@@ -7,6 +7,7 @@ memory-mapped; chunked datasets are read by complete chunks.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.constant import Constant
@@ -14,7 +15,9 @@ from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, So
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
 from ndtool.formats.decoding import library_errors
-from ndtool.formats.hdf5 import chunks, datasets, hierarchy
+from ndtool.formats.hdf5 import datasets, hierarchy
+from ndtool.formats.hdf5.chunks import DatasetSource
+from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import Dataset
 from ndtool.formats.hdf5.library import library, open_file, signature_offset
 from ndtool.rules.dtypes import Dtype
@@ -58,7 +61,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
         source = _open_dataset(
             storage, name, hierarchy.label(path, dataset.name), start, dataset.node
         )
-        if isinstance(source, chunks.ChunkedSource):
+        if isinstance(source, DatasetSource):
             stack.pop_all()
             source.file = file
     return source
@@ -92,43 +95,45 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 
 def _open_dataset(storage: File, name: str, label: str, start: int, dataset: Any) -> Source:
     with library_errors(label):
-        layout = datasets.layout_of(dataset, label, start)
-        metadata = datasets.metadata_of(dataset, label, layout)
-        datasets.require_filters(layout, label)
-        warning = datasets.attribute_warning(dataset, label)
-        if layout.chunks is not None:
-            return chunks.ChunkedSource(name, metadata, dataset, layout, storage, start, warning)
-        if layout.is_compact or not metadata.nbytes:
-            byte_range = ByteRange(memoryview(_read_compact(dataset, metadata)))
-        elif layout.position is None:
-            element = datasets.fill_element(dataset, metadata.dtype)
-            return Constant(name, metadata, element, storage, warning)
+        stored = datasets.describe(dataset, label, start)
+        metadata = stored.metadata
+        datasets.require_filters(stored, label)
+        if not metadata.nbytes or stored.kind == "compact":
+            byte_range = ByteRange(memoryview(_read_compact(dataset, stored)))
+        elif stored.kind != "contiguous" or stored.unmapped_reason == "of a type to convert":
+            return DatasetSource(name, dataset, stored, storage, start)
+        elif stored.position is None:
+            element = datasets.fill_value(dataset, stored).tobytes()
+            return Constant(
+                name, metadata, element, storage, datasets.attribute_warning(dataset, label)
+            )
         else:
-            _require_in_file(storage, dataset, metadata, label, layout.position)
-            byte_range = storage.byte_range(layout.position, metadata.nbytes, label)
+            _require_in_file(storage, dataset, stored, label, stored.position)
+            byte_range = storage.byte_range(stored.position, metadata.nbytes, label)
+        warning = datasets.attribute_warning(dataset, label)
         return ContiguousSource(name, metadata, byte_range, storage, warning)
 
 
-def _read_compact(dataset: Any, metadata: ArrayMetadata) -> bytes:
+def _read_compact(dataset: Any, stored: StoredDataset) -> bytes:
     """Return the values of a compact dataset, at most 64 KiB, or of an empty one."""
     import numpy as np
 
-    values = np.zeros(metadata.shape, numpytypes.numpy_dtype(metadata.dtype))
+    values = np.zeros(stored.extent, stored.dtype)
     if values.nbytes:
         all_elements = library().h5s.ALL
-        dataset.read(all_elements, all_elements, values, dataset.get_type())
+        dataset.read(all_elements, all_elements, values, datasets.memory_type(dataset, stored))
     return values.tobytes()
 
 
 def _require_in_file(
-    storage: File, dataset: Any, metadata: ArrayMetadata, label: str, position: int
+    storage: File, dataset: Any, stored: StoredDataset, label: str, position: int
 ) -> None:
     """Raise InputError if the values of a contiguous dataset extend beyond the end of the file."""
     available = min(dataset.get_storage_size(), max(0, storage.size - position))
-    if available < metadata.nbytes:
+    expected = prod(dataset.shape) * dataset.get_type().get_size()
+    if available < expected:
         raise InputError(
-            f"{printable(label)}: expected {metadata.nbytes} bytes at offset {position},"
-            f" found {available}"
+            f"{printable(label)}: expected {expected} bytes at offset {position}, found {available}"
         )
 
 
@@ -170,8 +175,7 @@ def _describe(dataset: Dataset) -> tuple[str, str]:
         if dataset.node is None:
             return dataset.name, printable(dataset.problem, 80)
         with library_errors(""):
-            layout = datasets.layout_of(dataset.node, "", 0)
-            return dataset.name, datasets.metadata_of(dataset.node, "", layout).description
+            return dataset.name, datasets.describe(dataset.node, "", 0).metadata.description
     except NdtoolError as exc:
         return dataset.name, exc.message.removeprefix(": ")
 
@@ -183,12 +187,12 @@ def _entry(storage: File, path: str, start: int, dataset: Dataset) -> MemberInfo
         return MemberInfo(label, dataset.name, None, None, storage.size, problem)
     try:
         with library_errors(label):
-            layout = datasets.layout_of(dataset.node, label, start)
-            metadata = datasets.metadata_of(dataset.node, label, layout)
+            stored = datasets.describe(dataset.node, label, start)
             warning = datasets.attribute_warning(dataset.node, label)
-            if (position := layout.position) is not None:
-                _require_in_file(storage, dataset.node, metadata, label, position)
+            position = None if stored.unmapped_reason else stored.position
+            if stored.position is not None:
+                _require_in_file(storage, dataset.node, stored, label, stored.position)
     except NdtoolError as exc:
         return MemberInfo.invalid(label, dataset.name, storage.size, exc)
-    problem = layout.unmapped_reason
+    problem, metadata = stored.unmapped_reason, stored.metadata
     return MemberInfo(label, dataset.name, metadata, position, storage.size, problem, warning)

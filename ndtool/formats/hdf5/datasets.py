@@ -1,4 +1,4 @@
-"""The metadata of HDF5 datasets: element type, shape and storage layout."""
+"""The metadata of HDF5 datasets: element type, shape, and how the values are stored."""
 
 from __future__ import annotations
 
@@ -7,24 +7,45 @@ from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, InputError, ResourceError, UsageError, printable
-from ndtool.formats import numpytypes
+from ndtool.formats import codecs, numpytypes
+from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
+from ndtool.formats.hdf5 import dimensions
 from ndtool.formats.hdf5.library import library
 from ndtool.rules import shapes
-from ndtool.rules.dtypes import Dtype
+from ndtool.rules.plans import Shape
 
 MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
 CODECS = ("gzip", "none")  # of --codec
-DEFLATE, SHUFFLE = 1, 2
-LZF = 32000
-_FILTER_NAMES = {
-    DEFLATE: "gzip", SHUFFLE: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset",
-    LZF: "lzf",
-}  # fmt: skip
-# Filters, in order of encoding, that ndtool applies without h5py, which decodes one chunk at a
-# time: two threads of ndtool decode gzip 1.7 times as fast.
-NATIVE_FILTERS = ((), ("shuffle",), ("gzip",), ("shuffle", "gzip"))
-# Attributes by which NetCDF libraries convert the values.
-_NETCDF_ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+_BLOCK_BYTES = 4 << 20  # approximate bytes of rows that h5py converts together
+
+
+class FilterType(NamedTuple):
+    """A registered filter.
+
+    codec: its name in the table of codecs, "" if only h5py applies it. is_lossless: whether values
+    are read as they were written.
+    """
+
+    name: str
+    codec: str = ""
+    is_lossless: bool = True
+
+
+FILTERS = {
+    1: FilterType("gzip", "zlib"),
+    2: FilterType("shuffle", "shuffle"),
+    3: FilterType("fletcher32", "fletcher32"),
+    4: FilterType("szip"),
+    5: FilterType("nbit", is_lossless=False),
+    6: FilterType("scaleoffset", is_lossless=False),
+    307: FilterType("bzip2"),
+    32000: FilterType("lzf"),
+    32001: FilterType("blosc", "blosc"),
+    32004: FilterType("lz4"),
+    32008: FilterType("bitshuffle"),
+    32015: FilterType("zstd", "zstd"),
+}
+_LIBRARY_CODECS = ("blosc", "zstd")  # of the numcodecs package
 
 
 class Filter(NamedTuple):
@@ -34,119 +55,212 @@ class Filter(NamedTuple):
     parameters: tuple[int, ...]
     name: str
 
+    @property
+    def type(self) -> FilterType:
+        return FILTERS.get(self.number) or FilterType(self.name, is_lossless=False)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether ndtool applies it without h5py, which decodes one chunk at a time."""
+        codec = self.type.codec
+        return bool(codec) and (codec not in _LIBRARY_CODECS or codecs.has_library())
+
+    @property
+    def is_written(self) -> bool:
+        """Whether ndtool applies it with the parameters of the dataset."""
+        return self.type.codec in ("zlib", "shuffle", "fletcher32")
+
+    def config(self, itemsize: int) -> dict[str, Any]:
+        """Return the configuration of its codec. itemsize: of the elements."""
+        first = self.parameters[0] if self.parameters else None
+        names = {"zlib": "level", "shuffle": "elementsize"}
+        default = itemsize if self.type.codec == "shuffle" else 4
+        name = names.get(self.type.codec)
+        values = {name: default if first is None else first} if name else {}
+        return {"id": self.type.codec, **values}
+
     def __str__(self) -> str:
-        level = f" {self.parameters[0]}" if self.number == DEFLATE and self.parameters else ""
+        level = f" {self.parameters[0]}" if self.number == 1 and self.parameters else ""
         return f"{self.name}{level}"
 
 
-class StorageLayout(NamedTuple):
-    """The storage layout of a dataset.
+class StoredDataset(NamedTuple):
+    """The metadata of a dataset, and how its values are stored.
 
-    position: the offset of contiguous values, None for other layouts. chunks: the shape of a chunk,
-    None if the dataset has none. filters: in order of encoding. is_compact: whether the values are
-    in the dataset's header.
+    dtype: NumPy's, of the values as h5py reads them. inner_shape: of the array that an element is,
+    else (). extent: the shape without elements that NetCDF adds. kind: "contiguous", "compact",
+    "chunked" or "virtual". position: the offset of contiguous values, None if there are none.
+    filters: in order of encoding. is_native: whether the bytes in the file are NumPy's.
     """
 
+    metadata: ArrayMetadata
+    dtype: Any
+    inner_shape: Shape
+    extent: Shape
+    kind: str
     position: int | None
-    chunks: tuple[int, ...] | None
     filters: tuple[Filter, ...]
-    is_compact: bool
-
-    @property
-    def chunk_layout(self) -> ChunkLayout | None:
-        """The chunks and their filters, None if the dataset has no chunks."""
-        if self.chunks is None:
-            return None
-        return ChunkLayout(self.chunks, None, tuple(map(str, self.filters)), None)
+    is_native: bool
 
     @property
     def unmapped_reason(self) -> str:
         """The reason why the values cannot be memory-mapped, "" if they can."""
-        if self.chunks is not None:
-            return "in chunks"
-        if self.is_compact:
-            return "in the dataset's header"
-        return "never written" if self.position is None else ""
+        if self.kind == "contiguous":
+            if self.position is None:
+                return "never written"
+            return "" if self.is_native else "of a type to convert"
+        return {"compact": "in the dataset's header", "chunked": "in chunks"}.get(
+            self.kind, "in other datasets"
+        )
 
     @property
-    def is_native(self) -> bool:
-        """Whether ndtool encodes and decodes the chunks without h5py."""
-        return tuple(_FILTER_NAMES.get(item.number) for item in self.filters) in NATIVE_FILTERS
+    def keeps_bits(self) -> bool:
+        """Whether written values are stored without loss."""
+        is_complete = self.extent == self.metadata.shape
+        is_lossless = all(chunk_filter.type.is_lossless for chunk_filter in self.filters)
+        return self.is_native and not self.inner_shape and is_complete and is_lossless
 
 
-def layout_of(dataset: Any, name: str, start: int) -> StorageLayout:
-    """Return the storage layout of a dataset; InputError if its values are in other files.
+def describe(dataset: Any, label: str, start: int) -> StoredDataset:
+    """Return the description of a dataset; NdtoolError if its values cannot be read.
 
     start: the offset of the file's signature.
     """
     h5d = library().h5d
     creation_properties = dataset.get_create_plist()
     layout = creation_properties.get_layout()
-    if layout == h5d.VIRTUAL:
-        raise _error(name, "a virtual dataset, whose values are in other datasets")
-    if layout == h5d.CONTIGUOUS and creation_properties.get_external_count():
-        raise _error(name, "its values are in external files, which are not read")
+    kind = {h5d.COMPACT: "compact", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}.get(
+        layout, "contiguous"
+    )
+    _require_in_file(dataset, creation_properties, label)
+    dtype, inner_shape, is_native = _element_type(dataset, label)
+    if dataset.get_space().get_simple_extent_type() == library().h5s.NULL:
+        raise _error(label, "a null dataset, without values")
+    element = numpytypes.from_numpy(dtype)
+    extent = (*map(int, dataset.shape), *inner_shape)
+    shape = extent
+    if kind == "chunked" and not inner_shape:
+        shape = dimensions.netcdf_shape(dataset, label)
+    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
+    if prod(size or 1 for size in shape) * element.itemsize > shapes.MAX_SIZE:
+        raise _error(label, f"no array can have shape {list(shape)}")
+    offset = dataset.get_offset() if kind == "contiguous" else None
+    position = None if offset is None else start + offset
+    if kind != "chunked":
+        is_mapped = is_native and kind != "virtual"
+        notes = {} if position is None or not is_mapped else {"offset": position}
+        blocks = shape if is_mapped or kind == "compact" else _row_blocks(shape, element.itemsize)
+        metadata = ArrayMetadata(element, shape, "C", blocks, notes)
+        return StoredDataset(metadata, dtype, inner_shape, extent, kind, position, (), is_native)
+    chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
+    if len(chunks) != len(shape) or min(chunks) < 1:
+        raise _error(label, f"chunks {list(chunks)} of shape {list(shape)}")
+    if (nbytes := prod(chunks) * element.itemsize) > MAX_CHUNK_BYTES:
+        raise ResourceError(
+            f"{printable(label)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read"
+            " at once"
+        )
     filters = tuple(
         _parse_filter(creation_properties, i) for i in range(creation_properties.get_nfilters())
     )
-    if layout == h5d.CHUNKED:
-        return StorageLayout(None, tuple(map(int, creation_properties.get_chunk())), filters, False)
-    offset = None if layout == h5d.COMPACT else dataset.get_offset()
-    position = None if offset is None else start + offset
-    return StorageLayout(position, None, (), layout == h5d.COMPACT)
+    chunk_layout = ChunkLayout(chunks, None, tuple(map(str, filters)), None)
+    metadata = ArrayMetadata(element, shape, "C", chunks, {}, chunk_layout)
+    return StoredDataset(metadata, dtype, inner_shape, extent, kind, None, filters, is_native)
+
+
+def _row_blocks(shape: Shape, itemsize: int) -> Shape:
+    """Return the shape of blocks of rows."""
+    if not shape or not prod(shape):
+        return shape
+    row_nbytes = prod(shape[1:]) * itemsize
+    return (min(shape[0], max(1, _BLOCK_BYTES // row_nbytes)), *shape[1:])
+
+
+def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None:
+    """Raise InputError if the values are in other files."""
+    h5d, h5i = library().h5d, library().h5i
+    layout = creation_properties.get_layout()
+    if layout == h5d.CONTIGUOUS and creation_properties.get_external_count():
+        raise _error(label, "its values are in external files, which are not read")
+    if layout != h5d.VIRTUAL:
+        return
+    file = h5i.get_file_id(dataset)
+    for i in range(creation_properties.get_virtual_count()):
+        name = creation_properties.get_virtual_dsetname(i)
+        encoded = name.encode() if isinstance(name, str) else name
+        is_here = creation_properties.get_virtual_filename(i) in (".", b".")
+        origin = h5d.open(file, encoded).get_create_plist() if is_here else None
+        if origin is None or origin.get_layout() == h5d.VIRTUAL or origin.get_external_count():
+            raise InputError(
+                f"{printable(label)}: a virtual dataset, whose values are in other files, which"
+                " are not read",
+                hint="h5py reads them: save the array as .npy, or as a dataset of its own",
+            )
 
 
 def _parse_filter(creation_properties: Any, index: int) -> Filter:
     number, _, parameters, description = creation_properties.get_filter(index)
-    name = (
-        _FILTER_NAMES.get(number)
-        or description.decode("utf-8", "replace").split("\0")[0].split(";")[0].strip()
-    )
-    return Filter(
-        int(number), tuple(map(int, parameters)), printable(name or f"filter {number}", 40)
-    )
+    text = description.decode("utf-8", "replace").split("\0")[0].split(";")[0].strip()
+    known = FILTERS.get(int(number))
+    name = known.name if known else printable(text or f"filter {number}", 40)
+    return Filter(int(number), tuple(map(int, parameters)), name)
 
 
-def metadata_of(dataset: Any, name: str, layout: StorageLayout) -> ArrayMetadata:
-    """Return the array metadata of a dataset; NdtoolError if its values cannot be read."""
-    dtype = _dtype(dataset, name)
-    if dataset.get_space().get_simple_extent_type() == library().h5s.NULL:
-        raise _error(name, "a null dataset, without values")
-    shape = tuple(map(int, dataset.shape))
-    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in shape) * dtype.itemsize > shapes.MAX_SIZE:
-        raise _error(name, f"no array can have shape {list(shape)}")
-    if layout.chunks is None:
-        notes = {} if layout.position is None else {"offset": layout.position}
-        return ArrayMetadata(dtype, shape, "C", shape, notes)
-    if len(layout.chunks) != len(shape) or min(layout.chunks) < 1:
-        raise _error(name, f"chunks {list(layout.chunks)} of shape {list(shape)}")
-    if (nbytes := prod(layout.chunks) * dtype.itemsize) > MAX_CHUNK_BYTES:
-        raise ResourceError(
-            f"{printable(name)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read"
-            " at once"
-        )
-    return ArrayMetadata(dtype, shape, "C", layout.chunks, {}, layout.chunk_layout)
+def _element_type(dataset: Any, label: str) -> tuple[Any, Shape, bool]:
+    """Return NumPy's type of elements, the shape of an element, and whether bytes are the same.
 
-
-def _dtype(dataset: Any, name: str) -> Dtype:
-    """Return the element type; InputError unless NumPy has exactly that type."""
+    Raises InputError unless h5py reads them as a type of fixed size.
+    """
     h5t = library().h5t
     file_type = dataset.get_type()
     type_class = file_type.get_class()
     if type_class == h5t.VLEN or (type_class == h5t.STRING and file_type.is_variable_str()):
-        raise _error(name, "elements of variable length: expected a type of fixed size")
+        raise _error(label, "elements of variable length: expected a type of fixed size")
     if type_class == h5t.REFERENCE:
-        raise _error(name, "elements are references: expected a type of fixed size")
+        raise _error(label, "elements are references: expected a type of fixed size")
     try:
         dtype = file_type.dtype
-        if dtype.hasobject or dtype.subdtype or dtype.itemsize != file_type.get_size():
+        if dtype.hasobject:
             raise TypeError
-        if type_class != h5t.STRING and not h5t.py_create(dtype, logical=True).equal(file_type):
-            raise TypeError  # such as integers of 24 bits, which h5py would convert
-        return numpytypes.from_numpy(dtype)
+        is_native = dtype.itemsize == file_type.get_size() and bool(
+            h5t.py_create(dtype, logical=True).equal(file_type)
+        )
+        element_dtype, inner_shape = dtype.subdtype or (dtype, ())
+        if element_dtype.names is not None and _is_out_of_order(element_dtype):
+            element_dtype, is_native = _packed(element_dtype), False
+        numpytypes.from_numpy(element_dtype)
     except (TypeError, ValueError, DtypeError):
-        raise _error(name, "elements of a type that NumPy lacks") from None
+        raise _error(label, "elements of a type that NumPy lacks") from None
+    return element_dtype, tuple(map(int, inner_shape)), is_native
+
+
+def _is_out_of_order(dtype: Any) -> bool:
+    fields = [dtype.fields[name] for name in dtype.names]
+    offsets = [field[1] for field in fields]
+    return offsets != sorted(offsets) or any(
+        field[0].base.names is not None and _is_out_of_order(field[0].base) for field in fields
+    )
+
+
+def _packed(dtype: Any) -> Any:
+    """Return a type of the same fields without gaps between them."""
+    import numpy as np
+
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_packed(base), shape))
+    if dtype.names is None:
+        return dtype
+    return np.dtype([(name, _packed(dtype.fields[name][0])) for name in dtype.names])
+
+
+def memory_type(dataset: Any, stored: StoredDataset) -> Any:
+    """Return HDF5's type of values in memory."""
+    if stored.is_native:
+        return dataset.get_type()
+    import numpy as np
+
+    return library().h5t.py_create(np.dtype((stored.dtype, stored.inner_shape)), logical=True)
 
 
 def stored_type(dtype: Any) -> Any:
@@ -156,28 +270,24 @@ def stored_type(dtype: Any) -> Any:
     return h5py.h5t.py_create(hdf5_dtype, logical=True)
 
 
-def fill_element(dataset: Any, dtype: Dtype) -> bytes:
-    """Return the bytes of the fill value, the value of elements that were never written."""
+def fill_value(dataset: Any, stored: StoredDataset) -> Any:
+    """Return the fill value, the value of elements that were never written."""
     import numpy as np
 
-    element = np.zeros((), numpytypes.numpy_dtype(dtype))
+    element = np.zeros((), stored.dtype)
     creation_properties = dataset.get_create_plist()
     if creation_properties.fill_value_defined() == library().h5d.FILL_VALUE_USER_DEFINED:
         creation_properties.get_fill_value(element)
-    return element.tobytes()
+    return element
 
 
 def attribute_warning(dataset: Any, name: str) -> str | None:
     """Return the warning that NetCDF attributes are not applied, None without such attributes."""
     h5a = library().h5a
-    names = [
-        attribute for attribute in _NETCDF_ATTRIBUTES if h5a.exists(dataset, attribute.encode())
-    ]
+    names = [name for name in NETCDF_ATTRIBUTES if h5a.exists(dataset, name.encode())]
     if "_FillValue" in names and _is_nan(h5a.open(dataset, b"_FillValue")):
         names.remove("_FillValue")
-    if not names:
-        return None
-    return f"{printable(name)}: values as stored: {', '.join(names)} not applied"
+    return unapplied_warning(name, dict.fromkeys(names, ""))
 
 
 def _is_nan(attribute: Any) -> bool:
@@ -190,11 +300,11 @@ def _is_nan(attribute: Any) -> bool:
     return bool(np.isnan(value).all())
 
 
-def require_filters(layout: StorageLayout, name: str) -> None:
+def require_filters(stored: StoredDataset, name: str) -> None:
     """Raise UsageError if hdf5plugin may have a missing filter, InputError if it lacks it, too."""
     h5z = library().h5z
-    for chunk_filter in layout.filters:
-        if h5z.filter_avail(chunk_filter.number):
+    for chunk_filter in stored.filters:
+        if h5z.filter_avail(chunk_filter.number) or chunk_filter.is_native:
             continue
         filter_name = (
             f"{printable(name)}: filter {chunk_filter.name} ({chunk_filter.number}) of its chunks"

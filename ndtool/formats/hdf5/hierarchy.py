@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ndtool.errors import InputError, printable
+from ndtool.formats.hdf5 import dimensions
 from ndtool.formats.hdf5.library import library
 
 _MAX_SOFT_LINKS = 16  # on a path; links may form a cycle
@@ -88,7 +89,7 @@ def datasets(file: Any) -> Iterator[Dataset]:
                 continue
             if isinstance(node, h5g.GroupID):
                 groups.append((name, node))
-            elif isinstance(node, h5d.DatasetID):
+            elif isinstance(node, h5d.DatasetID) and not dimensions.is_only_dimension(node):
                 yield Dataset(name, node)
 
 

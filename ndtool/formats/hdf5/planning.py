@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats import numpytypes
+from ndtool.formats.chunked import default_chunks
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
-from ndtool.formats.hdf5.datasets import StorageLayout
+from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.library import library, open_file
 from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.targets import Encoding, Target, exists_error
-from ndtool.rules.plans import Shape
 from ndtool.storage.local import File
 
 DEFAULT_NAME = "output"  # name of a written dataset if none is given
-_DEFAULT_CHUNK_BYTES = 1 << 20  # approximate
 _DEFAULT_GZIP_LEVEL = 4  # as in h5py
 _COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzma", "lzf")
 
@@ -27,7 +26,7 @@ class ExistingContent(NamedTuple):
     """The content of the current file. names: of the preserved datasets.
 
     start: the offset of the signature. size: of the file. replaced: whether a dataset has the
-    target's name. reused: the layout of that dataset if its values are overwritten, so that its
+    target's name. reused: that dataset's description if its values are overwritten, so that its
     attributes, chunks and filters are preserved; else None.
     """
 
@@ -35,7 +34,7 @@ class ExistingContent(NamedTuple):
     start: int = 0
     size: int = 0
     replaced: bool = False
-    reused: StorageLayout | None = None
+    reused: StoredDataset | None = None
 
 
 def dataset_name(target: Target) -> str:
@@ -83,7 +82,7 @@ def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> Exist
         if not target.clobber:
             raise exists_error(label)
         options = target.encoding.options
-        reused = None if options else _reusable_layout(existing, label, start, metadata)
+        reused = None if options else _reusable(existing, label, start, metadata)
         return ExistingContent(names, start, file.size, True, reused)
 
 
@@ -109,32 +108,35 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
     return node
 
 
-def _reusable_layout(
+def _reusable(
     dataset: Any, label: str, start: int, metadata: ArrayMetadata
-) -> StorageLayout | None:
-    """Return the layout of a dataset if its values can be overwritten, else None."""
+) -> StoredDataset | None:
+    """Return the description of a dataset if its values can be overwritten, else None.
+
+    It is made anew if it might not keep every bit.
+    """
     try:
-        layout = datasets.layout_of(dataset, label, start)
-        existing_metadata = datasets.metadata_of(dataset, label, layout)
-        datasets.require_filters(layout, label)
+        stored = datasets.describe(dataset, label, start)
+        datasets.require_filters(stored, label)
     except (InputError, UsageError):
         return None
-    dtype = numpytypes.numpy_dtype(metadata.dtype)
     is_same_type = (
-        numpytypes.numpy_dtype(existing_metadata.dtype) == dtype
-        and existing_metadata.shape == metadata.shape
+        stored.dtype == numpytypes.numpy_dtype(metadata.dtype)
+        and stored.metadata.shape == metadata.shape
     )
     has_one_link = library().h5o.get_info(dataset).rc == 1  # other links keep the current data
-    has_storage = layout.position is not None or layout.chunks is not None
-    return layout if is_same_type and has_one_link and has_storage and metadata.nbytes else None
+    has_storage = stored.position is not None or stored.kind == "chunked"
+    can_encode = all(library().h5z.filter_avail(item.number) for item in stored.filters)
+    is_reusable = is_same_type and has_one_link and has_storage and metadata.nbytes and can_encode
+    return stored if is_reusable and stored.keeps_bits else None
 
 
 def layout_of(
-    target: Target, metadata: ArrayMetadata, reused: StorageLayout | None
+    target: Target, metadata: ArrayMetadata, reused: StoredDataset | None
 ) -> ChunkLayout | None:
     """Return the chunk layout of the written dataset, None if it is contiguous."""
     if reused is not None:
-        return reused.chunk_layout
+        return reused.metadata.layout
     options, shape = target.encoding, metadata.shape
     if options.shards is not None:
         raise UsageError("--shards: HDF5 has no shards")
@@ -151,20 +153,11 @@ def layout_of(
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
         return None
     if chunks is None:
-        chunks = _default_chunks(shape, metadata.dtype.itemsize)
+        chunks = default_chunks(shape, metadata.dtype.itemsize)
     chunks = tuple(map(min, chunks, shape))
     if (nbytes := prod(chunks) * metadata.dtype.itemsize) > datasets.MAX_CHUNK_BYTES:
         raise UsageError(f"--chunks: {nbytes} bytes: at most {datasets.MAX_CHUNK_BYTES} are valid")
     return ChunkLayout(chunks, None, codecs, None)
-
-
-def _default_chunks(shape: Shape, itemsize: int) -> Shape:
-    """Return the shape of chunks of complete rows, of about _DEFAULT_CHUNK_BYTES."""
-    sizes = list(shape)
-    for axis in range(len(sizes)):
-        slice_nbytes = prod(sizes) // sizes[axis] * itemsize
-        sizes[axis] = min(sizes[axis], max(1, _DEFAULT_CHUNK_BYTES // slice_nbytes))
-    return tuple(sizes)
 
 
 def _codecs(options: Encoding) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from math import prod
 from typing import Any
 
@@ -11,7 +10,7 @@ from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
 from ndtool.formats.decoding import library_errors
-from ndtool.formats.hdf5 import datasets, hierarchy, planning
+from ndtool.formats.hdf5 import chunks, datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
 from ndtool.formats.numpytypes import pad_chunk
 from ndtool.publish.preserved import CurrentFile
@@ -174,6 +173,11 @@ class ChunkSink(FileSink):
     ) -> None:
         self._partial_blocks = PartialBlocks()
         super().__init__(target, metadata, container)
+        with library_errors(self.name, OutputError):
+            stored = datasets.describe(container.dataset, self.name, 0)
+        self._has_filters = bool(stored.filters)
+        is_native = all(item.is_written for item in stored.filters)
+        self._chain = chunks.chain(stored) if is_native else None
 
     def map(self) -> None:
         return None
@@ -200,11 +204,10 @@ class ChunkSink(FileSink):
         chunk: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
         origin, dataset = tuple(first for first, _ in box), self._container.dataset
         with library_errors(self.name, OutputError):
-            assert metadata.layout is not None, "a dataset in chunks"
-            names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
-            if names in datasets.NATIVE_FILTERS:
+            # HDF5 may store incomplete chunks without filters.
+            if self._chain is not None and (sizes == metadata.block_shape or not self._has_filters):
                 chunk = pad_chunk(chunk, metadata.block_shape)
-                dataset.write_direct_chunk(origin, _encode(chunk, metadata.layout.codecs))
+                dataset.write_direct_chunk(origin, self._chain.encode(chunk))
             else:
                 space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
                 space.select_hyperslab(origin, sizes)
@@ -219,17 +222,3 @@ class ChunkSink(FileSink):
     def abort(self) -> None:
         self._container.drop()
         super().abort()
-
-
-def _encode(array: Any, codecs: tuple[str, ...]) -> bytes:
-    """Apply the filters to a chunk, and return the encoded bytes."""
-    import numpy as np
-
-    raw: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    for codec in codecs:
-        name, *level = codec.split()
-        if name == "shuffle":
-            raw = np.ascontiguousarray(raw.reshape(-1, array.itemsize).T)
-        else:
-            raw = zlib.compress(raw, int(level[0]))
-    return raw if isinstance(raw, bytes) else raw.tobytes()

@@ -1,8 +1,8 @@
 """The Zarr format, versions 2 and 3: chunked arrays, read chunk by chunk.
 
 A block of a source is a chunk; of a shard, only the index and the requested chunk are read. The
-zarr package parses only metadata: ndtool reads the files, and decodes them with the codecs of
-`chains`.
+zarr package is not used: it trusts the sizes in chunks, follows links, and takes longer to import
+than most runs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections.abc import Iterator
 from threading import RLock
 from typing import Any
 
-from ndtool.arrays.source import AccessedElements, ArrayMetadata, MemberInfo
+from ndtool.arrays.source import MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
-from ndtool.formats.numpytypes import numpy_dtype
-from ndtool.formats.zarr import hierarchy, location, store, writer
-from ndtool.machine import pool
+from ndtool.formats.chunked import ChunkedSource
+from ndtool.formats.decoding import library_errors
+from ndtool.formats.zarr import hierarchy, location, metadata, writer
+from ndtool.formats.zarr.metadata import ZarrArray
+from ndtool.machine import memory, pool, signals
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
-from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, ProgressCallback, is_zarr_store
+from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, is_zarr_store
 from ndtool.storage.localfolder import LocalFolder
 
 _BITMAP_BITS = 1 << 10  # bits of an integer in the bitmap of files that were read
@@ -45,8 +47,16 @@ def entries(storage: Folder, path: str, member: str | None) -> list[MemberInfo]:
 def open_source(storage: Folder, name: str, path: str, member: str | None) -> ZarrSource:
     """Open an array, the only one if none is named; closing the source closes the store."""
     node = _choose(storage, path, member)
-    array = store.open_array(storage, path, node)
-    return ZarrSource(name, store.metadata_of(array, store.label(path, node)), array, storage, node)
+    array = _read_array(storage, path, node)
+    array.chain.require_library()
+    return ZarrSource(name, array, storage, node)
+
+
+def _read_array(storage: Folder, path: str, node: str) -> ZarrArray:
+    label = metadata.label(path, node)
+    if hierarchy.node_type(storage, node) == "group":
+        raise InputError(f"{printable(label)} is a group: expected an array")
+    return metadata.read_array(storage.read, label, node)
 
 
 def _choose(storage: Folder, path: str, member: str | None) -> str:
@@ -55,7 +65,8 @@ def _choose(storage: Folder, path: str, member: str | None) -> str:
 
     if member is not None:
         node = member.strip("/")
-        if hierarchy.node_type(storage, node) == "array":
+        is_path = not {".", ".."}.intersection(node.split("/"))
+        if is_path and hierarchy.node_type(storage, node) == "array":
             return node
         arrays = hierarchy.array_paths(storage)
         group_arrays = [array for array in arrays if array.startswith(f"{node}/")]
@@ -74,67 +85,49 @@ def _choose(storage: Folder, path: str, member: str | None) -> str:
 
 
 def _entry(storage: Folder, path: str, node: str) -> MemberInfo:
-    name = store.label(path, node)
+    name = metadata.label(path, node)
     try:
-        metadata = store.metadata_of(store.open_array(storage, path, node), name)
+        array = _read_array(storage, path, node)
     except UsageError:
         raise
     except NdtoolError as exc:
         return MemberInfo.invalid(name, node or None, storage.size, exc)
-    return MemberInfo(name, node or None, metadata, None, storage.size, "in chunks")
+    return MemberInfo(
+        name, node or None, array.metadata, None, storage.size, "in chunks", array.warning
+    )
 
 
-class ZarrSource:
+class ZarrSource(ChunkedSource):
     """An array of a store.
 
     Changes during the run are detected by fingerprints of the metadata file and of all chunk files
     that were read, computed before the first read of each and again at the end.
     """
 
-    warning = None
-    progress: ProgressCallback | None = None
+    _storage: Any
 
-    def __init__(
-        self, name: str, metadata: ArrayMetadata, array: Any, storage: Folder, node: str
-    ) -> None:
-        self.name, self.metadata, self.concurrency = name, metadata, storage.concurrency
-        self._zarr_array, self._storage, self._node = array, storage, node
-        self._layout = store.layout_of(array, metadata.dtype, name)
-        self._file_shape = tuple(array.shards or array.chunks)  # of the elements in a file
+    def __init__(self, name: str, array: ZarrArray, storage: Folder, node: str) -> None:
+        self.name, self.metadata, self.concurrency = name, array.metadata, storage.concurrency
+        self.fill, self.warning = array.fill, array.warning
+        self._array, self._storage, self._node = array, storage, node
+        self._file_shape = array.metadata.file_shape  # of the elements in a file
         self._read_files: dict[int, int] = {}  # a bitmap, _BITMAP_BITS per item
         self._fingerprints = 0  # the sum of the fingerprints of these files
         self._lock = RLock()
         self._initial_metadata = self._metadata_fingerprint()
+        if signals.is_command_line():
+            memory.return_freed_memory()  # of chunks
 
-    def load(self, touched: AccessedElements | None = None) -> None:
-        return None
-
-    def block(self, index: int) -> memoryview:
-        import numpy as np
-
-        from ndtool.arrays.assembly import as_bytes
-
-        metadata = self.metadata
-        box = grid.box(metadata.shape, metadata.block_shape, index)
-        sizes = grid.box_shape(box)
+    def read_chunk(self, index: int, box: grid.Box) -> Any:
         key = self._record_file(grid.coordinates(box, self._file_shape))
-        with store.convert_errors(self.name):
-            raw = self._read_chunk(key, grid.coordinates(box, metadata.block_shape))
-            if raw is None:
-                block = np.zeros(sizes, numpy_dtype(metadata.dtype))
-                if (fill := self._zarr_array.metadata.fill_value) is not None:
-                    block[...] = fill
-            else:
-                selection: Any = (..., *map(slice, sizes))
-                block = self._layout.chain.decode(raw)[selection]
-                del raw
-        return as_bytes(block).toreadonly()
+        raw = self._read_encoded(key, grid.coordinates(box, self.metadata.block_shape))
+        return None if raw is None else self._array.chain.decode(raw)
 
-    def _read_chunk(self, key: str, coordinates: Shape) -> bytes | None:
+    def _read_encoded(self, key: str, coordinates: Shape) -> bytes | None:
         """Return the encoded bytes of the chunk at grid coordinates, None if it is missing."""
-        limit, sharding = self._layout.chain.max_nbytes, self._layout.sharding
+        limit, sharding = self._array.chain.max_nbytes, self._array.sharding
         if sharding is None:
-            return self._storage.read_file(key, limit)
+            return self._storage.read_file(key, limit)  # type: ignore[no-any-return]
         index = self._storage.read_range(key, *sharding.index_span())
         if index is None:
             return None
@@ -146,7 +139,7 @@ class ZarrSource:
         offset, size = entry
         if size > limit:
             raise ValueError(f"{key} has a chunk of {size} bytes: at most {limit} are valid")
-        raw = self._storage.read_range(key, offset, offset + size)
+        raw: bytes | None = self._storage.read_range(key, offset, offset + size)
         if raw is None or len(raw) < size:
             raise ValueError(f"{key} is truncated")
         return raw
@@ -161,14 +154,11 @@ class ZarrSource:
             raise OutputError(f"{argument_name(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
-        with store.convert_errors(self.name):
-            return self._storage.fingerprint(self._node)
+        with library_errors(self.name):
+            return self._storage.fingerprint(self._node)  # type: ignore[no-any-return]
 
     def is_same_file(self, fd: int) -> bool:
         return False
-
-    def close(self) -> None:
-        self._storage.close()
 
     def _record_file(self, coordinates: Shape) -> str:
         """Record the fingerprint of a chunk's file before its first read; return its key."""
@@ -182,14 +172,14 @@ class ZarrSource:
             is_first = not flags >> bit & 1
             self._read_files[page] = flags | 1 << bit
             # Readers of other chunks of the shard wait for its fingerprint.
-            if is_first and self._zarr_array.shards is not None:
+            if is_first and self._array.sharding is not None:
                 self._add_fingerprint(file_index, key)
-        if is_first and self._zarr_array.shards is None:
+        if is_first and self._array.sharding is None:
             self._add_fingerprint(file_index, key)
         return key
 
     def _add_fingerprint(self, file_index: int, key: str) -> None:
-        limit = self._layout.chain.max_nbytes if self._layout.sharding is None else None
+        limit = self._array.chain.max_nbytes if self._array.sharding is None else None
         fingerprint = self._storage.prefetch(key, limit)
         with self._lock:
             self._fingerprints = (
@@ -218,7 +208,7 @@ class ZarrSource:
 
     def _chunk_key(self, coordinates: Shape) -> str:
         """Return the key of the chunk or shard at grid coordinates."""
-        return f"{self._node}/{self._zarr_array.metadata.encode_chunk_key(coordinates)}".lstrip("/")
+        return f"{self._node}/{self._array.chunk_key(coordinates)}".lstrip("/")
 
     def _metadata_fingerprint(self) -> tuple[tuple[Any, ...], ...]:
         names = (f"{self._node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ndtool.errors import OutputError, UsageError, printable
 from ndtool.formats.members import MAX_LISTED
 from ndtool.formats.zarr import hierarchy
-from ndtool.formats.zarr import store as zarr
+from ndtool.formats.zarr.metadata import label
 from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import absolute
 from ndtool.storage.local import ZARR_METADATA, is_zarr_store
@@ -120,14 +120,13 @@ def _remote_target(target: Target) -> ZarrTarget:
     for group in groups if root_type else ():
         if hierarchy.node_type(storage, group) not in ("group", ""):
             raise OutputError(
-                f"{printable(zarr.label(storage.path, group))} is not a group: no array"
-                " can be in it"
+                f"{printable(label(storage.path, group))} is not a group: no array can be in it"
             )
     if hierarchy.node_type(storage, path) or (
         storage.list_entries(path) and not claims.is_abandoned(url, path)
     ):
         raise OutputError(
-            f"{printable(zarr.label(storage.path, path))} exists, and a store at a URL cannot be"
+            f"{printable(label(storage.path, path))} exists, and a store at a URL cannot be"
             " replaced atomically",
             hint="remove it first, or write to another name",
         )
@@ -167,5 +166,4 @@ def _split_root(target: Target) -> tuple[str, list[str]]:
 
 def check(target: Target) -> tuple[str, ...] | None:
     """Validate a target without creating files; return the preserved arrays."""
-    zarr.library()
     return resolve(target).preserved

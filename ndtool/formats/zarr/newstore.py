@@ -11,8 +11,8 @@ from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.formats.zarr import hierarchy, location
-from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import ZarrTarget
+from ndtool.formats.zarr.metadata import label
 from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
 from ndtool.publish.newfolder import NewFolder, write_file
@@ -196,7 +196,7 @@ class _RemoteStore(NewStore):
     def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
         """Check only the size of consolidated metadata: object stores do not report free space."""
         for group in self._groups:
-            with _group_errors(zarr.label(self._objects.path, group)):
+            with _group_errors(label(self._objects.path, group)):
                 hierarchy.require_consolidated_size(
                     self._objects.subfolder(group), self._objects.pending_metadata
                 )
@@ -211,7 +211,7 @@ class _RemoteStore(NewStore):
         self._objects.publish()
         for group in self._groups:
             open_group = partial(self._objects.subfolder, group)
-            _consolidate(open_group, open_group().write, zarr.label(self.path, self.array_path))
+            _consolidate(open_group, open_group().write, label(self.path, self.array_path))
 
     def drop(self) -> None:
         self._objects.drop()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from math import prod
 from typing import Any
 
 from ndtool.arrays.sink import PartialBlocks, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
+from ndtool.formats.chunked import default_chunks
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
 from ndtool.formats.zarr import location, newstore
-from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import ZarrTarget
+from ndtool.formats.zarr.metadata import ZarrArray, read_array
+from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.formats.zarr.newstore import WriteKey
 from ndtool.machine import pool
 from ndtool.publish.shared import SharedOutput
@@ -30,21 +34,22 @@ class ChunkWriter:
         self,
         name: str,
         metadata: ArrayMetadata,
-        array: Any,
+        array: ZarrArray,
+        node: str,
         write_key: WriteKey,
         concurrency: int = 1,
     ) -> None:
         self.name, self.metadata, self.concurrency = name, metadata, concurrency
-        self._array, self._write_key, self._dtype = array, write_key, numpy_dtype(metadata.dtype)
-        self._layout = zarr.layout_of(array, metadata.dtype, name)
+        self._array, self._node, self._write_key = array, node, write_key
+        self._dtype = numpy_dtype(metadata.dtype)
 
     @classmethod
     def reopen(cls, shared: SharedOutput) -> ChunkWriter:
         """Return a writer for an array that another process created."""
         storage, write_key = newstore.reopen(shared)
-        array = zarr.parse_array(storage.read, shared.name, shared.array_path)
+        array = read_array(storage.read, shared.name, shared.array_path)
         concurrency = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
-        return cls(shared.name, shared.metadata, array, write_key, concurrency)
+        return cls(shared.name, shared.metadata, array, shared.array_path, write_key, concurrency)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a complete block, from any thread."""
@@ -58,12 +63,10 @@ class ChunkWriter:
 
         box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
         chunk: Any = np.ndarray(grid.box_shape(box), self._dtype, view)
-        chunk_key = self._array.metadata.encode_chunk_key(
-            grid.coordinates(box, self.metadata.block_shape)
-        )
-        key = f"{self._array.path}/{chunk_key}".lstrip("/")
-        with zarr.convert_errors(self.name, OutputError):
-            self._write_key(key, self._layout.encode(pad_chunk(chunk, self.metadata.block_shape)))
+        chunk_key = self._array.chunk_key(grid.coordinates(box, self.metadata.block_shape))
+        key = f"{self._node}/{chunk_key}".lstrip("/")
+        with library_errors(self.name, OutputError):
+            self._write_key(key, self._array.encode(pad_chunk(chunk, self.metadata.block_shape)))
 
     def nbytes(self, block: int) -> int:
         """Return the size of a block in bytes."""
@@ -94,20 +97,21 @@ class ZarrSink:
             documents, array = _create_documents(
                 self._store.array_path, metadata, target, self._zarr_target
             )
-            if metadata.layout != zarr.metadata_of(array, target.path).layout:
+            if metadata.layout != array.metadata.layout:
                 raise OutputError(f"{printable(self.name)} changed during the run")
             self._file_count = (
                 grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
             )
-            self._writer = ChunkWriter(self.name, metadata, array, self._store.write)
-            with zarr.convert_errors(self.name, OutputError):
+            node = self._store.array_path
+            self._writer = ChunkWriter(self.name, metadata, array, node, self._store.write)
+            with library_errors(self.name, OutputError):
                 for key, body in documents.items():
                     self._store.write(key, body)
             total_nbytes, file_nbytes = (
                 metadata.nbytes,
                 prod(metadata.block_shape) * metadata.dtype.itemsize,
             )
-            if array.compressors:  # compressed sizes are unknown
+            if not array.chain.is_fixed_size:  # compressed sizes are unknown
                 total_nbytes = file_nbytes = 0
             self._store.require_space(self._file_count, total_nbytes, file_nbytes)
         except BaseException:
@@ -147,57 +151,42 @@ class ZarrSink:
 def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     """Return the metadata of a new array with its chunk layout, without writing."""
     _, array = _create_documents("", metadata, target, location.resolve(target))
-    layout = zarr.metadata_of(array, target.path).layout
+    layout = array.metadata.layout
     assert layout is not None, "an array of a store has chunks"
     return metadata._replace(block_shape=layout.file_shape, layout=layout)
 
 
 def _create_documents(
     array_path: str, metadata: ArrayMetadata, target: Target, zarr_target: ZarrTarget
-) -> tuple[dict[str, bytes], Any]:
+) -> tuple[dict[str, bytes], ZarrArray]:
     """Create the metadata of a new array and its groups; return documents by key, and the array."""
-    import numpy as np
-
-    library, path, options = zarr.library(), target.path, target.encoding
+    options, dtype = target.encoding, dtypes.from_descr(metadata.dtype.descr)
     version = (
         zarr_target.version or (options.data_layout.version if options.data_layout else None) or 3
     )
-    dtype = numpy_dtype(metadata.dtype)
-    serializer = {}
-    if version == 3 and metadata.dtype.order == ">" and dtype.names is None:
-        serializer["serializer"] = library.codecs.BytesCodec(endian="big")
     chunks, shards = _choose_chunks(metadata.shape, options, version)
-    store: dict[str, Any] = {}
-    with zarr.convert_errors(path, UsageError), zarr.suppress_warnings():
-        try:
-            zarr.run_coroutine(
-                library.api.asynchronous.create_array(
-                    library.storage.MemoryStore(store),
-                    name=array_path or None,
-                    shape=metadata.shape,
-                    dtype=dtype,
-                    chunks=chunks or "auto",
-                    shards=shards,
-                    fill_value=np.zeros((), dtype)[()],
-                    zarr_format=version,
-                    compressors=_compressor(options, version),
-                    **serializer,
-                )
+    if chunks is None:
+        chunks = default_chunks(metadata.shape, dtype.itemsize)
+        if shards is not None:
+            chunks = tuple(
+                next(size for size in range(limit, 0, -1) if shard % size == 0)
+                for limit, shard in zip(map(min, chunks, shards), shards, strict=True)
             )
-            documents = {key: body.to_bytes() for key, body in store.items()}
-            array = zarr.parse_array(documents.get, path, array_path)
-        except (ValueError, TypeError) as exc:
-            if "data type" in str(exc) or isinstance(exc, TypeError):
-                raise _dtype_error(metadata, version) from None
-            raise
-        array_metadata = zarr.metadata_of(array, path)
-    if array_metadata.dtype != dtypes.from_descr(metadata.dtype.descr):
-        raise _dtype_error(metadata, version)
+    compressor = _compressor(options, version, dtype.itemsize)
+    try:
+        documents = {
+            key: json.dumps(document, indent=2).encode()
+            for key, document in new_documents(
+                array_path, dtype, metadata.shape, (chunks, shards), compressor, version
+            )
+        }
+        array = read_array(documents.get, target.path, array_path)
+        array.chain.require_library()
+    except DtypeError:
+        array = None
+    if array is None or array.metadata.dtype != dtype:
+        raise DtypeError(f"Zarr {version} cannot store elements of type {metadata.dtype.name}")
     return documents, array
-
-
-def _dtype_error(metadata: ArrayMetadata, version: int) -> DtypeError:
-    return DtypeError(f"Zarr {version} cannot store elements of type {metadata.dtype.name}")
 
 
 def _choose_chunks(
@@ -226,28 +215,30 @@ def _choose_chunks(
     return chunks, shards or None
 
 
-def _compressor(options: Encoding, version: int) -> Any:
+def _compressor(options: Encoding, version: int, itemsize: int) -> dict[str, Any] | None:
     """Return the compressor of chunks: the requested one, else the compressor of data."""
     codec = options.codec or (_codec_of(options.data_layout) if options.data_layout else None)
-    if codec is None:
-        return "auto"
-    name, _, level = codec.partition(":")
+    name, _, level = (codec or "zstd").partition(":")
     if name == "none":
         return None
-    if version == 2:
-        import numcodecs
-
-        codec_types = {"zstd": numcodecs.Zstd, "gzip": numcodecs.GZip, "blosc": numcodecs.Blosc}
-    else:
-        from zarr import codecs
-
-        codec_types = {
-            "zstd": codecs.ZstdCodec,
-            "gzip": codecs.GzipCodec,
-            "blosc": codecs.BloscCodec,
-        }
-    key = "clevel" if name == "blosc" else "level"
-    return codec_types[name](**({key: int(level)} if level else {}))
+    configs: dict[str, dict[str, Any]] = {
+        "zstd": {"level": 0, "checksum": False},
+        "gzip": {"level": 5},
+        "blosc": {"cname": "zstd", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
+    }
+    config = configs[name]
+    if level:
+        config["clevel" if name == "blosc" else "level"] = int(level)
+    if version == 3:
+        if name == "blosc":
+            config["typesize"] = itemsize
+            if itemsize == 1:
+                config["shuffle"] = "bitshuffle"
+        return {"name": name, "configuration": config}
+    config.pop("checksum", None)
+    if name == "blosc":
+        config |= {"cname": "lz4", "shuffle": 1}
+    return {"id": name, **config}
 
 
 def _codec_of(layout: ChunkLayout) -> str | None:

@@ -28,15 +28,22 @@ CLOSE_TIMEOUT = 0.2  # seconds to wait until the connection to a killed process 
 
 
 @contextmanager
-def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, Callable[[], None]]]:
+def cluster(
+    workers: int, threads: int, seconds: float, cleans: bool
+) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Start a cluster of worker processes; yield it, and a function that kills the processes.
 
     The function is for a failed run: to close the cluster would wait for its tasks. Raises
     ResourceError if the processes do not start within `seconds`.
+
+    cleans: whether to remove what
+    killed runs have left in the folder of temporary files.
     """
     other_processes = set(active_children())
     with ExitStack() as stack:
-        scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), False, False, False)
+        scratch = NewFolder(
+            os.path.join(tempfile.gettempdir(), "workers"), False, False, False, cleans=cleans
+        )
         stack.callback(scratch.drop)
         # The cluster would not restart a worker that is lost again within this timeout.
         settings = {"distributed.deploy.lost-worker-timeout": "1 day"}
@@ -69,11 +76,16 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
 
 
 def _start_tracker() -> None:
-    """Start the tracker that removes semaphores of killed processes; suppress its warnings."""
+    """Start the tracker that removes semaphores of killed processes; suppress its warnings.
+
+    It blocks SIGHUP: one that ends all processes of a terminal would end it before the others.
+    """
     sys.warnoptions.append("ignore:resource_tracker")
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         resource_tracker.ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         sys.warnoptions.remove("ignore:resource_tracker")
 
 

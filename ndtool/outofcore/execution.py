@@ -1,8 +1,8 @@
-"""External execution in this process: opens the arrays, and runs the tasks on threads."""
+"""Out-of-core execution in this process: opens the arrays, and runs the tasks on threads."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from operator import lt
@@ -18,30 +18,26 @@ from ndtool.arrays.boxes import (
     Writer,
 )
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.sink import Sink
+from ndtool.arrays.loaded import Inputs, load
+from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct
 from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import pool
+from ndtool.outofcore import phases
+from ndtool.outofcore.partitioning import Partitioning, tuple_shape, units_of
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
+from ndtool.outofcore.segments import LocalStore
+from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
-from ndtool.runs import direct, operands
-from ndtool.runs.calls import OpenCall, OpenInputs
-from ndtool.runs.executors import Task
-from ndtool.runs.executors.threads import Threads
-from ndtool.runs.external import phases, policy
-from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.phases import ReportCallback
-from ndtool.runs.external.spillstore import Store
-from ndtool.runs.external.tasks import run_task
-from ndtool.runs.external.units import tuple_shape, units_of
-from ndtool.runs.external.work import Arrays, Work
 from ndtool.storage.local import ByteRange
 
 
 def run(
-    call: OpenCall,
+    call: Inputs,
     partitioning: Partitioning,
+    spill_directories: tuple[str, ...],
     sink: Sink,
     progress: ProgressCallback,
     report: ReportCallback,
@@ -57,43 +53,71 @@ def run(
     with ExitStack() as stack:
         output = _output_writer(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
-        layout = partitioning.layout
-        store = Store(layout[""], partitioning.in_memory, call.spill_directories, layout)
+        store = LocalStore(partitioning.regions, spill_directories)
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
-        threads = stack.enter_context(Threads(partitioning.workers))
-        yield from phases.run(
-            call.inference,
-            partitioning,
-            store,
-            threads,
-            partial(run_task, work),
-            progress,
-            report,
-            in_order=sink.streamed,
-        )
+        last = "replay" if partitioning.gathers else "sweep"
+
+        def map_threads(phase: str, group: Group, numbers: Iterable[int], add: AddResult) -> None:
+            in_order = sink.streamed and phase == last
+            run_threads(work, 1 if in_order else partitioning.workers, phase, group, numbers, add)
+
+        yield from phases.run(work, work.root, map_threads, meter(partitioning, progress), report)
 
 
-def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) -> None:
+def run_threads(
+    work: Work, threads: int, phase: str, group: Group, numbers: Iterable[int], add: AddResult
+) -> None:
+    """Run the tasks of a phase on threads, of which this one is the first."""
+    task, lock = phases.TASKS[phase], Lock()
+
+    def execute(number: int) -> None:
+        result = task(work, group, number)
+        with lock:
+            add(number, result)
+
+    pool.run_all(execute, iter(numbers), threads)
+
+
+def meter(partitioning: Partitioning, progress: ProgressCallback) -> phases.Advance:
+    """Return a callback for moved bytes that reports the fraction of all of them."""
+    rows, moved = partitioning.rows, 0
+    total = rows.tuples * (rows.tuple_bytes + rows.width * partitioning.gathers)
+    total += rows.row_count * rows.width
+
+    def advance(nbytes: int) -> None:
+        nonlocal moved
+        moved += nbytes
+        progress(min(1.0, moved / max(1, total)))
+
+    return advance
+
+
+def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> None:
     """Validate all indices by blocks; raise BoundsError, or pass it to `report` if allowed.
 
     Raises DuplicatesError if two tuples select the same slice, and duplicates are an error.
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
-    work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
-    bounds_reports = phases.BoundsReports(call.inference)
-    blocks = [
+    work = Work(call.inference, partitioning, inputs, None)
+    reports, lock = phases.BoundsReports(call.inference), Lock()
+
+    def check_block(block: int) -> None:
+        with work.arena() as allocate:
+            found = phases.find_out_of_bounds(work, block, allocate)
+        with lock:
+            reports.add(block, found)
+
+    blocks = (
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
-    ]
-    limit = pool.MAX_THREADS  # a cluster may have more slots
-    with Threads(min(partitioning.workers, limit)) as threads:
-        call_task = partial(run_task, work)
-        checks = (Task(call_task, "check", block) for block in blocks)
-        policy.complete(threads, checks, bounds_reports.add)
-    bounds_reports.raise_or_report(report)
+    )
+    pool.run_all(check_block, blocks, partitioning.workers)
+    reports.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan)
-        distinct.check_blocks(stored, partial(_stored_blocks, work), partitioning.partition_bytes)
+        buffers = partitioning.scratch_bytes * min(partitioning.workers, pool.MAX_THREADS)
+        bitmap = max(1, partitioning.memory - partitioning.index_bytes - buffers)
+        distinct.check_blocks(stored, partial(_stored_blocks, work), bitmap)
 
 
 def _stored_blocks(work: Work) -> Iterator[TupleBlock]:
@@ -106,10 +130,7 @@ def _stored_blocks(work: Work) -> Iterator[TupleBlock]:
 
 
 def arrays(
-    call: OpenCall | OpenInputs,
-    partitioning: Partitioning,
-    output: Writer | None,
-    unread: tuple[str, ...] = (),
+    call: Inputs, partitioning: Partitioning, output: Writer | None, unread: tuple[str, ...] = ()
 ) -> Arrays:
     """Return the readers of inputs and the writer of the output; without output, updates are None.
 
@@ -123,7 +144,7 @@ def arrays(
             return ConstantReader(source, axes_shape)
         if not isinstance(source, ContiguousSource):
             return GridReader(source, len(axes_shape), partitioning.concurrency)
-        loaded = operands.load(call, role, dry=role in unread)
+        loaded = load(call, role, dry=role in unread)
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
             byte_range = ByteRange(loaded.normalized(dtype.order, False))
@@ -153,27 +174,30 @@ def writer(
 
 
 def _output_writer(
-    call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack
+    call: Inputs, sink: Sink, partitioning: Partitioning, stack: ExitStack
 ) -> Writer:
     """Return the writer of an output; it has a buffer if tasks cannot write to the sink."""
     buffer = None
-    if not writes_complete_chunks(call, sink.metadata, partitioning) or (
+    metadata = {role: source.metadata for role, source in call.sources.items()}
+    if not writes_complete_chunks(call.inference, metadata, sink.metadata, partitioning) or (
         sink.streamed and len(partitioning.rows.shape) > 1
     ):
         threads = min(call.threads, partitioning.workers)
-        complete = direct.output_buffer(sink, threads, directory=call.spill)
+        complete = output_buffer(sink, threads, directory=call.spill)
         buffer, _ = stack.enter_context(complete)
     return writer(sink, partitioning, call.inference.plan, buffer)
 
 
 def writes_complete_chunks(
-    call: OpenCall, output: ArrayMetadata, partitioning: Partitioning
+    inference: Inference,
+    sources: dict[str, ArrayMetadata],
+    output: ArrayMetadata,
+    partitioning: Partitioning,
 ) -> bool:
     """Whether tasks write complete chunks of an output."""
     if not output.is_chunked:
         return True
-    metadata = {role: source.metadata for role, source in call.sources.items()}
-    units = units_of(call.inference, metadata, output)
+    units = units_of(inference, sources, output)
     if partitioning.gathers:
         return partitioning.blocks == 1 or partitioning.block_tuples % units.written == 0
     return len(units.box) == len(partitioning.partition_shape) and all(

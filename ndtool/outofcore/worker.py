@@ -1,11 +1,11 @@
-"""The worker's side of a cluster: opens the arrays of a run once, runs tasks, closes the arrays."""
+"""Out-of-core execution on a cluster: a worker opens arrays, runs tasks, and closes the arrays."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any, NamedTuple
 
 from ndtool import __version__
@@ -13,21 +13,18 @@ from ndtool.arrays.source import Source
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
+from ndtool.outofcore import execution, phases, segments
+from ndtool.outofcore.partitioning import Partitioning
+from ndtool.outofcore.phases import Work
 from ndtool.publish.admission import AdmissionLock
 from ndtool.publish.shared import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
-from ndtool.runs.calls import OpenInputs
-from ndtool.runs.executors import Cluster
-from ndtool.runs.external import execution, spillfiles
-from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.tasks import run_task
-from ndtool.runs.external.work import Work
 
-IDLE_RUNS = 4  # idle runs whose arrays stay open
+IDLE_SECONDS = 60  # after which the arrays of a run without tasks are closed
 
 
 class Call(NamedTuple):
-    """The call that a run's tasks belong to; the executor sends it with each task.
+    """The call that a run's tasks belong to, which is sent with each task.
 
     token: the ID of the run. version: the client's version of ndtool. arguments: the locations of
     inputs, by role. output: the shared output. folder: the location of spilled data.
@@ -42,7 +39,16 @@ class Call(NamedTuple):
     folder: str
 
 
-_open_runs: OrderedDict[str, _OpenRun] = OrderedDict()  # by token
+class _Inputs(NamedTuple):
+    """The inputs that a worker has opened, see arrays.loaded.Inputs."""
+
+    inference: Inference
+    sources: dict[str, Source]
+    threads: int = 1
+    spill: str | None = None
+
+
+_open_runs: dict[str, _OpenRun] = {}  # by token
 _ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
 _lock = Lock()
 
@@ -66,9 +72,12 @@ class _GatedSink:
 
 
 class _OpenRun:
-    """The open arrays of a run on a worker. users: the number of running tasks."""
+    """The open arrays of a run on a worker. users: the number of running tasks.
 
-    users = 0
+    uses: how many tasks have used it, by which a timer notices that it is idle.
+    """
+
+    users = uses = 0
 
     def __init__(self, call: Call) -> None:
         if call.version != __version__:
@@ -90,18 +99,14 @@ class _OpenRun:
                     )
             output = _GatedSink(_reopen_output(call.output))
             stack.callback(output.close)
-            store = spillfiles.open_store(call.folder)
+            store = segments.open_store(call.folder)
             stack.callback(store.close)
-            inputs = OpenInputs(call.inference, self.sources)
+            inputs = _Inputs(call.inference, self.sources)
             sink: Any = output
             writer = execution.writer(sink, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
             self.work = Work(call.inference, call.partitioning, arrays, store)
             self.close = stack.pop_all().close
-
-
-def _run_ended(name: str) -> OutputError:
-    return OutputError(f"{argument_name(name)}: the run has ended")
 
 
 @contextmanager
@@ -118,7 +123,7 @@ def check_access(call: Call) -> NdtoolError | None:
     """Return the error if this worker cannot open the arrays or write spilled data, else None."""
     try:
         with _without_causes(), _open_run(call):
-            spillfiles.open_store(call.folder).require_writable()
+            segments.open_store(call.folder).require_writable()
     except NdtoolError as error:
         return error
     return None
@@ -128,28 +133,54 @@ def check_access(call: Call) -> NdtoolError | None:
 def perform(call: Call, phase: str, number: int) -> Any:
     """Run a task on this worker; the first task of a run opens its arrays."""
     with _open_run(call) as open_run:
-        return run_task(open_run.work, phase, number)
+        work = open_run.work
+        return phases.TASKS[phase](work, work.root, number)
 
 
 @contextmanager
 def _open_run(call: Call) -> Iterator[_OpenRun]:
-    """Yield the open arrays of a run, which stay open until the context ends."""
+    """Yield the open arrays of a run, which stay open for its next task.
+
+    They are closed when the client asks for it, before another run opens its arrays, or when no
+    task has come for IDLE_SECONDS: the client may have been killed.
+    """
     with _lock:
         if call.token in _ended_tokens:
-            raise _run_ended(call.output.name)
+            raise OutputError(f"{argument_name(call.output.name)}: the run has ended")
         if call.token not in _open_runs:
+            _close_idle({token: other.uses for token, other in _open_runs.items()})
+            if not _open_runs:
+                _start_timer({})
             _open_runs[call.token] = _OpenRun(call)
-        _open_runs.move_to_end(call.token)
         open_run = _open_runs[call.token]
         open_run.users += 1
-        idle = [token for token, open_run in _open_runs.items() if not open_run.users]
-        for token in idle[: max(0, len(_open_runs) - IDLE_RUNS)]:
-            _open_runs.pop(token).close()
+        open_run.uses += 1
     try:
         yield open_run
     finally:
         with _lock:
             open_run.users -= 1
+
+
+def _close_idle(uses: dict[str, int]) -> None:
+    """Close the runs that no task uses, or has used since they had these numbers of uses."""
+    for token, open_run in list(_open_runs.items()):
+        if not open_run.users and open_run.uses == uses.get(token):
+            _open_runs.pop(token).close()
+
+
+def _start_timer(uses: dict[str, int]) -> None:
+    """Close runs that become idle, from time to time until none is open."""
+
+    def check() -> None:
+        with _lock:
+            _close_idle(uses)
+            if _open_runs:
+                _start_timer({token: open_run.uses for token, open_run in _open_runs.items()})
+
+    timer = Timer(IDLE_SECONDS, check)
+    timer.daemon = True
+    timer.start()
 
 
 def close_run(token: str) -> NdtoolError | None:
@@ -175,9 +206,9 @@ def version() -> str:
     return __version__
 
 
-def require_one_version(cluster: Cluster) -> None:
+def require_one_version(versions: dict[str, Any]) -> None:
     """Raise UsageError if a worker has another version of ndtool, or none."""
-    for name, actual in cluster.run_on_workers(version).items():
+    for name, actual in versions.items():
         if actual != __version__:
             raise version_error(f"the worker at {name}", actual, __version__)
 

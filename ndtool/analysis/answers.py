@@ -1,0 +1,126 @@
+"""Answers: immutable values whose fields are the keys of --json, and which show as tables.
+
+An answer is made where it is computed. `to_dict` returns the JSON object, `tables` what the command
+line, rich, notebooks and HTML reports show. The name of a field that would be a Python keyword ends
+in an underscore: `from_`, `with_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NoReturn
+
+from ndtool import __version__, notebook
+from ndtool.notebook import Table
+
+Position = tuple[int, ...]
+Scalar = bool | int | float | str | None  # an element; text if JSON has no such number
+ARRAY_COLUMNS = ("array", "name", "type")
+
+
+HIDDEN = {"hidden": True}  # metadata of a field that only tables use: it is no key
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An answer, or an object nested in one.
+
+    OPTIONAL: fields without a key in the JSON object if they are None. INLINED: the field whose
+    fields are keys of the JSON object itself.
+    """
+
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()
+    INLINED: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object that --json prints."""
+        record: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            is_omitted = value is None and item.name in self.OPTIONAL
+            if "hidden" in item.metadata or is_omitted:
+                continue
+            if item.name == self.INLINED:
+                record |= json_value(value) or {}
+            else:
+                record[item.name.rstrip("_")] = json_value(value)
+        return record
+
+
+class Fields(dict[str, Any]):
+    """An immutable dict; unlike a mappingproxy, it can be pickled."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("an answer does not change")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fields, (dict(self),)
+
+
+def json_value(value: Any) -> Any:
+    """Return a value of JSON's types."""
+    if isinstance(value, Value):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: json_value(item) for key, item in value.items()}
+    return [json_value(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def frozen(value: Any) -> Any:
+    """Return an immutable copy of lists and dicts."""
+    if isinstance(value, Mapping):
+        return Fields({key: frozen(item) for key, item in value.items()})
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Value):
+    """Base class of the results of explain, stats, infer, ... version: ndtool's version."""
+
+    version: str = __version__
+
+    def tables(self) -> list[Table]:
+        """Return the answer as tables of text."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return "".join(map(notebook.html_table, self.tables()))
+
+    def __rich__(self) -> Any:
+        return notebook.rich_tables(self.tables())
+
+    def __str__(self) -> str:
+        return "\n".join(map(notebook.plain_table, self.tables())).rstrip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Typed(Value):
+    """The name, element type and shape of an array; sizes may be symbols, or unknown."""
+
+    name: str | None
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def description(self) -> str:
+        """The type and shape as text: float32[N,3], ?[...]."""
+        sizes = "..."
+        if self.shape is not None:
+            sizes = ",".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype or '?'}[{sizes}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Typed):
+    """An output. bytes: its size, None if it has symbols. kept: preserved members of its file."""
+
+    OPTIONAL: ClassVar = ("kept",)
+    bytes: int | None
+    kept: tuple[str, ...] | None = None

@@ -1,0 +1,78 @@
+"""The names of elements in answers: of files by file name, of other inputs by role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ndtool.analysis import mapping
+from ndtool.analysis.answers import Fields, Position
+from ndtool.analysis.typed import TypeSource
+from ndtool.errors import argument_name
+from ndtool.rules.modes import MODES
+from ndtool.rules.plans import ElementsPlan
+from ndtool.runs.calls import OpenCall
+
+
+@dataclass(frozen=True, slots=True)
+class ElementNames:
+    """The names of elements and index tuples of a call, without its arrays.
+
+    files: the names of inputs from files, by role. has_integer_indices: whether an index is one
+    integer, not a tuple. sizes: those of the indexed axes. signs: how updates are written, the
+    first and the others.
+    """
+
+    files: Mapping[str, str]
+    has_integer_indices: bool
+    sizes: Position
+    pad: int | None
+    negatives: bool
+    mode: str
+    signs: tuple[str, str]
+
+    @classmethod
+    def of(cls, call: OpenCall) -> ElementNames:
+        """Return the names in a call."""
+        plan, attributes = call.inference.plan, call.inference.plan.attributes
+        files = {
+            role: argument_name(source.name)
+            for role, source in call.sources.items()
+            if not isinstance(source, TypeSource) and not source.name.startswith("[")
+        }
+        return cls(
+            Fields(files),
+            isinstance(plan, ElementsPlan) or plan.has_scalar_indices,
+            tuple(mapping.indexed_sizes(plan)),
+            attributes.pad,
+            attributes.negatives,
+            attributes.out_of_bounds,
+            attributes.operator_signs,
+        )
+
+    def name_of(self, role: str, position: tuple[int, ...]) -> str:
+        """Return the name of an element: `table.npy[3, 0]`."""
+        coordinates = f"[{', '.join(map(str, position))}]" if position else ""
+        return self.files.get(role, role) + coordinates
+
+    def index_text(
+        self, position: tuple[int, ...], index: tuple[int, ...], remark: str = ""
+    ) -> str:
+        """Return an index tuple as text, followed by a remark: `rows.npy[7] = (-876)`."""
+        return f"{self.name_of('indices', position)} = {self.tuple_text(index)}{remark}"
+
+    def tuple_text(self, index: tuple[int, ...]) -> str:
+        """Return a tuple as text; a single integer has no parentheses."""
+        return str(index[0]) if self.has_integer_indices else f"({', '.join(map(str, index))})"
+
+    def bounds_remark(self, stored: tuple[int, ...], normalized: tuple[int, ...]) -> str:
+        """Return the remark on a tuple that is padding or out of bounds, else ""."""
+        if self.pad is not None and self.pad in stored:
+            return ", padding"
+        minimum = -1 if self.negatives else 0
+        if all(minimum * size <= i < size for i, size in zip(stored, self.sizes, strict=True)):
+            return ""
+        mode = MODES[self.mode]
+        if not mode.redirects:
+            return ", out of bounds"
+        return f", out of bounds, {mode.participle} to {self.tuple_text(normalized)}"

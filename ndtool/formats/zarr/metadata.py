@@ -1,0 +1,656 @@
+"""The metadata of arrays in Zarr stores, versions 2 and 3: element type, chunks and codecs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ndtool.arrays.source import ArrayMetadata, ChunkLayout
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    ResourceError,
+    format_integer,
+    format_value,
+    printable,
+)
+from ndtool.formats import codecs
+from ndtool.formats.codecs import Chain
+from ndtool.formats.decoding import library_errors, unapplied_warning
+from ndtool.formats.numpytypes import numpy_dtype
+from ndtool.formats.zarr import hierarchy
+from ndtool.formats.zarr.hierarchy import Read
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.plans import Shape
+from ndtool.storage.local import ZARR_METADATA
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
+MAX_SHARD_CHUNKS = 1 << 20  # limited because a shard's index has 16 bytes per chunk
+MAX_ELEMENT_BYTES = 1 << 20
+SHARDING = "sharding_indexed"
+_PREFIX = "numcodecs."  # of the names of further codecs in version 3
+_CORE_CODECS = ("blosc", "bytes", "crc32c", "gzip", "transpose", "zstd")  # of version 3
+_OBJECT_CODECS = (
+    "categorize", "json2", "msgpack2", "pickle", "vlen-array", "vlen-bytes", "vlen-utf8",
+    "variable_length_utf8",
+)  # fmt: skip
+_SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+_MISSING_CHUNK = (1 << 64) - 1  # offset and length of a chunk that its shard lacks
+_NUMBERS = {
+    "bool": "|b1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8",
+    "uint8": "|u1", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8",
+    "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
+}  # fmt: skip
+_FLOATS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+# Keys of version 3; others must be declared as ones that may be ignored.
+_KEYS = frozenset((
+    "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding",
+    "fill_value", "codecs", "attributes", "dimension_names", "storage_transformers",
+))  # fmt: skip
+
+
+class Sharding(NamedTuple):
+    """The layout of a shard. per_shard: number of chunks along each axis.
+
+    index_chain: the codecs of the shard's index. index_at_start: the index's location, else the
+    end.
+    """
+
+    per_shard: Shape
+    index_chain: Chain
+    index_at_start: bool
+
+    def index_span(self) -> tuple[int, int | None]:
+        """Return the start and stop of the slice of a shard's bytes that is the index."""
+        return (
+            (0, self.index_chain.max_nbytes)
+            if self.index_at_start
+            else (-self.index_chain.max_nbytes, None)
+        )
+
+    def find(self, index: bytes, coordinates: Shape) -> tuple[int, int] | None:
+        """Return the offset and size of a chunk in its shard, None if the chunk is missing."""
+        offset, size = map(int, self.index_chain.decode(index)[coordinates])
+        return None if (offset, size) == (_MISSING_CHUNK, _MISSING_CHUNK) else (offset, size)
+
+    def encode(self, shard: np.ndarray[Any, Any], chain: Chain) -> bytes:
+        """Encode a shard: all of its chunks, and the index."""
+        import numpy as np
+
+        chunk_shape = tuple(
+            n // count for n, count in zip(shard.shape, self.per_shard, strict=True)
+        )
+        shard_index = np.empty((*self.per_shard, 2), "<u8")
+        offset = self.index_chain.max_nbytes if self.index_at_start else 0
+        encoded = []
+        for coordinates in product(*map(range, self.per_shard)):
+            selection = tuple(
+                slice(i * n, (i + 1) * n) for i, n in zip(coordinates, chunk_shape, strict=True)
+            )
+            encoded.append(chain.encode(shard[selection]))
+            shard_index[coordinates] = offset, len(encoded[-1])
+            offset += len(encoded[-1])
+        encoded.insert(
+            0 if self.index_at_start else len(encoded), self.index_chain.encode(shard_index)
+        )
+        return b"".join(encoded)
+
+
+class ZarrArray(NamedTuple):
+    """The parsed metadata of an array.
+
+    fill: the element of missing chunks. chain: the codecs of a chunk. sharding: None without
+    shards. key_prefix, separator: of the keys of chunks. warning: about attributes that are not
+    applied.
+    """
+
+    metadata: ArrayMetadata
+    fill: Any
+    chain: Chain
+    sharding: Sharding | None
+    key_prefix: str
+    separator: str
+    warning: str | None
+
+    def chunk_key(self, coordinates: Shape) -> str:
+        """Return the key of a chunk or shard, relative to the array's."""
+        names = [self.key_prefix] if self.key_prefix else []
+        names += map(str, coordinates)
+        return self.separator.join(names) or "0"
+
+    def encode(self, array: np.ndarray[Any, Any]) -> bytes | memoryview:
+        """Encode the elements of a file, a chunk or a shard."""
+        if self.sharding is None:
+            return self.chain.encode(array)
+        return self.sharding.encode(array, self.chain)
+
+
+def label(path: str, node: str) -> str:
+    """Return the name of an array for messages."""
+    return f"{path}:{node}" if node else path
+
+
+def read_array(read: Read, name: str, node: str) -> ZarrArray:
+    """Parse the metadata of the array at a path. name: of the array, for messages."""
+    version_3_key, version_2_key, attributes_key = (
+        f"{node}/{key}".lstrip("/") for key in (*ZARR_METADATA[:2], ".zattrs")
+    )
+    raw, version = hierarchy.read_metadata(read, version_3_key, name), 3
+    if raw is None:
+        raw, version = hierarchy.read_metadata(read, version_2_key, name), 2
+    with library_errors(name):
+        document = json.loads(raw or b"")
+        if not isinstance(document, dict):
+            raise _error(name, "its metadata are no JSON object")
+        if document.get("zarr_format") != version:
+            zarr_format = format_value(document.get("zarr_format"))
+            raise _error(name, f"zarr_format {zarr_format}: expected {version}")
+        if version == 3:
+            return _parse_version_3(document, name)
+        attributes = hierarchy.read_metadata(read, attributes_key, name)
+        try:
+            return _parse_version_2(document, json.loads(attributes or b"{}"), name)
+        except json.JSONDecodeError:
+            return _parse_version_2(document, {}, name)
+
+
+def _parse_version_2(document: dict[str, Any], attributes: object, name: str) -> ZarrArray:
+    shape = _sizes(document.get("shape"), "shape", name)
+    chunks = _sizes(document.get("chunks"), "chunks", name)
+    if (order := document.get("order", "C")) not in ("C", "F"):
+        raise _error(name, f"order {format_value(order)}: expected C or F")
+    filters = _codec_list(document.get("filters"), name)
+    compressor = document.get("compressor")
+    configs = [*filters, *([] if compressor is None else [compressor])]
+    _require_codecs(configs, "id", codecs.NAMES, name)
+    spec = document.get("dtype")
+    _require_element_size(spec, name)
+    dtype = _parse_descr(spec, name)
+    separator = document.get("dimension_separator", ".")
+    if separator not in (".", "/"):
+        raise _error(name, f"dimension_separator {format_value(separator)}: expected . or /")
+    descriptions = tuple(_describe(config["id"], config) for config in configs)
+    metadata = _metadata(dtype, shape, chunks, None, descriptions, 2, name)
+    axes = range(len(shape))
+    stored = numpy_dtype(dtype)
+    chain = Chain(
+        chunks, stored, axes[::-1] if order == "F" else axes,
+        [codecs.make(config, stored.itemsize) for config in configs],
+    )  # fmt: skip
+    fill = _fill_value(document.get("fill_value"), stored, name)
+    warning = unapplied_warning(name, attributes)
+    return ZarrArray(metadata, fill, chain, None, "", separator, warning)
+
+
+def _parse_version_3(document: dict[str, Any], name: str) -> ZarrArray:
+    for key in document.keys() - _KEYS:
+        value = document[key]
+        if not isinstance(value, dict) or value.get("must_understand") is not False:
+            raise _error(name, f"its metadata have the unknown key {format_value(key)}")
+    if document.get("storage_transformers"):
+        raise _error(name, "storage transformers are not supported")
+    if document.get("node_type") != "array":
+        raise _error(name, f"node_type {format_value(document.get('node_type'))}: expected array")
+    shape = _sizes(document.get("shape"), "shape", name)
+    grid_name, grid_config = _named(document.get("chunk_grid"), "chunk_grid", name)
+    if grid_name != "regular":
+        raise _error(name, f"chunk_grid {format_value(grid_name)}: expected regular")
+    file_shape = _sizes(grid_config.get("chunk_shape"), "chunk_shape", name)
+    _require_element_size(document.get("data_type"), name)
+    dtype = _parse_data_type(document.get("data_type"), name)
+    configs = _named_codecs(document.get("codecs"), name)
+    shards, sharding_config = None, dict[str, Any]()
+    allowed = (*_CORE_CODECS, *(_PREFIX + codec for codec in codecs.NAMES))
+    if [codec for codec, _ in configs] == [SHARDING]:
+        shards, sharding_config = file_shape, configs[0][1]
+        configs = _named_codecs(sharding_config.get("codecs"), name)
+        chunks = _sizes(sharding_config.get("chunk_shape"), "chunk_shape", name)
+    elif SHARDING in (codec for codec, _ in configs):
+        raise _error(name, f"codec {SHARDING} with others: expected it alone")
+    else:
+        chunks = file_shape
+    _require_codecs([codec for codec, _ in configs], "name", allowed, name)
+    if _is_big_endian(configs, name):
+        dtype = _big_endian(dtype, name)
+    descriptions = tuple(_describe(codec, config) for codec, config in configs)
+    metadata = _metadata(dtype, shape, chunks, shards, descriptions, 3, name)
+    stored = numpy_dtype(dtype)
+    chain = _parse_chain(configs, chunks, stored, name)
+    sharding = None
+    if shards is not None:
+        sharding = _parse_sharding(sharding_config, shards, chunks, name)
+    prefix, separator = _key_encoding(document.get("chunk_key_encoding"), name)
+    fill = _fill_value(document.get("fill_value"), stored, name)
+    warning = unapplied_warning(name, document.get("attributes"))
+    return ZarrArray(metadata, fill, chain, sharding, prefix, separator, warning)
+
+
+def _metadata(
+    dtype: Dtype,
+    shape: Shape,
+    chunks: Shape,
+    shards: Shape | None,
+    descriptions: tuple[str, ...],
+    version: int,
+    name: str,
+) -> ArrayMetadata:
+    """Return the metadata of an array; NdtoolError if it exceeds a limit."""
+    if len(shape) > shapes.MAX_RANK:
+        raise _error(name, f"rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
+    for what, sizes in (("chunks", chunks), ("shards", chunks if shards is None else shards)):
+        if len(sizes) != len(shape):
+            raise _error(name, f"{what} {list(sizes)} of shape {list(shape)}")
+    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
+    declared_nbytes = prod(size or 1 for size in shape) * dtype.itemsize
+    if min((*chunks, *(shards or ())), default=1) < 1 or declared_nbytes > shapes.MAX_SIZE:
+        raise _error(name, f"no array can have shape {list(shape)}")
+    if shards is not None:
+        if any(n % step for n, step in zip(shards, chunks, strict=True)):
+            raise _error(name, f"shards {list(shards)} are no multiple of chunks {list(chunks)}")
+        if (count := prod(shards) // prod(chunks)) > MAX_SHARD_CHUNKS:
+            raise ResourceError(
+                f"{printable(name)}: a shard has {count} chunks: at most {MAX_SHARD_CHUNKS} can be"
+                " in one"
+            )
+    if (nbytes := prod(chunks) * dtype.itemsize) > MAX_CHUNK_BYTES:
+        raise ResourceError(
+            f"{printable(name)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read"
+            " at once"
+        )
+    layout = ChunkLayout(chunks, shards, descriptions, version)
+    return ArrayMetadata(dtype, shape, "C", chunks, {"zarr_format": version}, layout)
+
+
+def _sizes(value: object, what: str, name: str) -> Shape:
+    if not isinstance(value, list) or any(type(size) is not int or size < 0 for size in value):
+        raise _error(name, f"{what} {format_value(value)}: expected a list of sizes")
+    return tuple(value)
+
+
+def _named(value: object, what: str, name: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the configuration of an extension point of version 3."""
+    if isinstance(value, str):
+        return value, {}
+    config = value.get("configuration") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise _error(name, f"{what} {format_value(value, limit=80)}: expected a name")
+    if not isinstance(config, dict) and config is not None:
+        raise _error(name, f"{what} {value['name']}: its configuration is no JSON object")
+    return value["name"], config or {}
+
+
+# Element types
+
+
+_SIZED_TYPE = re.compile(r"[<>|=]?(?:([SV])|(U)|(r))([0-9]{1,40})")  # types with an explicit size
+
+
+def _require_element_size(spec: object, name: str) -> None:
+    if (nbytes := _element_nbytes(spec)) > MAX_ELEMENT_BYTES:
+        raise _error(
+            name,
+            f"elements of {format_integer(nbytes)} bytes: at most {MAX_ELEMENT_BYTES} are valid",
+        )
+
+
+def _element_nbytes(spec: object) -> int:
+    """Return the element size in bytes that a type specifies, 0 if it specifies none."""
+    if isinstance(spec, str) and (match := _SIZED_TYPE.fullmatch(spec)):
+        _, text, raw, digits = match.groups()
+        return int(digits) * (4 if text else 1) // (8 if raw else 1)
+    if isinstance(spec, dict):
+        length = spec.get("length_bytes")
+        return sum(map(_element_nbytes, spec.values()), length if type(length) is int else 0)
+    if not isinstance(spec, list):
+        return 0
+    if len(spec) > 1 and isinstance(spec[0], str):  # a field: name, type, optionally a shape
+        sizes = spec[2] if len(spec) > 2 and isinstance(spec[2], list) else []
+        return _element_nbytes(spec[1]) * prod(size for size in sizes if type(size) is int)
+    return sum(map(_element_nbytes, spec))
+
+
+def _parse_descr(spec: object, name: str) -> Dtype:
+    """Return the element type of version 2."""
+
+    def as_descr(value: object) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [
+            (field[0], as_descr(field[1]), *(tuple(sizes) for sizes in field[2:]))
+            for field in value
+        ]
+
+    try:
+        dtype = dtypes.from_descr(as_descr(spec))
+        numpy_dtype(dtype)
+        return dtype
+    except (DtypeError, TypeError, IndexError):
+        raise _type_error(spec, name) from None
+
+
+def _parse_data_type(spec: object, name: str) -> Dtype:
+    """Return the element type of version 3, in little-endian byte order."""
+    try:
+        descr = _data_type_descr(spec, name)
+        dtype = descr if isinstance(descr, Dtype) else dtypes.from_descr(descr)
+        numpy_dtype(dtype)
+        return dtype
+    except (DtypeError, TypeError, KeyError, ValueError):
+        raise _type_error(spec, name) from None
+
+
+def _data_type_descr(spec: object, name: str) -> Any:
+    kind, config = _named(spec, "data_type", name)
+    if kind in _NUMBERS:
+        return _NUMBERS[kind]
+    if kind in dtypes.EXTENSION_DTYPES and not kind.startswith(("int", "uint", "float4", "float6")):
+        return dtypes.from_name(kind)
+    if re.fullmatch("r[0-9]{1,9}", kind) and int(kind[1:]) % 8 == 0:
+        return f"|V{int(kind[1:]) // 8}"
+    if kind == "structured":
+        return [
+            (field, _data_type_descr(field_type, name)) for field, field_type in config["fields"]
+        ]
+    length = config.get("length_bytes")
+    if type(length) is int and length > 0:
+        if kind in ("raw_bytes", "null_terminated_bytes"):
+            return f"|{'V' if kind == 'raw_bytes' else 'S'}{length}"
+        if kind == "fixed_length_utf32" and length % 4 == 0:
+            return f"<U{length // 4}"
+    if kind in ("numpy.datetime64", "numpy.timedelta64"):
+        unit, factor = config["unit"], config.get("scale_factor", 1)
+        if type(factor) is int and re.fullmatch("[A-Za-zμ]{1,7}", unit):
+            unit = "" if unit == "generic" else f"[{factor if factor != 1 else ''}{unit}]"
+            return f"<{'M' if kind == 'numpy.datetime64' else 'm'}8{unit}"
+    raise ValueError("unknown type")
+
+
+def _big_endian(dtype: Dtype, name: str) -> Dtype:
+    from ndtool.formats import numpytypes
+
+    if dtype.name in dtypes.EXTENSION_DTYPES and dtype.itemsize > 1:
+        raise _error(name, f"big-endian {dtype.name} is not supported")
+    if dtype.name in dtypes.EXTENSION_DTYPES:
+        return dtype
+    return numpytypes.from_numpy(numpy_dtype(dtype).newbyteorder(">"))
+
+
+def _type_error(spec: object, name: str) -> InputError:
+    kind = spec.get("name", spec) if isinstance(spec, dict) else spec
+    text = printable(kind, 80) if isinstance(kind, str) else format_value(kind, limit=80)
+    return _error(name, f"elements of type {text}: expected a type of fixed size")
+
+
+def _fill_value(value: Any, dtype: Any, name: str) -> Any:
+    """Return the fill value as an ndarray of rank 0."""
+    import numpy as np
+
+    fill = np.zeros((), dtype)
+    try:
+        if value is None or (dtype.kind in "SVUb" and type(value) in (int, float) and not value):
+            return fill
+        if dtype.kind in "SV":
+            raw = (
+                bytes(value) if isinstance(value, list) else base64.b64decode(value, validate=True)
+            )
+            if len(raw) > dtype.itemsize or (
+                dtype.kind == "V" and len(raw) not in (0, dtype.itemsize)
+            ):
+                raise ValueError(f"{len(raw)} bytes")
+            return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype).reshape(())
+        if dtype.kind == "U" and not isinstance(value, str):
+            raise ValueError("no text")
+        if dtype.kind == "b" and type(value) is not bool and value not in (0, 1):
+            raise ValueError("not a truth value")
+        with np.errstate(over="ignore"):
+            fill[...] = _number(value, dtype)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        text = format_value(value, limit=80)
+        raise _error(name, f"fill_value {text} is not of its type {dtype}") from None
+    return fill
+
+
+def _number(value: Any, dtype: Any) -> Any:
+    import numpy as np
+
+    if dtype.kind == "c":
+        if not isinstance(value, list):
+            return _number(value, np.dtype(f"f{dtype.itemsize // 2}"))
+        part = np.dtype(f"{dtype.str[0]}f{dtype.itemsize // 2}")
+        if len(value) != 2:
+            raise ValueError("not two parts")
+        return np.array([_number(item, part) for item in value], part).view(dtype)[0]
+    if dtype.kind == "f" and isinstance(value, str):
+        if value.startswith("0x"):
+            raw = bytes.fromhex(value[2:])
+            return np.frombuffer(raw, f">f{dtype.itemsize}", count=1)[0]
+        return float(_FLOATS[value])
+    if dtype.kind in "iu" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if dtype.kind in "mM" and value == "NaT":
+        return np.array("NaT", dtype)
+    if dtype.kind in "iuf" and type(value) not in (int, float):
+        raise ValueError("not a number")
+    if dtype.kind in "mM":
+        return np.array(value, np.int64).view(dtype.newbyteorder("="))
+    return value
+
+
+# Codecs
+
+
+def _codec_list(value: object, name: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _error(name, f"codecs {format_value(value)}: expected a list")
+    return value
+
+
+def _named_codecs(value: object, name: str) -> list[tuple[str, dict[str, Any]]]:
+    found = _codec_list(value, name)
+    if not found:
+        raise _error(name, "its metadata have no codecs")
+    return [_named(codec, "codec", name) for codec in found]
+
+
+def _require_codecs(found: Sequence[Any], key: str, allowed: Sequence[str], name: str) -> None:
+    for codec in found:
+        if (codec_name := codec.get(key) if isinstance(codec, dict) else codec) in allowed:
+            if key == "id" and not isinstance(codec, dict):
+                raise _error(name, f"codec {format_value(codec)}: expected a JSON object")
+            continue
+        text = (
+            printable(codec_name, 80)
+            if isinstance(codec_name, str)
+            else format_value(codec_name, limit=80)
+        )
+        if isinstance(codec_name, str) and codec_name.removeprefix(_PREFIX) in _OBJECT_CODECS:
+            reason = "is for variable-length elements: expected a type of fixed size"
+        else:
+            reason = f"is not allowed: expected one of {', '.join(sorted(allowed))}"
+        raise _error(name, f"codec {text} {reason}")
+
+
+def _describe(codec: str, config: dict[str, Any]) -> str:
+    """Return a codec with its level: "zstd 3"."""
+    level = config.get("level", config.get("clevel"))
+    fields = (codec, config.get("cname"), level)
+    return printable(" ".join(str(field) for field in fields if field is not None), 80)
+
+
+def _is_big_endian(configs: list[tuple[str, dict[str, Any]]], name: str) -> bool:
+    endians = [config.get("endian", "little") for codec, config in configs if codec == "bytes"]
+    if len(endians) != 1 or endians[0] not in ("little", "big"):
+        raise _error(name, "expected one codec bytes, with endian little or big")
+    return bool(endians[0] == "big")
+
+
+def _parse_chain(
+    configs: list[tuple[str, dict[str, Any]]], shape: Shape, dtype: Any, name: str
+) -> Chain:
+    """Parse the codecs of version 3: of arrays, from arrays to bytes, then of bytes."""
+    axes = list(range(len(shape)))
+    steps: list[codecs.Codec] = []
+    for codec, config in configs:
+        if codec == "transpose":
+            order = config.get("order")
+            if not isinstance(order, list) or sorted(order) != sorted(axes) or steps:
+                raise ValueError("codec transpose: expected an order of all axes, before filters")
+            axes = [axes[axis] for axis in order]
+        elif codec == "bytes":
+            # Both would apply to the output of the filter, which has another type.
+            if steps and (axes != sorted(axes) or config.get("endian") == "big"):
+                raise ValueError(
+                    f"codec {steps[0].name} is not supported with transpose or big-endian bytes"
+                )
+        else:
+            steps.append(codecs.make(_flat_config(codec, config), dtype.itemsize))
+    return Chain(shape, dtype, axes, steps)
+
+
+def _flat_config(codec: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a codec of version 3 as version 2 and numcodecs have it."""
+    if codec == "blosc":
+        shuffle = config.get("shuffle", "noshuffle")
+        if shuffle not in _SHUFFLES:
+            raise ValueError(f"codec blosc: shuffle {format_value(shuffle)}")
+        config = {**config, "shuffle": _SHUFFLES[shuffle]}
+        config.pop("typesize", None)  # numcodecs uses the element size
+    return {**config, "id": codec.removeprefix(_PREFIX)}
+
+
+def _parse_sharding(config: dict[str, Any], shards: Shape, chunks: Shape, name: str) -> Sharding:
+    import numpy as np
+
+    index_configs = _named_codecs(config.get("index_codecs"), name)
+    _require_codecs([codec for codec, _ in index_configs], "name", ("bytes", "crc32c"), name)
+    per_shard = tuple(n // step for n, step in zip(shards, chunks, strict=True))
+    dtype = np.dtype(">u8" if _is_big_endian(index_configs, name) else "<u8")
+    index_chain = _parse_chain(index_configs, (*per_shard, 2), dtype, name)
+    if (location := config.get("index_location", "end")) not in ("start", "end"):
+        raise _error(name, f"index_location {format_value(location)}: expected start or end")
+    return Sharding(per_shard, index_chain, location == "start")
+
+
+def _key_encoding(value: object, name: str) -> tuple[str, str]:
+    kind, config = _named(value, "chunk_key_encoding", name)
+    if kind not in ("default", "v2"):
+        raise _error(name, f"chunk_key_encoding {format_value(kind)}: expected default or v2")
+    separator = config.get("separator", "/" if kind == "default" else ".")
+    if separator not in (".", "/"):
+        raise _error(name, f"separator {format_value(separator)}: expected . or /")
+    return "c" if kind == "default" else "", separator
+
+
+def _error(name: str, reason: str) -> InputError:
+    return InputError(f"{printable(name)}: {reason}")
+
+
+# Metadata of new arrays
+
+
+def data_type(dtype: Dtype) -> Any:
+    """Return the name of an element type in version 3; DtypeError if it has none."""
+    descr = dtype.descr
+    if isinstance(descr, list):
+        fields = [list(field) for field in descr]
+        if any(len(field) > 2 or not isinstance(field[1], str) for field in fields):
+            raise DtypeError("a field is an array or a record")
+        types = [data_type(dtypes.from_descr(field_type)) for _, field_type in fields]
+        if any(dtypes.from_descr(field_type).order == ">" for _, field_type in fields):
+            raise DtypeError("a field is big-endian")
+        names = [field_name for field_name, _ in fields]
+        config = [list(pair) for pair in zip(names, types, strict=True)]
+        return {"name": "structured", "configuration": {"fields": config}}
+    code = str(descr).lstrip("<>|=")
+    numbers = {number.lstrip("<|"): name for name, number in _NUMBERS.items()}
+    if code in numbers:
+        return numbers[code]
+    if code[0] in "SUV" and dtype.itemsize:
+        names_by_kind = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "raw_bytes"}
+        return {
+            "name": names_by_kind[code[0]], "configuration": {"length_bytes": dtype.itemsize}
+        }  # fmt: skip
+    if match := re.fullmatch(r"([mM])8(?:\[([0-9]*)([A-Za-zμ]+)\])?", code):
+        kind, factor, unit = match.groups()
+        return {
+            "name": "numpy.datetime64" if kind == "M" else "numpy.timedelta64",
+            "configuration": {"unit": unit or "generic", "scale_factor": int(factor or 1)},
+        }
+    raise DtypeError("no name")
+
+
+def zero_fill(dtype: Dtype) -> Any:
+    """Return the fill value of zeros in JSON."""
+    kind = "V" if isinstance(dtype.descr, list) else str(dtype.descr).lstrip("<>|=")[0]
+    if kind in "V":
+        return base64.b64encode(bytes(dtype.itemsize)).decode()
+    zeros = {"b": False, "f": 0.0, "c": [0.0, 0.0], "S": "", "U": ""}
+    return zeros.get(kind, 0)
+
+
+def create_documents(
+    array_path: str,
+    dtype: Dtype,
+    shape: Shape,
+    layout: tuple[Shape, Shape | None],
+    compressor: dict[str, Any] | None,
+    version: int,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the documents of a new array and its groups, with their keys.
+
+    layout: the shapes of chunks and of shards. compressor: its configuration in this version.
+    """
+    chunks, shards = layout
+    parts = array_path.split("/") if array_path else []
+    for depth in range(len(parts)):
+        prefix = "".join(f"{part}/" for part in parts[:depth])
+        if version == 2:
+            yield f"{prefix}.zgroup", {"zarr_format": 2}
+            yield f"{prefix}.zattrs", {}
+        else:
+            yield f"{prefix}zarr.json", {"attributes": {}, "zarr_format": 3, "node_type": "group"}
+    prefix = f"{array_path}/" if array_path else ""
+    if version == 2:
+        descr = dtype.descr
+        yield f"{prefix}.zarray", {
+            "shape": list(shape), "chunks": list(chunks),
+            "dtype": descr if isinstance(descr, str) else [list(field) for field in descr],
+            "fill_value": zero_fill(dtype), "order": "C", "filters": None,
+            "dimension_separator": ".", "compressor": compressor, "zarr_format": 2,
+        }  # fmt: skip
+        yield f"{prefix}.zattrs", {}
+        return
+    is_ordered = dtype.itemsize > 1 and not isinstance(dtype.descr, list)
+    endian = {"endian": "big" if dtype.order == ">" else "little"}
+    to_bytes: dict[str, Any] = {"name": "bytes"}
+    if is_ordered and dtype.order in "<>":
+        to_bytes["configuration"] = endian
+    chain = [to_bytes, *([] if compressor is None else [compressor])]
+    if shards is not None:
+        little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+        sharding = {
+            "chunk_shape": list(chunks), "codecs": chain,
+            "index_codecs": [little, {"name": "crc32c"}], "index_location": "end",
+        }  # fmt: skip
+        chain = [{"name": SHARDING, "configuration": sharding}]
+    yield f"{prefix}zarr.json", {
+        "shape": list(shape), "data_type": data_type(dtype),
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": list(chunks if shards is None else shards)},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": zero_fill(dtype), "codecs": chain, "attributes": {}, "zarr_format": 3,
+        "node_type": "array", "storage_transformers": [],
+    }  # fmt: skip

@@ -1,0 +1,642 @@
+"""Out-of-core execution on a dask.distributed cluster: the client's side."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import islice
+from threading import Thread
+from typing import Any, NamedTuple
+
+from ndtool import __version__
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.loaded import Inputs
+from ndtool.arrays.source import ContiguousSource, Source
+from ndtool.engine import tuning
+from ndtool.engine.gathers import ProgressCallback
+from ndtool.errors import (
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+    argument_name,
+    library_message,
+    printable,
+    redact_urls,
+)
+from ndtool.formats import locators
+from ndtool.formats.outputs import Output
+from ndtool.machine import memory, signals
+from ndtool.outofcore import execution, phases, segments, worker
+from ndtool.outofcore.partitioning import Partitioning, choose, partition_chunks, rows_in
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, SplitResult, Work
+from ndtool.outofcore.segments import SharedStore, SpillFolder
+from ndtool.publish.shared import SharedOutput
+from ndtool.publish.sinks import DrySink
+from ndtool.redaction import register
+from ndtool.rules.inference import Inference
+from ndtool.rules.reductions import REDUCTIONS
+from ndtool.storage import descriptors, locations
+
+ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
+JOIN_TIMEOUT = 60  # seconds to wait for the first worker
+SILENCE_TIMEOUT = 60  # seconds without a worker, or without an answer, after which a run fails
+CHECK_INTERVAL = 1  # seconds between checks for workers
+FROZEN_CHECKS = 15  # checks between those for workers that do not send heartbeats
+MAX_UNFINISHED = 4096  # tasks that are submitted together
+RETRIES = 2  # of a task whose worker raises an error
+CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a failed run
+REMOTE_CLOSE_TIMEOUT = 10  # seconds; objects written after the cleanup would remain
+TASKS_PER_SLOT = 3  # minimum tasks of a phase for each thread, if chunks are small enough
+_MAX_CHARACTERS = 1 << 20  # of a scheduler file
+_LOGGERS = "distributed", "distributed.client"  # the package's loggers that have handlers
+
+
+class Cluster:
+    """A connection to a scheduler. slots: threads of all workers. memory: bytes for each thread.
+
+    local: the number of workers that this run started. kill: a function that kills them.
+    """
+
+    def __init__(
+        self, client: Any, limit: int | None, local: int | None, kill: Callable[[], None] | None
+    ) -> None:
+        self._client, self._kill = client, kill
+        workers = self._identity(-1)["workers"].values()
+        self.slots = sum(worker["nthreads"] for worker in workers)
+        threads = max((worker["nthreads"] for worker in workers), default=1)
+        if limit is None:
+            limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
+            limit = min(limits, default=memory.available() // max(1, local or len(workers)))
+        self.memory = limit // threads
+        self._token = os.urandom(8).hex()
+        self._heartbeats: dict[str, tuple[Any, float]] = {}  # the last one, and when it was new
+        self._checks, self._last_sign = 0, time.monotonic()
+
+    def map(
+        self, function: Callable[[str, int], Any], phase: str, numbers: Iterable[int],
+        add: AddResult,
+    ) -> None:  # fmt: skip
+        """Call function(phase, number) on workers; pass each number and result to `add`.
+
+        The scheduler repeats the tasks of lost workers, and those that raise an error.
+        """
+        waiting, unfinished = iter(numbers), dict[Any, int]()
+        completed = library().as_completed(
+            loop=self._client.loop, with_results=True, raise_errors=False
+        )
+        try:
+            while True:
+                if len(unfinished) <= MAX_UNFINISHED // 2:
+                    batch = list(islice(waiting, MAX_UNFINISHED - len(unfinished)))
+                    futures = self._submit(function, phase, batch) if batch else []
+                    unfinished |= dict(zip(futures, batch, strict=True))
+                    completed.update(futures)
+                if not unfinished:
+                    return
+                if self._wait_for_result(completed):
+                    future, outcome = next(completed)
+                    add(unfinished.pop(future), _result(phase, future, outcome))
+        except _connection_errors():
+            unfinished.clear()  # without a scheduler, none can be cancelled
+            raise _connection_lost() from None
+        finally:
+            if unfinished:
+                cancel = partial(self._client.cancel, list(unfinished), force=True)
+                _call_briefly(partial(cancel, reason="the run ended"), CLOSE_TIMEOUT)
+
+    def _submit(self, function: Any, phase: str, numbers: list[int]) -> list[Any]:
+        keys = [f"ndtool-{phase}-{number}-{self._token}" for number in numbers]
+        task = partial(function, phase)
+        futures: list[Any] = self._request(
+            self._client.map, task, numbers, key=keys, pure=False, retries=RETRIES
+        )
+        return futures
+
+    def _wait_for_result(self, completed: Any) -> bool:
+        """Wait CHECK_INTERVAL seconds for a completed task; return whether one is available.
+
+        Raises ResourceError if the cluster has had no worker for SILENCE_TIMEOUT seconds.
+        """
+        with completed.thread_condition:
+            if completed.thread_condition.wait_for(completed.has_ready, CHECK_INTERVAL):
+                self._last_sign = time.monotonic()
+                return True
+        self._checks += 1
+        if self._checks % FROZEN_CHECKS == 0:
+            self._remove_frozen_workers()
+        if self._identity(0)["n_workers"]:
+            self._last_sign = time.monotonic()
+        elif time.monotonic() - self._last_sign > SILENCE_TIMEOUT:
+            raise ResourceError(
+                f"no worker is left, and none has joined in {SILENCE_TIMEOUT} seconds"
+            )
+        return False
+
+    def _remove_frozen_workers(self) -> None:
+        """Remove workers that have sent no heartbeat for SILENCE_TIMEOUT seconds.
+
+        The scheduler then gives their tasks to others; by itself it waits for minutes.
+        """
+        now = time.monotonic()
+        for name, identity in self._identity(-1)["workers"].items():
+            heartbeat, since = self._heartbeats.get(name, (None, now))
+            if identity["last_seen"] != heartbeat:
+                heartbeat, since = identity["last_seen"], now
+            self._heartbeats[name] = heartbeat, since
+            if now - since > SILENCE_TIMEOUT:
+                self._request(
+                    self._client.sync, self._client.scheduler.unregister, address=name,
+                    stimulus_id=f"ndtool-{self._token}", callback_timeout=SILENCE_TIMEOUT,
+                )  # fmt: skip
+
+    def _identity(self, workers: int) -> Any:
+        """Return the scheduler's identity, including up to `workers` workers; -1 for all."""
+        identity, timeout = self._client.scheduler.identity, SILENCE_TIMEOUT
+        return self._request(
+            self._client.sync, identity, n_workers=workers, callback_timeout=timeout
+        )
+
+    def _request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Send a request to the scheduler; ResourceError if the connection is lost."""
+        connection_errors: tuple[type[BaseException], ...] = (*_connection_errors(), OSError)
+        try:
+            return call(*arguments, **options)
+        except connection_errors:
+            raise _connection_lost() from None
+
+    def run_on_workers(
+        self, call: Callable[..., Any], *arguments: Any, seconds: float = SILENCE_TIMEOUT
+    ) -> dict[str, Any]:
+        """Make a call in each worker process; return the outcomes of those that answer, by name."""
+        request = partial(self._client.run, call, *arguments, on_error="return")
+        outcomes: dict[str, Any] = _call_briefly(request, seconds) or {}
+        return {
+            name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, OSError)
+        }
+
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+        """Stop the tasks that still run after a failure.
+
+        Kills worker processes that this run started. Other worker processes make the call, with a
+        timeout in seconds.
+        """
+        if self._kill is not None:
+            self._kill()
+        else:
+            self.run_on_workers(call, *arguments, seconds=seconds)
+
+
+def _result(phase: str, future: Any, outcome: Any) -> Any:
+    """Return the result of a task; raise its error."""
+    if future.status == "finished":
+        return outcome
+    if future.status != "error":  # the scheduler has forgotten it
+        raise _connection_lost()
+    _, error, trace = outcome
+    if isinstance(error, library().KilledWorker):
+        raise ResourceError(
+            f"workers were lost repeatedly in a {phase} task",
+            hint="a smaller --memory makes tasks smaller",
+        )
+    raise error.with_traceback(trace)
+
+
+def _call_briefly(call: Callable[[], Any], seconds: float) -> Any:
+    """Make a call that may never return; return its result, None after some seconds."""
+    results: list[Any] = []
+
+    def request() -> None:
+        with suppress(*_connection_errors(), OSError):
+            results.append(call())
+
+    thread = Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
+
+
+def _connection_lost() -> ResourceError:
+    return ResourceError("the connection to the scheduler was lost")
+
+
+def _connection_errors() -> tuple[type[BaseException], ...]:
+    """Return the exceptions that the package raises if the connection to the scheduler is lost."""
+    from asyncio import CancelledError
+    from concurrent import futures
+
+    closed: type[BaseException] = library().comm.CommClosedError
+    return closed, CancelledError, futures.CancelledError, TimeoutError, StopIteration
+
+
+@contextmanager
+def connect(
+    scheduler: Any, workers: int | None, threads: int, limit: int | None, cleans: bool = True
+) -> Iterator[Cluster]:
+    """Connect to a cluster, or start one of `workers` processes until the context ends.
+
+    scheduler: an address, the path of a scheduler file, or a client; None to start a cluster.
+    cleans: whether to remove what killed runs have left in the folder of temporary files.
+    """
+    if scheduler is not None and workers is not None:
+        raise UsageError("--scheduler and --workers: expected one of them")
+    distributed, kill = library(), None
+    with ExitStack() as stack:
+        if scheduler is None:
+            assert workers is not None, "a scheduler or workers are given"
+            from ndtool.outofcore import localcluster
+
+            local_cluster, kill = stack.enter_context(
+                localcluster.cluster(workers, threads, JOIN_TIMEOUT, cleans)
+            )
+            client = stack.enter_context(distributed.Client(local_cluster, set_as_default=False))
+        elif isinstance(scheduler, str):
+            for name in _LOGGERS:  # the client raises the same errors as exceptions
+                silenced = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
+                stack.enter_context(silenced)
+            client = stack.enter_context(_client(distributed, scheduler))
+        else:
+            client = scheduler
+        try:
+            client.wait_for_workers(1, timeout=JOIN_TIMEOUT)
+        except TimeoutError:
+            raise ResourceError(
+                f"no worker has joined the cluster in {JOIN_TIMEOUT} seconds"
+            ) from None
+        yield Cluster(client, limit, workers, kill)
+
+
+def library() -> Any:
+    """Import the distributed package; UsageError if it is missing."""
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError(
+            "a cluster needs the distributed package", hint="pip install 'ndtool[cluster]'"
+        ) from None
+    return distributed
+
+
+def _client(distributed: Any, scheduler: str) -> Any:
+    is_file = "://" not in scheduler and (os.path.exists(scheduler) or scheduler.endswith(".json"))
+    display_name = printable(
+        scheduler if is_file or "://" in scheduler else scheduler.rpartition("@")[2]
+    )
+    address = _address(scheduler) if is_file else scheduler
+    register(address)
+    try:
+        return distributed.Client(address, timeout=ANSWER_TIMEOUT, set_as_default=False)
+    except ValueError as exc:
+        error: NdtoolError = UsageError(
+            f"--scheduler {display_name} is not an address: {library_message(exc)}:"
+            " expected tcp://host:port, or a scheduler file"
+        )
+    except Exception as exc:  # the package documents no exception type
+        error = ResourceError(
+            f"{display_name}: cannot connect to a scheduler: {library_message(exc)}"
+        )
+    gc.collect()  # closes the failed client now: while another client starts, it would deadlock
+    raise error
+
+
+def _address(file: str) -> str:
+    """Return the address in a scheduler file; UsageError if it has none."""
+    if not os.path.exists(file):
+        raise UsageError(f"{printable(file)}: there is no such scheduler file")
+    try:
+        with open(file) as lines:
+            address = json.loads(lines.read(_MAX_CHARACTERS))["address"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        address = None
+    if not isinstance(address, str):
+        raise UsageError(
+            f"{printable(file)} is not a scheduler file: expected JSON with an address"
+        )
+    return address
+
+
+class Locations(NamedTuple):
+    """The locations of inputs for workers, by role, and of spilled data."""
+
+    inputs: dict[str, str]
+    spill: str
+
+
+def locate(
+    inputs: dict[str, str], sources: dict[str, Source], output: str | None, spill: str | None,
+    reduction: str,
+) -> Locations:  # fmt: skip
+    """Return the locations for workers; UsageError if they cannot read an input.
+
+    spill: the location for spilled data; by default, the output's folder.
+    """
+    if output in (None, "-"):
+        raise UsageError("a run on a cluster writes to a file or store: expected -o FILE")
+    assert output is not None
+    by_role = {}
+    for role, argument in inputs.items():
+        source = sources[role]
+        is_literal = _is_literal(role, argument) or isinstance(source, Constant)
+        if isinstance(source, ContiguousSource) and not is_literal:
+            if (
+                not source.is_reopenable
+                or source.local_range is None
+                or argument.startswith("raw:")
+            ):
+                raise UsageError(
+                    f"{argument_name(argument)}: workers cannot read parts of it:"
+                    " expected a Zarr store or a file of another format"
+                )
+            if source.metadata.order == "F" and len(source.metadata.shape) > 1:
+                raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
+        by_role[role] = argument if is_literal else locators.absolute(argument)
+    if not REDUCTIONS[reduction].idempotent and _is_same_array(
+        by_role["data"], locators.absolute(output)
+    ):
+        raise UsageError(
+            f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
+            " place"
+        )
+    if spill is None:
+        path = locators.parse(locators.absolute(output)).path.rstrip("/")
+        spill = locations.parent_folder(path if locations.is_url(path) else os.path.realpath(path))
+    return Locations(by_role, spill)
+
+
+def _is_literal(role: str, argument: str) -> bool:
+    return role == "indices" and argument.lstrip()[:1] == "["
+
+
+def _is_same_array(first: str, second: str) -> bool:
+    a, b = locators.parse(first), locators.parse(second)
+    return os.path.realpath(a.path) == os.path.realpath(b.path) and a.member == b.member
+
+
+def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
+    """Partition a run: tasks as large as memory allows, but several for each thread.
+
+    The number of tasks is rounded to a power of two, so that a cluster of about the same size can
+    resume the run.
+    """
+    worker.require_one_version(cluster.run_on_workers(worker.version))
+    sources = {role: source.metadata for role, source in call.sources.items()}
+    target, rows = output.metadata, rows_in(call.inference, call.sources, output.metadata)
+    tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
+    budget = max(
+        1 << 20,
+        min(
+            cluster.memory,
+            8 * sources["data"].nbytes // tasks,
+            32 * rows.tuples * (rows.width + 4) // tasks,
+        ),
+    )
+
+    def for_budget(budget: int, depth: int) -> Partitioning | None:
+        partitioning = partition_chunks(
+            call.inference, call.sources, target, output.concurrency, budget, 1, depth
+        )
+        if partitioning is None:
+            return None
+        return partitioning._replace(in_memory=0, workers=cluster.slots)
+
+    chosen = choose(
+        for_budget, budget, cluster.memory, tuning.REQUEST_COST, lambda each: each.task_memory
+    )
+    chosen = chosen or for_budget(budget, 1)
+    if chosen is not None and chosen.task_memory > cluster.memory:
+        raise ResourceError(
+            f"a task takes {chosen.task_memory} bytes of memory:"
+            f" a worker has {cluster.memory} per thread",
+            hint="--memory sets the memory of a worker, --chunks the size of the output's chunks",
+        )
+    if chosen is None or not execution.writes_complete_chunks(
+        call.inference, sources, target, chosen
+    ):
+        raise ResourceError(
+            "no common multiple of the chunks of data and of the output fits in memory"
+        )
+    return chosen
+
+
+def fingerprints(inputs: dict[str, str], sources: dict[str, Source]) -> dict[str, Any]:
+    """Return the fingerprint of each input by role, None if its changes cannot be detected."""
+    found: dict[str, Any] = {}
+    for role, argument in inputs.items():
+        is_value = _is_literal(role, argument) or isinstance(sources[role], Constant)
+        found[role] = "value" if is_value else sources[role].fingerprint()
+    return found
+
+
+class Identity(NamedTuple):
+    """The name of a run, a hash of all that determines its segments; the inputs' fingerprints."""
+
+    name: str
+    fingerprints: dict[str, Any]
+
+
+def identify(
+    inference: Inference, partitioning: Partitioning, inputs: dict[str, str],
+    sources: dict[str, Source],
+) -> Identity:  # fmt: skip
+    """Return the identity of a run; inputs: the locations of inputs for workers."""
+    found = fingerprints(inputs, sources)
+    types = [(info.dtype, info.shape) for info in inference.inputs.values()]
+    call = inference.operator, inference.spec, inference.attributes, types
+    shape = partitioning.rows, partitioning.block_tuples, partitioning.shapes
+    names = {role: redact_urls(name) for role, name in inputs.items()}
+    content = repr((__version__, call, shape, names, sorted(found.items())))
+    return Identity(hashlib.sha256(content.encode()).hexdigest()[:24], found)
+
+
+class Resumed:
+    """What a run resumes of a killed one, whose folder it claims: the complete segments.
+
+    folder: the folder, None if no killed run has the same name. tasks: how many tasks of each phase
+    need not be repeated. reason: why none is resumed, "" if some are or if there is no killed run.
+    """
+
+    def __init__(self, locations_: Locations, identity: Identity) -> None:
+        self.tasks: dict[str, int] = {"split": 0}
+        self.folder: SpillFolder | None = None
+        self.reason = ""
+        for role, fingerprint in identity.fingerprints.items():
+            if fingerprint is None:
+                argument = argument_name(locations_.inputs[role])
+                self.reason = f"changes of {argument} cannot be detected"
+                return
+        self.folder = segments.find_folder(locations_.spill, identity.name)
+        if self.folder is not None:
+            self._store = segments.open_store(self.folder.working_folder)
+            self._sizes = self._store.sizes()
+        elif segments.abandoned_folders(locations_.spill):
+            self.reason = (
+                "the killed run had another call, other inputs, chunks or tasks, or another"
+                " version of ndtool"
+            )
+
+    def close(self) -> None:
+        """Release the folder for another run, unless it was removed."""
+        if self.folder is not None:
+            self.folder.suspend()
+
+    def results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
+        """Return the results of the tasks whose segments are complete, by number."""
+        is_spilled = phase == "split" or (phase == "sweep" and work.partitioning.gathers)
+        if self.folder is None or not is_spilled:
+            return {}
+        result = self._split_result if phase == "split" else self._sweep_result
+        found = {
+            number: value
+            for number in numbers
+            if (value := result(self._store, work, number)) is not None
+        }
+        self.tasks[phase] = len(found)
+        return {number: value or None for number, value in found.items()}
+
+    def _split_result(self, store: SharedStore, work: Work, block: int) -> Any:
+        group, partitioning = work.root, work.partitioning
+        boxes, name = work.boxes(group), work.split_segment(group, block).name
+        moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
+        nbytes = work.tuple_count(group, block) * (boxes.row_bytes + moved)
+        trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + phases.REPORT_BYTES))
+        if self._sizes.get(name) != nbytes + len(trailer):
+            return None
+        try:
+            store.read_file(name, nbytes, trailer)
+            return SplitResult.parse(bytes(trailer))
+        except (NdtoolError, ValueError, TypeError):
+            return None
+
+    def _sweep_result(self, _: SharedStore, work: Work, number: int) -> Any:
+        child = work.child(work.root, number)
+        name = work.rows_segment(work.root, number, child.first).name
+        nbytes = child.tuples * work.partitioning.rows.width
+        return False if self._sizes.get(name) == nbytes else None
+
+
+def run(
+    call: Inputs,
+    partitioning: Partitioning,
+    locations_: Locations,
+    identity: Identity,
+    cluster: Cluster,
+    resumed: Resumed | None,
+    sink: Any,
+    progress: ProgressCallback,
+    report: ReportCallback,
+    dry: bool,
+) -> Generator[str]:
+    """Execute a run on a cluster, into a sink; yield the name of each phase before it begins.
+
+    report: a callback for the bounds report, if the mode allows indices out of bounds. resumed:
+    what a killed run has left; None to resume nothing and to leave nothing.
+    """
+    shared_output: SharedOutput | None = sink.share() if hasattr(sink, "share") else None
+    is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
+    if shared_output is None and not is_remote_dry_run:
+        raise UsageError(
+            f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a file"
+            " in a directory that all of them see"
+        )
+    if dry and (shared_output is None or locations.is_url(locations_.spill)):
+        _check_spill_location(locations_.spill, partitioning)  # objects are written later
+        yield "split"
+        return
+    assert shared_output is not None, "validated before"
+    inference, token = call.inference, os.urandom(8).hex()
+    before = identity.fingerprints
+    folder = resumed.folder if resumed else None
+    folder = folder or _create_folder(
+        locations_.spill, partitioning, identity.name, not dry and resumed is None
+    )
+    is_remote = any(map(locations.is_url, (shared_output.path, folder.working_folder)))
+    seconds = REMOTE_CLOSE_TIMEOUT if is_remote else CLOSE_TIMEOUT
+    abort = partial(cluster.abort, worker.close_run, token, seconds=seconds)
+    signals.add_cleanup(abort)
+    task_call = worker.Call(
+        token, __version__, locations_.inputs, inference, partitioning, shared_output,
+        folder.working_folder,
+    )  # fmt: skip
+    try:
+        if inference.requires_distinct and not dry:
+            execution.check(call, partitioning, lambda _: None)
+        raise_first(cluster.run_on_workers(worker.check_access, task_call), BaseException)
+        store = segments.open_store(folder.working_folder)
+        nothing: Any = None
+        arrays = Arrays(nothing, nothing, None, None)
+        work = Work(inference, partitioning._replace(index_bytes=0), arrays, store)
+
+        def map_cluster(phase: str, group: Group, numbers: Iterable[int], add: AddResult) -> None:
+            done = resumed.results(work, phase, numbers) if resumed else {}
+            for number, result in done.items():
+                add(number, result)
+            pending = (number for number in numbers if number not in done)
+            cluster.map(partial(worker.perform, task_call), phase, pending, add)
+
+        if dry and resumed:
+            resumed.results(work, "split", range(partitioning.blocks))
+        advance = execution.meter(partitioning, progress)
+        yield from phases.run(work, work.root, map_cluster, advance, report, distributes=True)
+        raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)
+        _require_same(before, fingerprints(locations_.inputs, call.sources), locations_)
+    except BaseException as error:
+        abort()
+        is_resumable = None not in before.values()
+        if resumed is not None and not dry and isinstance(error, ResourceError) and is_resumable:
+            folder.suspend()
+            error.hint = error.hint or "--resume continues this run"
+        raise
+    finally:
+        signals.remove_cleanup(abort)
+        if dry and resumed is not None:
+            resumed.close()
+        folder.drop()
+
+
+def _require_same(before: dict[str, Any], after: dict[str, Any], locations_: Locations) -> None:
+    """Raise OutputError if an input has another fingerprint than before the run."""
+    for role, fingerprint in before.items():
+        if after[role] != fingerprint:
+            raise OutputError(f"{argument_name(locations_.inputs[role])} changed during the run")
+
+
+def raise_first(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
+    """Raise the first outcome of workers that is an exception of type `kind`."""
+    for outcome in outcomes.values():
+        if isinstance(outcome, kind):
+            raise outcome
+
+
+def _create_folder(
+    location: str, partitioning: Partitioning, name: str, cleans: bool
+) -> SpillFolder:
+    """Create a folder for spilled data; ResourceError if there is too little free space."""
+    folder = segments.create_folder(location, name, cleans)
+    if not locations.is_url(location):
+        try:
+            files = partitioning.blocks + partitioning.gathers * partitioning.partitions
+            descriptors.require_space(
+                folder.working_folder, files, partitioning.spilled_total, 0, "temporary files"
+            )
+        except BaseException:
+            folder.drop()
+            raise
+    return folder
+
+
+def _check_spill_location(location: str, partitioning: Partitioning) -> None:
+    """Raise the errors of creating a spill folder, as far as possible without creating objects."""
+    if not locations.is_url(location):
+        _create_folder(location, partitioning, "dry", cleans=False).drop()
+        return
+    from ndtool.storage import objects
+
+    segments.require_shared(location)
+    objects.require_writable(location, folder=True)

@@ -1,0 +1,768 @@
+"""The phases of a run, their tasks, and the state that tasks share."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, pairwise
+from operator import sub
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+from ndtool import _kernels
+from ndtool._kernels import (
+    LINE,
+    MAX_BYTE_IDS,
+    Addressing,
+    Indices,
+    KernelOptions,
+    UpdateSpec,
+    WorkItem,
+)
+from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated, write_range
+from ndtool.engine import bind, check, copies, counting
+from ndtool.errors import BoundsError, OutputError
+from ndtool.machine import pool
+from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning
+from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
+from ndtool.rules import grid
+from ndtool.rules.dtypes import NATIVE
+from ndtool.rules.grid import Box
+from ndtool.rules.inference import Inference
+from ndtool.rules.plans import NdPlan
+from ndtool.storage.local import ByteRange
+
+REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
+Allocate = Callable[[int], memoryview]
+ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
+Advance = Callable[[int], object]  # receives the bytes that a task has moved
+
+
+class OutOfBounds(NamedTuple):
+    """The first index out of bounds of a block, and the number of tuples with such an index.
+
+    Tuples that batches share are counted once.
+    """
+
+    position: int
+    component: int
+    value: int
+    tuples: int
+
+
+class SplitResult(NamedTuple):
+    """The result of a split: the partition offsets of a block, and its indices out of bounds.
+
+    offsets: empty if an index is out of bounds and the mode does not allow that.
+    """
+
+    offsets: bytes
+    out_of_bounds: OutOfBounds | None = None
+
+    @property
+    def trailer(self) -> bytes:
+        """The last bytes of a split's segment, from which a resumed run reads the result."""
+        return self.offsets + json.dumps(self.out_of_bounds).encode().ljust(REPORT_BYTES)
+
+    @classmethod
+    def parse(cls, trailer: bytes) -> SplitResult:
+        """Parse the trailer of a segment; ValueError or TypeError if it is malformed."""
+        report = json.loads(trailer[-REPORT_BYTES:])
+        report = None if report is None else OutOfBounds(*map(int, report))
+        return cls(trailer[:-REPORT_BYTES], report)
+
+
+class Offsets(Protocol):
+    """The offsets of a group's segments, in tuples.
+
+    firsts: the first tuple of each child among those of all children; empty on a cluster, where a
+    child has a file of its own.
+    """
+
+    firsts: Sequence[int]
+
+    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
+        """Return the start and stop of a child's tuples in the segment of each block."""
+
+    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
+        """Return the start and stop of a block's rows in the segment of each child."""
+
+
+class OffsetTable:
+    """The offsets of a group's segments in memory.
+
+    by_child: a line for each child and for the end, with the offset in each block. by_block: a line
+    for each block and for the end, with the offset in each child.
+    """
+
+    def __init__(self, children: int, blocks: int) -> None:
+        self.by_child, self._blocks = _zeros((children + 1) * blocks), blocks
+        self.by_block, self._children = _zeros(0), children
+        self.firsts: Sequence[int] = ()
+
+    def add(self, block: int, offsets: bytes) -> None:
+        """Add the partition offsets of a block."""
+        self.by_child[block :: self._blocks] = memoryview(offsets).cast("q")
+
+    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
+        first, stop = number * self._blocks, (number + 1) * self._blocks
+        return self.by_child[first:stop], self.by_child[stop : stop + self._blocks]
+
+    def transpose(self) -> None:
+        """Compute the offsets by block."""
+        import numpy as np
+
+        starts = np.frombuffer(self.by_child, np.int64).reshape(self._children + 1, self._blocks)
+        self.by_block = _zeros((self._blocks + 1) * self._children)
+        lines = np.frombuffer(self.by_block, np.int64).reshape(self._blocks + 1, self._children)
+        for block in range(self._blocks):
+            np.subtract(starts[1:, block], starts[:-1, block], out=lines[block + 1])
+        np.cumsum(lines, axis=0, out=lines)
+        self.firsts = list(accumulate(lines[-1].tolist(), initial=0))
+
+    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
+        first, stop = block * self._children, (block + 1) * self._children
+        return self.by_block[first:stop], self.by_block[stop : stop + self._children]
+
+
+class StoredOffsets:
+    """The offsets of a call's segments in two files, of which a task reads its own lines."""
+
+    firsts: Sequence[int] = ()
+    BY_CHILD, BY_BLOCK = "by_child", "by_block"
+
+    def __init__(self, store: SharedStore, children: int, blocks: int) -> None:
+        self._store, self._children, self._blocks = store, children, blocks
+
+    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
+        return self._lines(self.BY_CHILD, number, self._blocks)
+
+    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
+        return self._lines(self.BY_BLOCK, block, self._children)
+
+    def _lines(self, name: str, line: int, length: int) -> tuple[memoryview, memoryview]:
+        buffer = _zeros(2 * length)
+        self._store.read_file(name, 8 * length * line, buffer.cast("B"))
+        return buffer[:length], buffer[length:]
+
+
+class Group(NamedTuple):
+    """A box of rows, and the tuples that select from them, in order; with no path, those of a call.
+
+    path: the numbers of its ancestors and of itself among their siblings. first: its first tuple
+    among those of its parent. parent: its parent; starts, stops: the range of its tuples in the
+    segment of each of the parent's blocks.
+    """
+
+    path: tuple[int, ...]
+    box: Box
+    tuples: int
+    first: int = 0
+    parent: Group | None = None
+    starts: Sequence[int] = ()
+    stops: Sequence[int] = ()
+
+    @property
+    def depth(self) -> int:
+        return len(self.path)
+
+
+class Batch(NamedTuple):
+    """Consecutive tuples of a group. slices: (block, start, stop) in the segments of its parent."""
+
+    slices: list[tuple[int, int, int]]
+    tuples: int
+
+
+class Arrays(NamedTuple):
+    """The arrays of a run. updates: None for gathers. output: None if nothing is written."""
+
+    data: Reader
+    indices: Reader
+    updates: Reader | None
+    output: Writer | None
+
+
+class Work:
+    """The state that the tasks of a run share: open arrays, bound plans, buffers and offsets."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        partitioning: Partitioning,
+        arrays: Arrays,
+        store: SegmentStore | None,
+    ) -> None:
+        self.inference, self.partitioning, self.arrays = inference, partitioning, arrays
+        self.shared_store = store if isinstance(store, SharedStore) else None
+        self._store = store
+        plan, dtype = inference.plan, inference.dtype
+        if check.is_error(plan):
+            plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
+        self.attributes = plan.attributes
+        self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
+        self.rows = bind.bind_rows(self.plan)
+        # The bytes of a row.
+        self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
+        order = dtype.order if self.attributes.reduction == "none" else NATIVE
+        # Whether arithmetic needs a byte swap of data, and of updates.
+        self.swaps_data = dtype.swap_size > 1 and dtype.order != order
+        updates = inference.inputs.get("updates")
+        self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
+        box = tuple((0, size) for size in partitioning.rows.shape)
+        self.root = Group((), box, partitioning.rows.tuples)
+        self.tables: dict[tuple[int, ...], OffsetTable] = {}  # of groups, by path
+        self._partition_buffers = pool.BufferPool(partitioning.partition_bytes)
+        self._scratch = pool.BufferPool(partitioning.scratch_bytes)
+        self._indices = arrays.indices
+        if partitioning.index_bytes:
+            buffer = memoryview(bytearray(partitioning.index_bytes))
+            read_range(arrays.indices, 0, buffer)
+            self._indices = FlatReader(ByteRange(buffer), arrays.indices.leading_shape, Lock())
+
+    @property
+    def store(self) -> SegmentStore:
+        assert self._store is not None, "a check of indices spills nothing"
+        return self._store
+
+    def blocks(self, group: Group) -> int:
+        """Return the number of blocks of a group."""
+        return self.partitioning.blocks_of(group.tuples)
+
+    def tuple_count(self, group: Group, block: int) -> int:
+        """Return the number of tuples of a block."""
+        size = self.partitioning.block_tuples
+        return min(size, group.tuples - block * size)
+
+    def boxes(self, group: Group) -> _kernels.Boxes:
+        """Return the children of a group, bound for kernels."""
+        return self.partitioning.boxes(group.box, group.depth)
+
+    def id_bytes(self, group: Group) -> int:
+        """Return the bytes of a partition ID."""
+        return 1 if self.boxes(group).partitions + self.drops(group) <= MAX_BYTE_IDS else 2
+
+    def drops(self, group: Group) -> bool:
+        """Whether split has an ID for dropped tuples."""
+        return self.partitioning.rows.drops and not group.depth
+
+    def offsets(self, group: Group) -> Offsets:
+        """Return the offsets of a group's segments."""
+        if table := self.tables.get(group.path):
+            return table
+        assert self.shared_store is not None, "a group in this process has a table"
+        return StoredOffsets(self.shared_store, self.boxes(group).partitions, self.blocks(group))
+
+    def child(self, group: Group, number: int) -> Group:
+        """Return a child of a group."""
+        starts, stops = self.offsets(group).of_child(number)
+        box, first = self.partitioning.child(group.box, group.depth, number), sum(starts)
+        return Group((*group.path, number), box, sum(stops) - first, first, group, starts, stops)
+
+    def split_segment(self, group: Group, block: int) -> Segment:
+        """Return the segment of a block: its row indices, and its updates or partition IDs."""
+        per_tuple = self.partitioning.spilled_per_tuple(group.depth)
+        first = block * self.partitioning.block_tuples
+        return Segment("split", group.path, block, first * per_tuple)
+
+    def rows_segment(self, group: Group, number: int, first: int) -> Segment:
+        """Return the segment of the rows that the tuples of a child select."""
+        return Segment("sweep", group.path, number, first * self.partitioning.rows.width)
+
+    def indices(self, block: int, allocate: Allocate) -> Indices:
+        """Return the indices of a block."""
+        rows, first = self.partitioning.rows, block * self.partitioning.block_tuples
+        n = self.partitioning.tuple_count(block)
+        buffer = allocate(n * rows.tuple_bytes)
+        if rows.repeats > 1:
+            read_repeated(self._indices, first, buffer, rows.period, rows.repeats)
+        elif buffer:  # tuples may have no components
+            read_range(self._indices, first, buffer)
+        return self._bind(buffer)
+
+    def first_occurrences(
+        self, block: int, allocate: Allocate, indices: Indices | None = None
+    ) -> Indices:
+        """Return the stored indices that occur in a block for the first time.
+
+        indices: the indices of the block, which are returned unless batches share tuples.
+        """
+        if indices is not None and self.partitioning.rows.repeats == 1:
+            return indices
+        first, stop = self.partitioning.first_occurrences(block)
+        buffer = allocate((stop - first) * self.partitioning.rows.tuple_bytes)
+        if buffer:
+            read_range(self._indices, first, buffer)
+        return self._bind(buffer)
+
+    def _bind(self, buffer: memoryview) -> Indices:
+        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
+
+    @contextmanager
+    def partition_buffer(self) -> Iterator[memoryview]:
+        """Yield a buffer for a partition of data."""
+        buffer = self._partition_buffers.acquire()
+        yield buffer
+        self._partition_buffers.release(buffer)
+
+    @contextmanager
+    def arena(self) -> Iterator[Allocate]:
+        """Yield an allocator of scratch memory, aligned to cache lines."""
+        buffer, offset = self._scratch.acquire(), 0
+
+        def allocate(nbytes: int) -> memoryview:
+            nonlocal offset
+            start = offset
+            offset += -(-nbytes // LINE) * LINE
+            return buffer[start : start + nbytes]
+
+        yield allocate
+        self._scratch.release(buffer)
+
+    def batches(self, group: Group, first: int, stop: int) -> Iterator[Batch]:
+        """Yield tuples first..stop of a group in batches: of a block, from MAX_SEGMENTS blocks."""
+        slices: list[tuple[int, int, int]] = []
+        count = position = 0
+        for block, (start, end) in enumerate(zip(group.starts, group.stops, strict=True)):
+            begin, close = max(start, start + first - position), min(end, start + stop - position)
+            position += end - start
+            if begin >= close:
+                continue
+            if slices and (
+                count + close - begin > self.partitioning.block_tuples
+                or len(slices) == MAX_SEGMENTS
+            ):
+                yield Batch(slices, count)
+                slices, count = [], 0
+            slices.append((block, begin, close))
+            count += close - begin
+            if position >= stop:
+                break
+        if slices:
+            yield Batch(slices, count)
+
+    def read_batch(
+        self, group: Group, batch: Batch, local: memoryview, updates: memoryview | None
+    ) -> None:
+        """Read the row indices of a batch, local to the group, and its updates if any."""
+        parent = group.parent
+        assert parent is not None, "the tuples of a call are not spilled"
+        size, width = self.boxes(parent).row_bytes, self.partitioning.rows.width
+        segments = [(self.split_segment(parent, part[0]), *part) for part in batch.slices]
+        ranges = [
+            (segment, start * size, (stop - start) * size) for segment, _, start, stop in segments
+        ]
+        read_all(self.store, ranges, local)
+        if updates is not None:
+            ranges = [
+                (
+                    segment,
+                    self.tuple_count(parent, block) * size + start * width,
+                    (stop - start) * width,
+                )
+                for segment, block, start, stop in segments
+            ]
+            read_all(self.store, ranges, updates)
+
+
+def find_out_of_bounds(
+    work: Work, block: int, allocate: Allocate, indices: Indices | None = None, counts: bool = True
+) -> OutOfBounds | None:
+    """Return the indices of a block that are out of bounds, None if all are valid.
+
+    Tuples that batches share are counted in the first block that contains them. indices: those of
+    the block; counts: False if some are known to be out of bounds, wherever they occur first.
+    """
+    first_occurrences = work.first_occurrences(block, allocate, indices)
+    addressing, _, entries = bind.bind_check(work.plan)
+    first, stop = work.partitioning.first_occurrences(block)
+    number, component, count = _kernels.locate_out_of_bounds(
+        addressing, first_occurrences, 0, stop - first
+    )
+    if count or counts or indices is None:
+        value = first_occurrences.value(number * entries + component) if count else 0
+        return OutOfBounds(first + number, component, value, count) if count else None
+    number, component, invalid_count = _kernels.locate_out_of_bounds(
+        addressing, indices, 0, work.partitioning.tuple_count(block)
+    )
+    if not invalid_count:
+        return None
+    value = indices.value(number * entries + component)
+    stored = work.partitioning.rows.stored_index(block * work.partitioning.block_tuples + number)
+    return OutOfBounds(stored, component, value, 0)
+
+
+def split(work: Work, group: Group, block: int) -> SplitResult:
+    """Sort the tuples of a block by child and spill them; return the partition offsets."""
+    partitioning, n, out_of_bounds = work.partitioning, work.tuple_count(group, block), None
+    boxes, width = work.boxes(group), partitioning.rows.width
+    starts = _zeros(boxes.partitions + work.drops(group) + 1)
+    with work.arena() as allocate:
+        size = boxes.row_bytes
+        ids, local = allocate(n * work.id_bytes(group)), allocate(n * size)
+        updates = None if work.arrays.updates is None else allocate(n * width)
+        first = block * partitioning.block_tuples
+        if group.depth:
+            addressing, indices = _read_block(work, group, block, updates, allocate)
+            tuples, origin = WorkItem(0, n, 0, 1), 0
+        else:
+            indices, tuples = work.indices(block, allocate), WorkItem(first, n, 0, 0)
+            addressing, origin = work.rows, first
+        if _kernels.partition_ids(addressing, indices, origin, tuples, boxes, ids, local, starts):
+            if group.depth:
+                raise changed_error()
+            out_of_bounds = find_out_of_bounds(work, block, allocate, indices, counts=False)
+            if out_of_bounds is None:
+                raise OutputError("indices changed during the run")
+            return SplitResult(b"", out_of_bounds)
+        if not group.depth:
+            if work.attributes.out_of_bounds != "error":
+                out_of_bounds = find_out_of_bounds(work, block, allocate, indices)
+            if updates is not None:
+                assert work.arrays.updates is not None
+                read_range(work.arrays.updates, first, updates)
+                if work.swaps_updates:
+                    copies.swap_bytes(updates, work.inference.dtype.swap_size)
+        result = SplitResult(bytes(starts[: boxes.partitions + 1]), out_of_bounds)
+        sorted_local = allocate(n * size)
+        _permute(ids, starts[:-1], local, sorted_local, n, inverse=False)
+        views = [sorted_local, ids]
+        if updates is not None:
+            views[1] = allocate(n * width)
+            _permute(ids, starts[:-1], updates, views[1], n, inverse=False)
+        if work.shared_store is not None and not group.depth:
+            views.append(memoryview(result.trailer))
+        work.store.write(work.split_segment(group, block), views)
+    return result
+
+
+def _read_block(
+    work: Work, group: Group, block: int, updates: memoryview | None, allocate: Allocate
+) -> tuple[Addressing, Indices]:
+    """Read a block of tuples that the parent's splits spilled, and bind it.
+
+    updates: the buffer to read updates to.
+    """
+    assert group.parent is not None
+    n, first = work.tuple_count(group, block), block * work.partitioning.block_tuples
+    size, width, position = work.boxes(group.parent).row_bytes, work.partitioning.rows.width, 0
+    local = allocate(n * size)
+    for batch in work.batches(group, first, first + n):
+        end = position + batch.tuples
+        rows = None if updates is None else updates[position * width : end * width]
+        work.read_batch(group, batch, local[position * size : end * size], rows)
+        position = end
+    if position < n:
+        raise changed_error()
+    addressing, indices, _ = _bind_local(_row_count(group), local, n, 1, size)
+    return addressing, indices
+
+
+def sweep(work: Work, group: Group, number: int, mapper: Map | None = None) -> None:
+    """Read a child of a group, and gather rows from it, or update and write it.
+
+    mapper: runs the tasks of a child that is a group; None to run them in this thread.
+    """
+    child = work.child(group, number)
+    gathers = work.partitioning.gathers
+    if gathers and not child.tuples:
+        return
+    segment = work.rows_segment(group, number, child.first)
+    if child.depth == work.partitioning.depth:
+        if gathers:
+            work.store.write(segment, _gather(work, child))
+        else:
+            _update(work, child)
+        return
+    for _ in run(work, child, mapper or partial(run_serially, work), lambda _: None):
+        pass
+    if gathers:
+        work.store.write(segment, _restored_rows(work, child))
+    del work.tables[child.path]
+
+
+def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
+    """Yield the gathered rows of a partition; read only chunks that contain them."""
+    row_count, width = _row_count(partition), work.partitioning.rows.width
+    is_read = bytearray(_chunk_count(work, partition.box))
+    with work.partition_buffer() as partition_buffer:
+        buffer = partition_buffer[: row_count * width]
+        for batch in work.batches(partition, 0, partition.tuples):
+            n = batch.tuples
+            with work.arena() as allocate:
+                local = allocate(n * 4)
+                work.read_batch(partition, batch, local, None)
+                if missing := _missing_chunks(work, partition.box, local, n, allocate, is_read):
+                    work.arrays.data.read(partition.box, buffer, missing)
+                gathered = allocate(n * width)
+                addressing, indices, items = _bind_local(row_count, local, n, width)
+                if _kernels.gather(
+                    addressing, buffer, 0, indices, items, gathered, KernelOptions(1)
+                ):
+                    raise changed_error()
+                yield gathered
+
+
+def _chunk_count(work: Work, box: Box) -> int:
+    """Return the number of chunks of a partition; 1 if all of them are read together."""
+    sizes = grid.box_shape(box)
+    count = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
+    return 1 if count > MAX_CHILDREN else count
+
+
+def _missing_chunks(
+    work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
+) -> Sequence[int]:
+    """Return the indices of a partition's unread chunks that contain selected rows.
+
+    is_read: a flag for each chunk, set for the returned chunks.
+    """
+    sizes = grid.box_shape(box)
+    steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
+    if len(is_read) == 1:
+        is_new, is_read[0] = not is_read[0], 1
+        return range(grid.count_blocks(sizes, steps) if is_new else 0)
+    boxes = bind.bind_boxes(sizes, steps)
+    counts = _zeros(len(is_read) + 1)
+    addressing, indices, tuples = _bind_local(
+        grid.count_blocks(sizes, (1,) * len(sizes)), local, n, 1
+    )
+    ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
+    if _kernels.partition_ids(addressing, indices, 0, tuples, boxes, ids, rows, counts):
+        raise changed_error()
+    missing = [
+        chunk
+        for chunk, (start, stop) in enumerate(pairwise(counts))
+        if stop > start and not is_read[chunk]
+    ]
+    for chunk in missing:
+        is_read[chunk] = 1
+    return missing
+
+
+def _update(work: Work, partition: Group) -> None:
+    """Apply the updates of a partition, in order, and write it."""
+    partitioning, dtype = work.partitioning, work.inference.dtype
+    width, row_count = partitioning.rows.width, _row_count(partition)
+    with work.partition_buffer() as partition_buffer:
+        buffer = partition_buffer[: row_count * width]
+        work.arrays.data.read(partition.box, buffer)
+        swaps = bool(partition.tuples) and work.swaps_data
+        if swaps:
+            copies.swap_bytes(buffer, dtype.swap_size)
+        counts = None
+        if partition.tuples and work.attributes.is_counted:
+            zeros = memoryview(bytearray(row_count * partitioning.rows.count_bytes))
+            counts = counting.bind_counts(work.attributes, zeros, partitioning.rows.tuples, width)
+        for batch in work.batches(partition, 0, partition.tuples):
+            n = batch.tuples
+            with work.arena() as allocate:
+                local, updates = allocate(n * 4), allocate(n * width)
+                work.read_batch(partition, batch, local, updates)
+                spec = UpdateSpec(updates, width, work.attributes.reduction, dtype.name, counts)
+                bound = _bind_local(row_count, local, n, width)
+                if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
+                    raise changed_error()
+        counting.divide_sums(work.attributes, counts, buffer, width, dtype, 1)
+        if swaps:
+            copies.swap_bytes(buffer, dtype.swap_size)
+        assert work.arrays.output is not None
+        work.arrays.output.write(partition.box, buffer)
+
+
+def replay(work: Work, group: Group, block: int) -> None:
+    """Restore the rows of a block to the order of its tuples, and write them to the output."""
+    assert work.arrays.output is not None
+    with work.arena() as allocate:
+        rows = _restore(work, group, block, allocate)
+        write_range(work.arrays.output, block * work.partitioning.block_tuples, rows)
+
+
+def _restored_rows(work: Work, group: Group) -> Iterator[memoryview]:
+    """Yield the rows of all blocks of a group, in the order of its tuples."""
+    for block in range(work.blocks(group)):
+        with work.arena() as allocate:
+            yield _restore(work, group, block, allocate)
+
+
+def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memoryview:
+    """Return the rows of a block, in the order of its tuples."""
+    n, width = work.tuple_count(group, block), work.partitioning.rows.width
+    offsets = work.offsets(group)
+    starts, stops = offsets.of_block(block)
+    counts, firsts = list(map(sub, stops, starts)), offsets.firsts or [0] * len(starts)
+    ids, rows, restored = (
+        allocate(n * work.id_bytes(group)),
+        allocate(n * width),
+        allocate(n * width),
+    )
+    work.store.read(work.split_segment(group, block), n * work.boxes(group).row_bytes, ids)
+    selected = [number for number, count in enumerate(counts) if count]
+    position = 0
+    for first in range(0, len(selected), MAX_SEGMENTS):
+        numbers = selected[first : first + MAX_SEGMENTS]
+        ranges = [
+            (work.rows_segment(group, number, firsts[number]), starts[number] * width,
+             counts[number] * width)
+            for number in numbers
+        ]  # fmt: skip
+        end = position + sum(counts[number] for number in numbers) * width
+        read_all(work.store, ranges, rows[position:end])
+        position = end
+    if work.drops(group):
+        counts.append(n - sum(counts))
+        rows[len(rows) - counts[-1] * width :] = work.fill_bytes * counts[-1]
+    table = memoryview(array("q", accumulate(counts[:-1], initial=0)))
+    _permute(ids, table, rows, restored, n, inverse=True)
+    return restored
+
+
+TASKS: dict[str, Callable[[Work, Group, int], Any]] = {
+    "split": split, "sweep": sweep, "replay": replay,
+}  # fmt: skip
+AddResult = Callable[[int, Any], object]  # receives a task's number and its result
+
+
+class Map(Protocol):
+    """Runs the tasks of a phase of a group, in any order, and passes each result to `add`.
+
+    Several threads may call `add`, one at a time. distributes: whether processes without this one's
+    tables run the tasks, so that a group is one task.
+    """
+
+    def __call__(
+        self, phase: str, group: Group, numbers: Iterable[int], add: AddResult
+    ) -> object: ...
+
+
+def run_serially(
+    work: Work, phase: str, group: Group, numbers: Iterable[int], add: AddResult
+) -> None:
+    """Run the tasks of a phase in this thread."""
+    for number in numbers:
+        add(number, TASKS[phase](work, group, number))
+
+
+def run(
+    work: Work,
+    group: Group,
+    mapper: Map,
+    advance: Advance,
+    report: ReportCallback | None = None,
+    distributes: bool = False,
+) -> Generator[str]:
+    """Run split and sweep of a group, and replay of a call; yield each phase before it begins.
+
+    mapper: runs the tasks. advance: a callback for the bytes that the tasks of a call have moved.
+    report: receives the bounds report of a call, if the mode allows indices out of bounds.
+    distributes: whether a sweep of a group is one task, of a process without this one's tables.
+    """
+    partitioning, blocks = work.partitioning, range(work.blocks(group))
+    children = work.boxes(group).partitions
+    table, reports = OffsetTable(children, len(blocks)), BoundsReports(work.inference)
+    rows = partitioning.rows
+
+    def add_split(block: int, result: SplitResult) -> None:
+        reports.add(block, result.out_of_bounds)
+        if result.offsets:
+            table.add(block, result.offsets)
+        advance(work.tuple_count(group, block) * rows.tuple_bytes)
+
+    yield "split"
+    mapper("split", group, blocks, add_split)
+    if report is not None:
+        reports.raise_or_report(report)
+    work.tables[group.path] = table
+    if distributes:
+        assert work.shared_store is not None
+        work.shared_store.write_file(StoredOffsets.BY_CHILD, [table.by_child.cast("B")])
+    yield "sweep"
+    is_last = group.depth + 1 == partitioning.depth
+
+    def add_sweep(number: int, _: None) -> None:
+        advance(rows.row_count * rows.width // children)
+
+    if is_last or distributes:
+        mapper("sweep", group, range(children), add_sweep)
+    else:
+        for number in range(children):
+            sweep(work, group, number, mapper)
+            add_sweep(number, None)
+    if not partitioning.gathers:
+        return
+    table.transpose()
+    table.by_child = _zeros(0)
+    if group.depth:
+        return
+    if distributes:
+        assert work.shared_store is not None
+        work.shared_store.write_file(StoredOffsets.BY_BLOCK, [table.by_block.cast("B")])
+    yield "replay"
+    mapper(
+        "replay", group, blocks,
+        lambda block, _: advance(work.tuple_count(group, block) * rows.width),
+    )  # fmt: skip
+
+
+class BoundsReports:
+    """Collects the bounds reports of tasks for the bounds report of a run."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._first: tuple[int, OutOfBounds] | None = None  # with the number of its block
+        self._count = 0
+
+    def add(self, block: int, report: OutOfBounds | None) -> None:
+        """Add the report of a block."""
+        if report is not None:
+            self._count += report.tuples
+            if self._first is None or block < self._first[0]:
+                self._first = block, report
+
+    def raise_or_report(self, report: ReportCallback) -> None:
+        """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
+        if self._first is None:
+            return
+        if not self._count:  # indices that batches share were read with different values
+            raise OutputError("indices changed during the run")
+        plan = self._inference.plan
+        error = check.make_bounds_error(plan, self._first[1][:3], self._count)
+        if check.is_error(plan):
+            raise error
+        report(error)
+
+
+def changed_error() -> OutputError:
+    """Return the error about spilled data that another program has changed."""
+    return OutputError("a temporary file changed during the run")
+
+
+def _row_count(group: Group) -> int:
+    count = 1
+    for start, stop in group.box:
+        count *= stop - start
+    return count
+
+
+def _bind_local(
+    row_count: int, local: memoryview, n: int, width: int, size: int = 4
+) -> tuple[Addressing, Indices, WorkItem]:
+    """Bind the rows of a group, and n local row indices of `size` bytes each."""
+    addressing = Addressing((row_count,), (width,), n, (), (), False)
+    return addressing, Indices(local, size, True, False), WorkItem(0, n, 0, width)
+
+
+def _permute(
+    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, inverse: bool
+) -> None:
+    """Sort the rows of tuples stably by partition; inverse: restore the order of tuples."""
+    table = memoryview(bytearray(starts)).cast("q")
+    if _kernels.permute(ids, table, rows, out, n, inverse):
+        raise changed_error()
+
+
+def _zeros(count: int) -> memoryview:
+    return memoryview(bytearray(8 * count)).cast("q")

@@ -1,0 +1,433 @@
+"""Spilled segments: in memory and unnamed files, in a shared folder, or at a URL.
+
+A segment has the name of the task that writes it. Two attempts at a task write the same bytes, and
+a name appears when its bytes are complete, so attempts never conflict.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
+from contextlib import suppress
+from functools import partial
+from itertools import accumulate
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError, printable
+from ndtool.machine import pool
+from ndtool.publish import cleanup
+from ndtool.publish.newfolder import NewFolder
+from ndtool.storage import descriptors, failures, locations, objects, tempfiles
+
+STRIPE = 1 << 20  # bytes written to one file before the next file, if there are several
+OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
+_FILE = "temporary file"
+_PART = ".part"  # suffix of incomplete files
+_SPILL = "spill"
+
+
+class Segment(NamedTuple):
+    """The segment of a task: of a block ("split", "replay") or of a child ("sweep") of a group.
+
+    path: the numbers of the group and its ancestors, none for the call. number: of the task.
+    offset: of its bytes among all segments of the phase and the group.
+    """
+
+    phase: str
+    path: tuple[int, ...]
+    number: int
+    offset: int
+
+    @property
+    def name(self) -> str:
+        """The name of its file: "split-7", in group 3 "split.3-7"."""
+        return f"{'.'.join((self.phase, *map(str, self.path)))}-{self.number}"
+
+
+class SegmentStore(Protocol):
+    """A thread-safe store of segments; concurrency: the segments to read concurrently."""
+
+    concurrency: int
+
+    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
+        """Write the bytes of a segment, which appears when they are complete."""
+
+    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
+        """Fill a buffer with bytes of a segment, from `start` on."""
+
+    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
+        """Prefetch bytes of a segment, if that has an effect."""
+
+
+def read_all(
+    store: SegmentStore, ranges: list[tuple[Segment, int, int]], buffer: memoryview
+) -> None:
+    """Fill a buffer with concatenated ranges of segments; a range is (segment, start, bytes).
+
+    Prefetches all ranges before it reads the first, so that a disk can reorder the requests.
+    """
+    for segment, start, nbytes in ranges:
+        store.prefetch(segment, start, nbytes)
+    offsets = list(accumulate((nbytes for *_, nbytes in ranges), initial=0))
+
+    def fetch(i: int) -> None:
+        segment, start, nbytes = ranges[i]
+        store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
+
+    pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)
+
+
+class LocalStore:
+    """A store of one process: each region is in memory first, then in unnamed temporary files.
+
+    regions: the size, and the bytes in memory, by phase and depth of the group. directories: each
+    has one file, and data are striped over the files; empty for TMPDIR. Reserves disk space for the
+    bytes that are not in memory; ResourceError if a directory has too little.
+    """
+
+    concurrency = 1
+
+    def __init__(
+        self, regions: dict[tuple[str, int], tuple[int, int]], directories: Sequence[str]
+    ) -> None:
+        self._files: list[tuple[int, str]] = []  # descriptors, and names for messages
+        self._regions: dict[tuple[str, int], tuple[memoryview, int]] = {}
+        nbytes = 0
+        for key, (size, in_memory) in regions.items():
+            self._regions[key] = _allocate(in_memory), nbytes
+            nbytes += size - in_memory
+        if not nbytes:
+            return
+        file_sizes = _file_sizes(nbytes, max(1, len(directories)))
+        try:
+            for directory, file_size in zip(directories or (None,), file_sizes, strict=True):
+                is_striped = len(directories) > 1
+                name = f"{_FILE} in {printable(directory or '')}" if is_striped else _FILE
+                fd = tempfiles.unnamed_file(directory)
+                self._files.append((fd, name))
+                descriptors.reserve(fd, file_size, name)
+                descriptors.advise(fd, "RANDOM")
+        except BaseException as exc:
+            self.close()
+            raise convert_error(exc) from None
+
+    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
+        start = 0
+        for view in views:
+            in_memory, position = self._locate(segment, start, len(view))
+            in_memory[:] = view[: len(in_memory)]
+            for (fd, name), offset, first, stop in self._stripes(position, len(view)):
+                if stop > len(in_memory):
+                    first_byte = max(first, len(in_memory))
+                    try:
+                        descriptors.write_at(fd, offset + first_byte - first, view[first_byte:stop])
+                    except OSError as exc:
+                        raise convert_error(exc, name) from None
+            start += len(view)
+
+    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
+        in_memory, position = self._locate(segment, start, len(buffer))
+        buffer[: len(in_memory)] = in_memory
+        for (fd, name), offset, first, stop in self._stripes(position, len(buffer)):
+            if stop > len(in_memory):
+                first_byte = max(first, len(in_memory))
+                try:
+                    descriptors.read_into(fd, offset + first_byte - first, buffer[first_byte:stop])
+                except OSError as exc:
+                    raise convert_error(exc, name) from None
+
+    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
+        in_memory, position = self._locate(segment, start, nbytes)
+        for (fd, _), offset, first, stop in self._stripes(position, nbytes):
+            if stop > len(in_memory):
+                first_byte = max(first, len(in_memory))
+                descriptors.advise(fd, "WILLNEED", offset + first_byte - first, stop - first_byte)
+
+    def close(self) -> None:
+        """Close the files, which removes them."""
+        while self._files:
+            os.close(self._files.pop()[0])
+
+    def _locate(self, segment: Segment, start: int, nbytes: int) -> tuple[memoryview, int]:
+        """Return the bytes that are in memory, and the position of all of them in the files.
+
+        The position counts from the first byte, as if those in memory had preceded the others.
+        """
+        buffer, file_start = self._regions[segment.phase, len(segment.path)]
+        first = segment.offset + start
+        return buffer[first : first + nbytes], file_start + first - len(buffer)
+
+    def _stripes(self, start: int, nbytes: int) -> Iterator[tuple[tuple[int, str], int, int, int]]:
+        """Yield the file, the offset in it, and the range in a buffer of each stripe of bytes.
+
+        start: the position of the buffer in the files; what precedes them is skipped.
+        """
+        position, count = max(0, -start), len(self._files)
+        while position < nbytes and count:
+            if count == 1:
+                yield self._files[0], start + position, position, nbytes
+                return
+            stripe, stripe_offset = divmod(start + position, STRIPE)
+            size = min(STRIPE - stripe_offset, nbytes - position)
+            offset = stripe // count * STRIPE + stripe_offset
+            yield self._files[stripe % count], offset, position, position + size
+            position += size
+
+
+def _file_sizes(nbytes: int, count: int) -> list[int]:
+    """Return the size of each file: the end of its last stripe."""
+    if count == 1:
+        return [nbytes]
+    stripes, remainder = divmod(nbytes, STRIPE)
+    sizes = [(stripes + count - 1 - number) // count * STRIPE for number in range(count)]
+    sizes[stripes % count] += remainder
+    return sizes
+
+
+def _allocate(nbytes: int) -> memoryview:
+    """Return a writable buffer whose pages are allocated on first use."""
+    try:
+        buffer = mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        raise ResourceError(f"not enough memory for a buffer of {nbytes} bytes") from None
+    return memoryview(buffer)[:nbytes]
+
+
+class FolderStore:
+    """A store of files in a folder that all workers share."""
+
+    concurrency = 1
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
+        self.write_file(segment.name, views)
+
+    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
+        self.read_file(segment.name, start, buffer)
+
+    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
+        pass  # network file systems have no prefetch
+
+    def write_file(self, name: str, views: Iterable[memoryview]) -> None:
+        """Write a file that all workers can read, which appears when it is complete."""
+        temporary, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
+        try:
+            with open(temporary, "xb", buffering=0, opener=_private) as file:
+                for view in views:
+                    failures.retry_call(partial(_write_at, file.fileno(), start, view))
+                    start += len(view)
+            os.rename(temporary, os.path.join(self._path, name))
+        except BaseException as exc:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise convert_error(exc) from None
+
+    def read_file(self, name: str, start: int, buffer: memoryview) -> None:
+        """Fill a buffer with bytes of a file."""
+        try:
+            with open(os.path.join(self._path, name), "rb", buffering=0) as file:
+                count = descriptors.read_into(file.fileno(), start, buffer)
+        except OSError as exc:
+            raise convert_error(exc) from None
+        if count < len(buffer):
+            raise OutputError("a temporary file became shorter during the run")
+
+    def require_writable(self) -> None:
+        """Raise the error of a task if the folder is not writable."""
+        self.write_file("writable", ())
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all complete files, by name."""
+        sizes = dict[str, int]()
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # a task of the killed run has just renamed it
+                    sizes[entry.name] = entry.stat().st_size
+        return sizes
+
+    def close(self) -> None:
+        pass
+
+
+class ObjectStore:
+    """A store of objects at a URL.
+
+    A segment is divided into objects, so that it need not fit in memory or on a disk.
+    """
+
+    concurrency = pool.MAX_THREADS
+
+    def __init__(self, url: str) -> None:
+        from ndtool.storage.remotefolder import RemoteFolder
+
+        self._folder = RemoteFolder(url)
+        self._in_flight: set[futures.Future[None]] = set()
+        self._closed = False
+        self._lock = Lock()
+
+    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
+        self.write_file(segment.name, views)
+
+    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
+        self.read_file(segment.name, start, buffer)
+
+    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
+        pass  # objects are read concurrently instead
+
+    def write_file(self, name: str, views: Iterable[memoryview]) -> None:
+        """Write objects that all workers can read."""
+        unsent, count = bytearray(), 0
+        for view in views:
+            for start in range(0, len(view), OBJECT_BYTES):
+                unsent += view[start : start + OBJECT_BYTES]
+                if len(unsent) >= OBJECT_BYTES:
+                    self._put(f"{name}+{count}", bytes(unsent[:OBJECT_BYTES]))
+                    del unsent[:OBJECT_BYTES]
+                    count += 1
+        if unsent:
+            self._put(f"{name}+{count}", bytes(unsent))
+
+    def read_file(self, name: str, start: int, buffer: memoryview) -> None:
+        """Fill a buffer with bytes of objects."""
+        filled = 0
+        while filled < len(buffer):
+            number, first = divmod(start + filled, OBJECT_BYTES)
+            stop = min(OBJECT_BYTES, first + len(buffer) - filled)
+            try:
+                body = self._folder.read_unchecked(f"{name}+{number}", first, stop)
+            except InputError as error:
+                raise OutputError(error.message) from None
+            buffer[filled : filled + stop - first] = body
+            filled += stop - first
+
+    def require_writable(self) -> None:
+        """Do nothing: claiming the folder has proved that it is writable."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all files, by name, whether complete or not."""
+        sizes = Counter[str]()
+        for name, version in self._folder.contents().items():
+            if match := re.fullmatch(r"(.+)\+[0-9]+", name):
+                sizes[match[1]] += version.size or 0
+        return sizes
+
+    def close(self) -> None:
+        """Refuse further writes, and wait for those in flight."""
+        with self._lock:
+            self._closed = True
+        futures.wait(self._in_flight)
+
+    def _put(self, key: str, body: bytes) -> None:
+        request: futures.Future[None] = futures.Future()
+        with self._lock:
+            if self._closed:
+                raise OutputError(f"{printable(self._folder.path)}: the run has ended")
+            self._in_flight.add(request)
+        try:
+            self._folder.write(key, body)
+        finally:
+            self._in_flight.discard(request)
+            request.set_result(None)
+
+
+SharedStore = FolderStore | ObjectStore
+
+
+class SpillFolder(Protocol):
+    """The folder for the spilled data of a run on a cluster. working_folder: its path or URL."""
+
+    @property
+    def working_folder(self) -> str: ...
+
+    def drop(self) -> None:
+        """Remove the folder."""
+
+    def suspend(self) -> None:
+        """Release the folder with its data, for another run to resume."""
+
+
+def open_store(path: str) -> SharedStore:
+    """Return the store at a path or URL."""
+    return ObjectStore(path) if locations.is_url(path) else FolderStore(path)
+
+
+def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFolder:
+    """Create the spill folder of a run in a directory, or at a URL, that all workers share.
+
+    run_name: the hash of the run's content. cleans: whether to remove spill folders of killed runs
+    from the directory.
+    """
+    if not locations.is_url(location):
+        path = os.path.join(os.path.abspath(location), f"{_SPILL}-{run_name}")
+        try:
+            return NewFolder(path, False, False, False, cleans=cleans)
+        except OSError as exc:
+            raise descriptors.failure(exc, location, OutputError) from None
+    require_shared(location)
+    from ndtool.publish import claims
+
+    claims.clean(location)
+    name = f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"
+    return claims.Claim(objects.join(location, name))
+
+
+def find_folder(location: str, run_name: str) -> SpillFolder | None:
+    """Reopen the spill folder of a killed run with this name; None if there is none."""
+    for path in abandoned_folders(location, run_name):
+        with suppress(OSError, OutputError):  # another run has claimed it
+            if not locations.is_url(path):
+                temporary = os.path.dirname(path)
+                target = os.path.join(os.path.dirname(temporary), f"{_SPILL}-{run_name}")
+                return NewFolder(target, False, False, False, temporary)
+            from ndtool.publish import claims
+
+            return claims.Claim(path, resumes=True)
+    return None
+
+
+def abandoned_folders(location: str, run_name: str = "") -> list[str]:
+    """Return the spill folders of killed runs in a directory or at a URL; with a name if given."""
+    if locations.is_url(location):
+        from ndtool.publish import claims
+
+        shared = locations.is_shared(location)
+        return claims.abandoned_folders(location, f"{_SPILL}-{run_name}")[0] if shared else []
+    try:
+        folders, _ = cleanup.abandoned_folders(
+            os.path.abspath(location), f"{_SPILL}-{run_name or '[0-9a-f]+'}"
+        )
+    except OSError:
+        return []  # creating a folder reports the error
+    return [os.path.join(path, cleanup.NEW_FOLDER) for path in folders]
+
+
+def require_shared(url: str) -> None:
+    """Raise UsageError if processes do not share the storage of a URL."""
+    if not locations.is_shared(url):
+        raise UsageError(
+            f"{printable(url)}: workers cannot share it: expected s3://, gs://, az:// or a"
+            " directory that all workers see"
+        )
+
+
+def _write_at(fd: int, start: int, view: memoryview) -> None:
+    with descriptors.os_errors(_FILE, OutputError):
+        descriptors.write_at(fd, start, view)
+
+
+def convert_error(exc: BaseException, name: str = _FILE) -> Any:
+    """Convert an OSError about a temporary file to our error; return others unchanged."""
+    if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
+        return descriptors.failure(exc, name, OutputError)
+    return exc
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

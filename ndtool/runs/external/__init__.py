@@ -1,1 +1,0 @@
-"""External (out-of-core) execution: partition the index tuples, sweep the data, replay."""
