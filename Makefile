@@ -51,7 +51,7 @@ test-plain: .venv-plain/kernels ## the tests without any extra; NUMPY="numpy==2.
 	  pytest pytest-xdist hypothesis
 	@PATH="$(CURDIR)/$(PLAIN):$$PATH" pytest -q -n auto --dist worksteal $(ARGS)
 
-THREADED := tests/kernels/test_calls_at_once.py tests/inmemory/test_small_calls.py tests/kernels/test_kernel_arguments.py \
+THREADED := tests/kernels/test_calls_at_once.py tests/inmemory/test_compiled_calls.py tests/kernels/test_kernel_arguments.py \
   tests/kernels/test_determinism.py tests/inmemory/test_arrays.py
 test-free-threaded: .venv-plain/kernels ## on a free-threaded PYTHON: operators from many threads at once
 	@$(PLAIN)/python -m pip install -q pytest hypothesis ml_dtypes

@@ -227,6 +227,7 @@ def gather_tiles(
     options: KernelOptions,
 ) -> int: ...
 def has_default_floats() -> bool: ...
+def measure_wake() -> int: ...
 def divide_means(
     counts: UpdateCounts,
     out: Any,
@@ -280,24 +281,30 @@ def register_file(folder: int, name: bytes) -> int: ...
 def unregister_file(slot: int) -> None: ...
 def set_published(published: bool) -> None: ...
 
-@final
-class SmallCall:
-    def __new__(
-        cls,
-        addressing: Addressing,
-        grid: Grid | None,
-        indices: Indices,
-        spec: UpdateSpec | None,
-        shape: tuple[int, ...],
-        tuples: int,
-        width: int,
-    ) -> SmallCall: ...
+COMPILED_OPERATORS: tuple[str, ...]
 
 @final
-class BoundCalls:
+class TypedCall:
     def __new__(
-        cls, array: type, empty: Any, bind: Any, fallback: Any, tuning: Any
-    ) -> BoundCalls: ...
+        cls,
+        operator: str,
+        batch_dims: int,
+        axis: int | None,
+        indices: Indices,
+        spec: UpdateSpec | None,
+        itemsize: int,
+        swap_unit: int,
+        swaps_data: bool,
+        swaps_updates: bool,
+        is_mean: bool,
+    ) -> TypedCall: ...
+
+@final
+class Calls:
+    def __new__(cls, array: type, empty: Any, make: Any, fallback: Any, tuning: Any) -> Calls: ...
     def call(
         self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
     ) -> NDArray[Any]: ...
+    def execute(
+        self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
+    ) -> NDArray[Any] | None: ...

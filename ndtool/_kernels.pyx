@@ -15,15 +15,14 @@ import sys
 cimport cython
 from cython.parallel cimport prange, threadid
 from cpython.buffer cimport (
-    PyBUF_ND, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_Clear
 from cpython.object cimport PyObject
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.tuple cimport PyTuple_GetItem, PyTuple_Pack, PyTuple_Size
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from ndtool._signals cimport (
@@ -58,7 +57,9 @@ from ndtool.loops.scatters cimport (
     BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
     Scatter, Updates, scatter_task, window_bytes, windows_task,
 )
-from ndtool.loops.startable cimport lock_admission, prepare, team_size, unlock_admission
+from ndtool.loops.startable cimport (
+    bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
+)
 from ndtool.loops.views cimport (
     Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, count_strips,
 )
@@ -622,5 +623,5 @@ def permute(
 
 
 include "_copies.pxi"
-include "_small.pxi"
+include "_calls.pxi"
 include "_process.pxi"

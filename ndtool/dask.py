@@ -18,6 +18,8 @@ from itertools import chain
 from math import prod
 from typing import Any, Never
 
+import numpy as np
+
 try:
     import dask
     import dask.array as da
@@ -32,7 +34,14 @@ from ndtool import notebook
 from ndtool.chunkwise.calls import ChunkedCall, Chunks
 from ndtool.chunkwise.graph import TaskGraph
 from ndtool.errors import RuleError
-from ndtool.inmemory.arguments import array, element_type, index_array, make_attributes, string
+from ndtool.inmemory.arguments import (
+    array,
+    element_type,
+    index_array,
+    make_attributes,
+    rebase,
+    string,
+)
 from ndtool.inmemory.nulls import libraries
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
@@ -56,6 +65,14 @@ def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None)
         for role, value in inputs.items()
         if role in operator_of(operator).inputs
     }
+    if parsed.index_base:
+        stored: Any = arrays["indices"]
+        lazy = isinstance(stored, da.Array)
+        arrays["indices"] = (
+            stored.map_blocks(rebase, attributes=parsed, dtype=np.int64)
+            if lazy
+            else rebase(stored, parsed)
+        )
     try:
         inferred = _infer(operator, arrays, parsed, spec)
     except RuleError as error:

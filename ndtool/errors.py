@@ -219,7 +219,8 @@ class BoundsError(NdtoolError, IndexError):
         component: its coordinate on that last axis; None for other operators. axis: the axis of
         data. value: the index. size: the size of the axis. count: the number of index tuples (or of
         single indices) out of bounds. total: the number of all index tuples. lowest: the smallest
-        valid index. length: the number of elements written along the axis, from the index on.
+        valid index. base: the index of an axis' first element. length: the number of elements
+        written along the axis, from the index on.
     """
 
     status = Status.BOUNDS
@@ -237,12 +238,13 @@ class BoundsError(NdtoolError, IndexError):
         total: int = 0,
         lowest: int | None = None,
         length: int = 1,
+        base: int = 0,
     ) -> None:
         super().__init__(message)
         self.position, self.component, self.axis = position, component, axis
         self.value, self.size, self.count, self.total = value, size, count, total
-        self.length = length
-        self.lowest = -size if lowest is None else lowest
+        self.length, self.base = length, base
+        self.lowest = (-size if lowest is None else lowest) + base
         if not message:  # else it is a copy, whose other attributes are set next
             self.name("indices", "data")
             self.hint = self._cause_hint()
@@ -258,7 +260,7 @@ class BoundsError(NdtoolError, IndexError):
         entry = self.position if self.component is None else (*self.position, self.component)
         brackets = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
-        highest = self.size - self.length
+        highest = self.size - self.length + self.base
         has_valid_index = highest >= self.lowest
         valid_range = f"valid {self.lowest}..{highest}" if has_valid_index else "no index is valid"
         written_length = "" if self.length == 1 else f", of which {self.length} are written"
@@ -272,7 +274,8 @@ class BoundsError(NdtoolError, IndexError):
     def _cause_hint(self) -> str:
         """Return the likely cause of the first index out of bounds, "" if none is known."""
         if self.size and self.value == self.size:
-            return f"{self.value} equals the size of the axis: are the indices 1-based?"
+            question = "are the indices 1-based? Then: --index-base 1"
+            return f"{self.value} equals the size of the axis: {question}"
         if self.lowest == 0 and -self.size <= self.value < 0:
             return "this spec does not allow negative indices"
         return ""

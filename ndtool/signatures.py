@@ -50,6 +50,7 @@ class CallOptions(TypedDict, total=False):
     negatives: bool
     include_self: bool
     duplicates: Duplicates
+    index_base: SupportsIndex
 
 
 class GatherND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
@@ -68,6 +69,7 @@ class GatherND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         fill: object = None,
         pad: SupportsIndex | None = None,
         negatives: bool = True,
+        index_base: SupportsIndex = 0,
         **options: _Option,
     ) -> _Result:
         """Gather the slices of data that index tuples select (ONNX GatherND, OpenVINO GatherND-8).
@@ -80,7 +82,8 @@ class GatherND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         index clamps to the first or last one), "wrap" (it is taken modulo the axis size), "fill"
         (the slice is filled with `fill`, a number, 0 if None). Valid negative indices stay valid.
         pad: an index equal to it selects nothing: its slice is filled with `fill`. negatives: if
-        False, negative indices are out of bounds.
+        False, negative indices are out of bounds. index_base: 1 if indices count from 1: 0 and
+        negative ones are out of bounds then.
 
         Returns data's dtype, shape indices.shape[:-1] + data.shape[batch_dims + k:].
         Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -109,6 +112,7 @@ class ScatterND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         out_of_bounds: ScatterMode = "error",
         pad: SupportsIndex | None = None,
         negatives: bool = True,
+        index_base: SupportsIndex = 0,
         include_self: bool = True,
         duplicates: Duplicates = "last",
         **options: _Option,
@@ -128,8 +132,8 @@ class ScatterND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         validate against, "ndtool", "onnx:N" or "openvino:N". out_of_bounds: "error", "clip" to the
         first or last index, "wrap" modulo the axis size, or "drop", which skips the update. pad: an
         index equal to it selects nothing: its update is skipped. negatives: if False, negative
-        indices are out of bounds. The bits are those of the sequential loop at any number of
-        threads.
+        indices are out of bounds. index_base: 1 if indices count from 1: 0 and negative ones are
+        out of bounds then. The bits are those of the sequential loop at any number of threads.
 
         Returns data's dtype and shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
@@ -158,6 +162,7 @@ class GatherElements(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         fill: object = None,
         pad: SupportsIndex | None = None,
         negatives: bool = True,
+        index_base: SupportsIndex = 0,
         **options: _Option,
     ) -> _Result:
         """Gather one element per index, along an axis (ONNX GatherElements).
@@ -169,7 +174,8 @@ class GatherElements(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         silently: "clip" (an index clamps to the first or last one), "wrap" (it is taken modulo the
         axis size), "fill" (the slice is filled with `fill`, a number, 0 if None). Valid negative
         indices stay valid. pad: an index equal to it selects nothing: its slice is filled with
-        `fill`. negatives: if False, negative indices are out of bounds.
+        `fill`. negatives: if False, negative indices are out of bounds. index_base: 1 if indices
+        count from 1: 0 and negative ones are out of bounds then.
 
         Returns data's dtype and indices' shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -199,6 +205,7 @@ class ScatterElements(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         out_of_bounds: ScatterMode = "error",
         pad: SupportsIndex | None = None,
         negatives: bool = True,
+        index_base: SupportsIndex = 0,
         include_self: bool = True,
         duplicates: Duplicates = "last",
         **options: _Option,
@@ -217,8 +224,9 @@ class ScatterElements(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         spec: the standard to validate against, "ndtool", "onnx:N" or "openvino:N". out_of_bounds:
         "error", "clip" to the first or last index, "wrap" modulo the axis size, or "drop", which
         skips the update. pad: an index equal to it selects nothing: its update is skipped.
-        negatives: if False, negative indices are out of bounds. The bits are those of the
-        sequential loop at any number of threads.
+        negatives: if False, negative indices are out of bounds. index_base: 1 if indices count from
+        1: 0 and negative ones are out of bounds then. The bits are those of the sequential loop at
+        any number of threads.
 
         Returns data's dtype and shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
@@ -248,6 +256,7 @@ class Gather(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         fill: object = None,
         pad: SupportsIndex | None = None,
         negatives: bool = True,
+        index_base: SupportsIndex = 0,
         **options: _Option,
     ) -> _Result:
         """Gather the slices of data that indices select along an axis (ONNX Gather, NumPy's take).
@@ -261,7 +270,8 @@ class Gather(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         first or last one), "wrap" (it is taken modulo the axis size), "fill" (the slice is filled
         with `fill`, a number, 0 if None). Valid negative indices stay valid. pad: an index equal to
         it selects nothing: its slice is filled with `fill`. negatives: if False, negative indices
-        are out of bounds.
+        are out of bounds. index_base: 1 if indices count from 1: 0 and negative ones are out of
+        bounds then.
 
         Returns data's dtype, shape data.shape[:axis] + indices.shape[batch_dims:] +
         data.shape[axis+1:].
@@ -293,6 +303,7 @@ class Scatter(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         out_of_bounds: ScatterMode = "error",
         pad: SupportsIndex | None = None,
         negatives: bool = True,
+        index_base: SupportsIndex = 0,
         include_self: bool = True,
         duplicates: Duplicates = "last",
         **options: _Option,
@@ -314,8 +325,9 @@ class Scatter(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         threads: 1..1024, default all processors. spec: the standard to validate against, "ndtool",
         "onnx:N" or "openvino:N". out_of_bounds: "error", "clip" to the first or last index, "wrap"
         modulo the axis size, or "drop", which skips the update. pad: an index equal to it selects
-        nothing: its update is skipped. negatives: if False, negative indices are out of bounds. The
-        bits are those of the sequential loop at any number of threads.
+        nothing: its update is skipped. negatives: if False, negative indices are out of bounds.
+        index_base: 1 if indices count from 1: 0 and negative ones are out of bounds then. The bits
+        are those of the sequential loop at any number of threads.
 
         Returns data's dtype and shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another

@@ -45,6 +45,7 @@ def _call(call: tuple[Any, ...], data: Tensor, indices: Any, updates: Any, _: No
             if attribute != "reduction"
         },
         threads, attributes.out_of_bounds, attributes.pad, attributes.negatives,
+        attributes.index_base,
     )  # fmt: skip
     if not operator_of(name).scatters:
         _require_tensors(data=data)

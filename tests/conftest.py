@@ -16,7 +16,7 @@ from hypothesis import settings
 from ndtool.engine import tuning
 from ndtool.outofcore import partitioning
 
-SMALL_CALL = tuning.SMALL_CALL
+COMPILED_CALL = tuning.COMPILED_CALL
 
 if settings.get_current_profile_name() == "default":  # a loaded machine is slow
     settings.register_profile("patient", deadline=None)
@@ -40,14 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def force_kernels() -> None:
     """Disable the fast path of normalization, so that small arrays test the kernels."""
-    tuning.NUMPY_COPY = tuning.SMALL_CALL = 0
+    tuning.NUMPY_COPY = tuning.COMPILED_CALL = 0
 
 
 @pytest.fixture(scope="module")
 def fast_small_calls() -> Iterator[None]:
     """Enable the fast path of small calls."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "SMALL_CALL", SMALL_CALL)
+        patch.setattr(tuning, "COMPILED_CALL", COMPILED_CALL)
         yield
 
 

@@ -143,7 +143,7 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
     else:
         links = _links_without_output(call, drawn_tuples, grids)
     updates = {element.at: element.updates for element in excerpt.explanations}
-    valid = [(_lowest_valid(index_tuples, size), size - 1) for size in mapping.indexed_sizes(plan)]
+    valid = [(_lowest_valid(index_tuples, size), size - 1) for size in plan.sizes]
     return Drawing(grids, drawn_tuples, links, updates, valid)
 
 
@@ -183,7 +183,7 @@ def _output_grid(shape: Shape, axes: AxisCoordinates, explanations: list[Explain
 def _drawn_tuple(call: Tuples, position: Position) -> DrawnTuple:
     component_positions = excerpts.component_positions(call.plan, position)
     stored = excerpts.read_components(call, component_positions)
-    sizes = mapping.indexed_sizes(call.plan)
+    sizes = call.plan.sizes
     out_of_bounds = [
         j
         for j, (i, size) in enumerate(zip(stored, sizes, strict=True))

@@ -248,7 +248,7 @@ def component_positions(plan: Plan, position: Position) -> list[Position]:
     """Return the positions in indices of the components of the tuple at a position."""
     if len(plan.positions) == len(plan.indices):
         return [position]
-    return [(*position, j) for j in range(len(mapping.indexed_sizes(plan)))]
+    return [(*position, j) for j in range(len(plan.sizes))]
 
 
 def read_components(call: Tuples, positions: Sequence[Position]) -> Position:

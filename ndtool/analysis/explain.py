@@ -256,7 +256,9 @@ class _Explainer:
             role = "data" if selected else "fill"
             origin, value = next(source_elements) if selected else self._fill_value()
             stored = self._read_tuple(indices)
-            step = make_step(role, origin, value, indices, stored, selected, value)
+            base = self.plan.attributes.index_base
+            written = tuple(index + base for index in stored)
+            step = make_step(role, origin, value, indices, written, selected, value)
             explained.append(_explained(position, value, (step,), 0))
         origin_values = data[len(source_positions) :]
         return explained + [
@@ -299,7 +301,10 @@ class _Explainer:
         columns = (np.broadcast_to(axis, len(indices)).tolist() for axis in coordinates)
         positions = zip(*columns, strict=True) if coordinates else [()] * len(indices)
         yield from zip(
-            positions, map(tuple, stored.tolist()), map(tuple, normalized.tolist()), strict=True
+            positions,
+            map(tuple, (stored + self.plan.attributes.index_base).tolist()),
+            map(tuple, normalized.tolist()),
+            strict=True,
         )
 
     def explain_scatter(
@@ -360,7 +365,7 @@ class _Explainer:
     def _read_tuple(self, position: Position) -> Position:
         """Return the index tuple at a position; raise OutputError if it is now out of bounds."""
         index_tuple = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
-        sizes, attributes = mapping.indexed_sizes(self.plan), self.plan.attributes
+        sizes, attributes = self.plan.sizes, self.plan.attributes
         is_strict = attributes.out_of_bounds == "error"
         lowest, pad = -1 if attributes.negatives else 0, attributes.pad
         pairs = zip(index_tuple, sizes, strict=True)

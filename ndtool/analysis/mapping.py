@@ -22,30 +22,16 @@ def index_tuple_position(plan: Plan, position: Position) -> Position:
 
 def source_position(plan: Plan, position: Position, index: Position) -> Position:
     """Return the position in data of an element of a gather's output."""
-    normalized = tuple(i % size for i, size in zip(index, indexed_sizes(plan), strict=True))
+    normalized = tuple(i % size for i, size in zip(index, plan.sizes, strict=True))
     if isinstance(plan, ElementsPlan):
         return (*position[: plan.axis], *normalized, *position[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
     return (*position[:b], *normalized, *position[b + q - len(plan.index_batch) :])
 
 
-def indexed_sizes(plan: Plan) -> Shape:
-    """Return the sizes of the axes of data that the components of a tuple index."""
-    return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
-
-
-def slice_grid(plan: Plan) -> Shape:
-    """Return the shape of the grid of slices that tuples select from; of elements, data's shape."""
-    if isinstance(plan, ElementsPlan):
-        return plan.data
-    return plan.index_batch + plan.sizes
-
-
 def index_tuple_of(plan: Plan, target: Position) -> Position:
     """Return the index tuple, without negative components, that selects an element of data."""
-    if isinstance(plan, ElementsPlan):
-        return (target[plan.axis],)
-    return target[len(plan.batch) :][: plan.k]
+    return target[plan.axis_of(0) :][: plan.k]
 
 
 def copy_position(plan: Plan, target: Position, tuple_position: Position) -> Position:

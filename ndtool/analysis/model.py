@@ -27,7 +27,7 @@ from ndtool.analysis.engines import (
 )
 from ndtool.analysis.inspect import attributes_text
 from ndtool.analysis.modelinputs import Arrays
-from ndtool.analysis.modelrun import ModelRun, is_own
+from ndtool.analysis.modelrun import ModelRun, NodeFailedError, is_own
 from ndtool.analysis.verify import ENGINE_COLUMNS, EngineReport, engine_rows, recompute
 from ndtool.arrays.source import DeclaredType, ModelInfo, OperatorNode, TypedNode
 from ndtool.errors import (
@@ -337,10 +337,6 @@ def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
     )
 
 
-class _NodeFailedError(Exception):
-    """Raised to end a run: a node cannot be computed."""
-
-
 class _ModelRun:
     """A run of a model: computes its gathers and scatters, and records their inputs and outputs."""
 
@@ -368,7 +364,7 @@ class _ModelRun:
         model_run = ModelRun(path, model, self._compute, n_threads)
         try:
             model_run.run(feeds)
-        except _NodeFailedError:
+        except NodeFailedError:
             return self._error
         except RuleError as exc:
             return exc
@@ -406,7 +402,7 @@ class _ModelRun:
                 model_node = replace(model_node, engines=reports)
         except NdtoolError as exc:
             self._error = _add_names(exc, model_node, inputs)
-            raise _NodeFailedError from exc
+            raise NodeFailedError from exc
         arrays = [array for array in inputs if array is not None]  # None: an optional input
         named_arrays = zip(model_node.inputs.items(), arrays, strict=True)
         if not model_node.runs and self.folder is not None:

@@ -5,6 +5,7 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 
+from ndtool.analysis.modelrun import MEMORY_MESSAGES
 from ndtool.errors import NdtoolError, ResourceError, RuleError, library_message, printable
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.modelproto import DOMAINS
@@ -12,7 +13,6 @@ from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.wire import Message
 from ndtool.storage import locations
 
-_MEMORY_MESSAGES = ("bad_alloc", "failed to map segment", "Cannot allocate memory")  # in messages
 _MAX_MESSAGE = 500  # characters of a message of the package
 _MAX_LOADED = 1 << 16  # bytes of a tensor whose values shape inference reads
 
@@ -26,7 +26,7 @@ def converted_errors(path: str, verb: str = "cannot run") -> Iterator[None]:
         raise
     except Exception as exc:
         reason = library_message(exc, _MAX_MESSAGE)
-        if isinstance(exc, MemoryError) or any(text in reason for text in _MEMORY_MESSAGES):
+        if isinstance(exc, MemoryError) or any(text in reason for text in MEMORY_MESSAGES):
             raise ResourceError(f"{printable(path)}: not enough memory: {reason}") from None
         raise RuleError(f"{printable(path)}: the onnx package {verb} it: {reason}") from None
 

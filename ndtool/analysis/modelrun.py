@@ -38,6 +38,10 @@ class _Undefined(Exception):  # noqa: N818 - not an error: another engine follow
     """An engine lacks an operator or a type."""
 
 
+class NodeFailedError(Exception):
+    """Raised by a caller's function to end a run: a gather or scatter cannot be computed."""
+
+
 class Engine(NamedTuple):
     """An engine: its name, its version, and the function that compiles a model for it."""
 
@@ -133,7 +137,7 @@ class ModelRun:
             elif _function_key(step) in self._functions:
                 results = self._call(self._functions[_function_key(step)], step, operands)
             else:
-                results = self._control(step, operands, scope, opsets)
+                results = self._run_control(step, operands, scope, opsets)
             names = zip(step.output, results, strict=False)  # optional outputs may be missing
             scope.update((name, value) for name, value in names if name)
         return [scope[name] for name in body.outputs]
@@ -164,12 +168,10 @@ class ModelRun:
     def _is_computed_here(self, node: Any) -> bool:
         if is_own(node) or _function_key(node) in self._functions:
             return True
-        graphs = list(_graphs_of(node))
-        evaluator_only = self._engines[0].name == "onnx"
-        return bool(graphs) and (
-            evaluator_only
-            or any(self._is_computed_here(inner) for graph in graphs for inner in graph.node)
-        )
+        if node.op_type in ("If", "Loop", "Scan", "SequenceMap") and node.domain in DOMAINS:
+            return True
+        graphs = _graphs_of(node)  # of an operator of another domain
+        return any(self._is_computed_here(inner) for graph in graphs for inner in graph.node)
 
     def _call(self, function: Any, node: Any, operands: list[Any]) -> list[Any]:
         """Return the outputs of a function of the model."""
@@ -183,6 +185,18 @@ class ModelRun:
         values |= dict(zip(function.input, operands, strict=False))
         opsets = {opset.domain: opset.version for opset in function.opset_import}
         return self._results(body, ChainMap(values), opsets)
+
+    def _run_control(
+        self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
+    ) -> list[Any]:
+        """Return the outputs of a node with subgraphs; raise an error of ndtool if it fails."""
+        try:
+            return self._control(node, operands, scope, opsets)
+        except (NdtoolError, NodeFailedError):
+            raise
+        except Exception as exc:
+            name = printable(node.name or next(iter(node.output), ""))
+            raise self._error(f"{name}: {node.op_type} fails", exc) from None
 
     def _control(
         self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
@@ -246,11 +260,14 @@ class ModelRun:
         raise AssertionError("the last engine computes or raises")
 
     def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
+        title = "the onnx package" if engine.name == "onnx" else engine.name
+        return self._error(f"{title} cannot run it", exc)
+
+    def _error(self, failure: str, exc: Exception) -> NdtoolError:
         reason, path = library_message(exc, _MAX_MESSAGE), printable(self._path)
         if isinstance(exc, MemoryError) or any(text in reason for text in MEMORY_MESSAGES):
             return ResourceError(f"{path}: not enough memory: {reason}")
-        title = "the onnx package" if engine.name == "onnx" else engine.name
-        return RuleError(f"{path}: {title} cannot run it: {reason}")
+        return RuleError(f"{path}: {failure}: {reason}")
 
     def _segment_model(
         self,
@@ -287,9 +304,12 @@ class ModelRun:
 def _engines(threads: int) -> Iterator[Engine]:
     """Yield the engines that are installed, in order of preference."""
     if find_spec("onnxruntime") is not None:
-        ort: Any = import_module("onnxruntime")
-        compile_model = partial(_onnxruntime, ort, threads)
-        yield Engine("onnxruntime", ort.__version__, compile_model)
+        try:
+            ort: Any = import_module("onnxruntime")
+            compile_model = partial(_onnxruntime, ort, threads)
+            yield Engine("onnxruntime", ort.__version__, compile_model)
+        except (ImportError, AttributeError):
+            pass  # an incomplete installation
     onnx: Any = import_module("onnx")
     yield Engine("onnx", onnx.__version__, _evaluator)
 
@@ -480,7 +500,7 @@ def _scan(
     ]
     collected: list[list[Any]] = [[] for _ in range(outputs)]
     for n in range(len(moved[0])):
-        results = run_body(body, (*states, *(np.ascontiguousarray(array[n]) for array in moved)))
+        results = run_body(body, (*states, *(np.array(array[n], order="C") for array in moved)))
         states = results[: len(states)]
         for values, value in zip(collected, results[len(states) :], strict=True):
             values.append(value)

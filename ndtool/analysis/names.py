@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ndtool.analysis import mapping
 from ndtool.analysis.answers import Fields, Position
 from ndtool.analysis.typed import TypeSource
 from ndtool.errors import argument_name
 from ndtool.rules.modes import MODES
-from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
 
 
@@ -42,8 +40,8 @@ class ElementNames:
         }
         return cls(
             Fields(files),
-            isinstance(plan, ElementsPlan) or plan.has_scalar_indices,
-            tuple(mapping.indexed_sizes(plan)),
+            plan.has_scalar_indices,
+            plan.sizes,
             attributes.pad,
             attributes.negatives,
             attributes.out_of_bounds,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool._kernels import PAGE
-from ndtool.analysis import mapping, tuples
+from ndtool.analysis import tuples
 from ndtool.analysis.answers import HIDDEN, Answer, Value
 from ndtool.analysis.infer import inferred
 from ndtool.analysis.mapping import Position
@@ -31,7 +31,7 @@ from ndtool.formats.streams import Streams
 from ndtool.notebook import Table
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import LOWERED, OPERATORS
+from ndtool.rules.operators import LOWERED, OPERATORS, Attributes
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import operands
@@ -72,7 +72,11 @@ class Component(Value):
     @property
     def row(self) -> tuple[str, ...]:
         """The row of a table with COMPONENT_COLUMNS."""
-        valid = f"{self.lowest_valid}..{self.size - 1}" if self.size else "none"
+        valid = (
+            f"{self.lowest_valid}..{self.size - 1 + max(self.lowest_valid, 0)}"
+            if self.size
+            else "none"
+        )
         bounds = ("" if value is None else str(value) for value in (self.lowest, self.highest))
         counts = str(self.negative), str(self.out_of_bounds)
         return str(self.axis), str(self.size), valid, *bounds, *counts
@@ -309,12 +313,10 @@ class _TuplePass:
     def __init__(self, call: Tuples) -> None:
         self._call = call
         plan, attributes = call.plan, call.plan.attributes
-        axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self.columns = [
-            _Column(axis + j, size, attributes.negatives, attributes.pad)
-            for j, size in enumerate(mapping.indexed_sizes(plan))
+            _Column(plan.axis_of(j), size, attributes) for j, size in enumerate(plan.sizes)
         ]
-        self.slice_grid = mapping.slice_grid(plan)
+        self.slice_grid = plan.slice_grid
         self.tally = Tally(prod(self.slice_grid), len(call.rows), call.call.request.memory)
         self.out_of_bounds = self.all_minus_one = 0
         self.first_out_of_bounds: list[BadIndex] = []
@@ -342,7 +344,8 @@ class _TuplePass:
         self.out_of_bounds += int(is_wrong.any(axis=1).sum())
         for row, j in np.argwhere(is_wrong)[: MAX_LISTED - len(self.first_out_of_bounds)].tolist():
             position = layouts.unravel_index(first + row, self._call.plan.positions)
-            self.first_out_of_bounds.append(BadIndex(position, j, int(block[row, j])))
+            value = int(block[row, j]) + self._call.plan.attributes.index_base
+            self.first_out_of_bounds.append(BadIndex(position, j, value))
 
     def rows(self, first: int, block: Array) -> Int64Array:
         """Return the linear indices of the slices that the tuples of a block select.
@@ -364,26 +367,27 @@ class _TuplePass:
 class _Column:
     """The pass over one component of all tuples."""
 
-    def __init__(self, axis: int, size: int, negatives: bool, pad: int | None) -> None:
-        self._pad = pad
-        self.component = Component(axis, size, None, None, 0, 0, -size if negatives else 0)
+    def __init__(self, axis: int, size: int, attributes: Attributes) -> None:
+        self._pad, self._base = attributes.pad, attributes.index_base
+        self._lowest_valid = -size if attributes.negatives else 0
+        self.component = Component(axis, size, None, None, 0, 0, self._lowest_valid + self._base)
 
     def add(self, column: Array) -> Array | None:
         """Process the next indices; return a mask of those out of bounds, None if none is."""
         previous, mask = self.component, self.out_of_bounds_mask(column)
-        lowest, highest = int(column.min()), int(column.max())
+        lowest, highest = int(column.min()) + self._base, int(column.max()) + self._base
         self.component = replace(
             previous,
             lowest=lowest if previous.lowest is None else min(previous.lowest, lowest),
             highest=highest if previous.highest is None else max(previous.highest, highest),
-            negative=previous.negative + (int((column < 0).sum()) if lowest < 0 else 0),
+            negative=previous.negative + (int((column < -self._base).sum()) if lowest < 0 else 0),
             out_of_bounds=previous.out_of_bounds + (0 if mask is None else int(mask.sum())),
         )
         return mask
 
     def out_of_bounds_mask(self, column: Array) -> Array | None:
         """Return a mask of the indices that are out of bounds, None if none is."""
-        lowest_valid, size = self.component.lowest_valid, self.component.size
+        lowest_valid, size = self._lowest_valid, self.component.size
         if not len(column) or (column.min() >= lowest_valid and column.max() < size):
             return None
         mask: Array = (column < lowest_valid) | (column >= size)
@@ -396,10 +400,8 @@ class _SliceTotals:
     def __init__(self, call: OpenCall, slice_grid: Shape) -> None:
         plan, metadata = call.inference.plan, call.sources["data"].metadata
         self.slice_nbytes = call.inference.dtype.itemsize  # of a slice
-        batch_repeats = 1
-        if not isinstance(plan, ElementsPlan):
-            batch_repeats = plan.batch_repeats
-            self.slice_nbytes *= plan.width * batch_repeats
+        batch_repeats = plan.batch_repeats
+        self.slice_nbytes *= plan.width * batch_repeats
         self.contiguous = (
             metadata.order == "C" and metadata.block_shape == metadata.shape and batch_repeats == 1
         )
@@ -464,7 +466,9 @@ def causes(statistics: Stats, dtype: Dtype, all_minus_one: int) -> list[str]:
         lowest = min(
             component.lowest for component in statistics.components if component.lowest is not None
         )
-        question = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
+        question = "are they 1-based? Then: --index-base 1"
+        if lowest <= 0:
+            question = "is it a placeholder for a missing index?"
         hints.append(f"{value} equals the size of the axis: {question}")
     if len(sizes) > 1 and all(
         -size <= component.lowest and component.highest < size

@@ -133,16 +133,13 @@ class Tuples(NamedTuple):
     def _add_matches(self, search: Search, first: int, block: Array) -> None:
         """Add the tuples of a block that select a search's element, in its batch, to the search."""
         plan, skipped = self.plan, 0
-        if isinstance(plan, NdPlan) and plan.index_batch:
+        if plan.index_batch:
             batch = int(
                 np.ravel_multi_index(search.target[: len(plan.index_batch)], plan.index_batch)
             )
             start, stop = (max(0, n * plan.tuples_per_batch - first) for n in (batch, batch + 1))
             skipped, block = start, block[start:stop]
-        index_tuple, sizes = (
-            mapping.index_tuple_of(plan, search.target),
-            mapping.indexed_sizes(plan),
-        )
+        index_tuple, sizes = (mapping.index_tuple_of(plan, search.target), plan.sizes)
         valid = None
         if plan.attributes.may_alter_tuples:
             valid, block = select_valid(plan, block)
@@ -178,7 +175,7 @@ def blocks(plan: Plan, indices: Array, values_per_tuple: int = 1) -> Iterator[tu
 
     values_per_tuple: how many integers the caller stores for each tuple; it bounds a block, too.
     """
-    count, k = prod(plan.positions), len(mapping.indexed_sizes(plan))
+    count, k = prod(plan.positions), len(plan.sizes)
     step = max(1, BLOCK // max(k, values_per_tuple))
     flat = flat_view(indices)
     for first in range(0, count, step):
@@ -188,9 +185,9 @@ def blocks(plan: Plan, indices: Array, values_per_tuple: int = 1) -> Iterator[tu
 
 def select_valid(plan: Plan, block: Array) -> tuple[Int64Array, Array]:
     """Return the rows of a block whose tuples select a slice, and these tuples, normalized."""
-    sizes = np.array(mapping.indexed_sizes(plan), np.int64)
+    sizes = np.array(plan.sizes, np.int64)
     normalized = np.empty(block.shape, np.int64)
-    for j, size in enumerate(mapping.indexed_sizes(plan)):
+    for j, size in enumerate(plan.sizes):
         normalized[:, j], _ = normalize_indices(block[:, j], size, plan.attributes)
     (rows,) = np.nonzero((normalized < sizes).all(axis=1))
     return rows, normalized[rows]
@@ -214,7 +211,7 @@ def slice_indices(plan: Plan, first: int, block: Array, valid: Array) -> Int64Ar
         coordinates = columns
     result = np.zeros(len(block), np.int64)
     for coordinate, stride in zip(
-        coordinates, layouts.contiguous_strides(mapping.slice_grid(plan), 1), strict=True
+        coordinates, layouts.contiguous_strides(plan.slice_grid, 1), strict=True
     ):
         result += coordinate * stride
     return result
@@ -228,14 +225,8 @@ def element_updates(
     targets: the elements' linear indices, ascending. A block has the position in `targets` of each
     update's element, and the linear index of each update.
     """
-    width = repeats = slices_per_group = tuples_per_batch = 1
-    if isinstance(plan, NdPlan):
-        width, repeats, slices_per_group, tuples_per_batch = (
-            plan.width,
-            plan.batch_repeats,
-            prod(plan.sizes),
-            plan.tuples_per_batch,
-        )
+    width, repeats, tuples_per_batch = plan.width, plan.batch_repeats, plan.tuples_per_batch
+    slices_per_group = prod(plan.slice_grid[len(plan.index_batch) :])
     # The slice of each target within the first repeat of the stored tuples, and the repeat.
     batch, row = np.divmod(targets // max(width, 1), max(slices_per_group, 1))
     group, repeat = np.divmod(batch, max(repeats, 1))

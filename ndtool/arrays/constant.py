@@ -8,7 +8,7 @@ from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSour
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
-from ndtool.rules.plans import ElementsPlan, Plan
+from ndtool.rules.plans import Plan
 from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange
 
@@ -37,7 +37,7 @@ class Constant(ContiguousSource):
 
     def operand(self, plan: Plan) -> Operand:
         """Return the operand of a gather: a slice, or an element, that all indices select."""
-        slice_shape = () if isinstance(plan, ElementsPlan) else plan.slice_shape
+        slice_shape = plan.slice_shape
         itemsize = len(self.element)
         strides = layouts.contiguous_strides(slice_shape, itemsize)
         nbytes = strides[0] * slice_shape[0] if slice_shape else itemsize

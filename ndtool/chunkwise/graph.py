@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 from math import isqrt, prod
 from operator import attrgetter
 from typing import Any
@@ -30,9 +30,9 @@ class TaskGraph:
     """The graph of a call: `tasks` by key; the keys of the output have the name of the graph.
 
     Chunks of data (along the axes of rows) and chunks of indices have numbers in row-major order.
-    reachable: for each chunk of indices, the chunks of data that it may select from; reached_by:
-    the inverse. splits: the split of each chunk of indices. If indices are in memory, tasks take
-    these and the call as values, else as keys.
+    splits: the split of each chunk of indices. reachable, reached_by: if indices are in memory, the
+    chunks of data that each chunk of indices selects from, and the inverse; tasks then take the
+    splits and the call as values, else as keys.
     """
 
     def __init__(
@@ -62,20 +62,11 @@ class TaskGraph:
         self.call_key = self._share(call, "call")
         self.splits: list[Any] = []
         self.reachable: list[list[int]] = []
+        self.reached_by: dict[int, list[int]] = {}
         verdict = self._split_later() if indices is None else self._split_now(indices, original)
-        self.reached_by: dict[int, list[int]] = {
-            data_chunk: [] for data_chunk in range(call.skipped)
-        }
         for index_chunk, data_chunks in enumerate(self.reachable):
             for data_chunk in data_chunks:
-                self.reached_by[data_chunk].append(index_chunk)
-        self.reachable_pairs: set[tuple[int, int]] = set()
-        if self.in_memory:
-            self.reachable_pairs |= {
-                (index_chunk, data_chunk)
-                for index_chunk, data_chunks in enumerate(self.reachable)
-                for data_chunk in data_chunks
-            }
+                self.reached_by.setdefault(data_chunk, []).append(index_chunk)
         if call.inference.requires_distinct:
             verdict = self._require_distinct(verdict)
         if "updates" in names:
@@ -104,7 +95,6 @@ class TaskGraph:
             if self.call.is_strict:
                 reports.append(self._key("report", number))
                 self.tasks[reports[-1]] = (attrgetter("report"), key)
-            self.reachable.append(self._reachable(origin, shape) if prod(shape) else [])
         verdict = self._key("verdict")
         self.tasks[verdict] = (splits.bounds_verdict, self.call_key, reports)
         return verdict
@@ -152,55 +142,41 @@ class TaskGraph:
         the chunks of the other array. Groups of many sources are bundled for groups of targets, so
         that a task depends on about the square root of their number.
         """
-        source_numbers = list(sources)
-        sources_of = dict.fromkeys(targets, source_numbers)
-        if self.in_memory:
-            sources_of = {
-                target: [
-                    source
-                    for source in source_numbers
-                    if self._may_select(source, target, from_data)
-                ]
-                for target in targets
-            }
-        many_source_targets = [
-            target for target in targets if len(sources_of[target]) > MIN_EXCHANGED
-        ]
-        result = {target: [sources[source] for source in sources_of[target]] for target in targets}
-        if len(many_source_targets) < 2:
-            return result
-        size = isqrt(len(source_numbers) - 1) + 1
-        groups = [
-            source_numbers[first : first + size] for first in range(0, len(source_numbers), size)
-        ]
-        for group_targets in _groups(many_source_targets, -(-len(many_source_targets) // size)):
-            bundles = []
-            for group in groups:
-                members = [
-                    source
-                    for source in group
-                    if any(self._may_select(source, target, from_data) for target in group_targets)
-                ]
-                if members:
-                    key = self._key(kind, len(self.tasks))
-                    self.tasks[key] = (
-                        splits.select, [sources[source] for source in members],
-                        np.array(group_targets),
-                    )  # fmt: skip
-                    bundles.append((key, members))
-            for target in group_targets:
-                result[target] = [
-                    key
-                    for key, members in bundles
-                    if any(self._may_select(source, target, from_data) for source in members)
-                ]
-        return result
+        numbers = list(sources)
+        neighbors = self.reachable if from_data else self.reached_by
 
-    def _may_select(self, source: int, target: int, from_data: bool) -> bool:
-        """Whether tuples of a chunk of indices may select from a chunk of data."""
-        if not self.in_memory:
-            return True
-        return ((target, source) if from_data else (source, target)) in self.reachable_pairs
+        def sources_of(target: int) -> list[int]:
+            """Return the sources that may have entries for a target."""
+            return [i for i in neighbors[target] if i in sources] if self.in_memory else numbers
+
+        many_source_targets = [
+            target for target in targets if len(sources_of(target)) > MIN_EXCHANGED
+        ]
+        if len(many_source_targets) < 2:
+            many_source_targets = []
+        size = isqrt(max(0, len(numbers) - 1)) + 1
+        group_of = {number: i // size for i, number in enumerate(numbers)}
+        result: dict[int, list[Any]] = {}
+        for group_targets in _groups(many_source_targets, -(-len(many_source_targets) // size)):
+            needed = dict.fromkeys(chain.from_iterable(map(sources_of, group_targets)))
+            if not self.in_memory:
+                needed = dict.fromkeys(numbers)
+            members: dict[int, list[Any]] = {}
+            for number in sorted(needed):
+                members.setdefault(group_of[number], []).append(sources[number])
+            keys: dict[int, Key] = {}
+            for group, bundles in members.items():
+                keys[group] = self._key(kind, len(self.tasks))
+                self.tasks[keys[group]] = (splits.select, bundles, np.array(group_targets))
+            for target in group_targets:
+                groups = set(keys)
+                if self.in_memory:
+                    groups = {group_of[number] for number in sources_of(target)}
+                result[target] = [keys[group] for group in sorted(groups)]
+        for target in targets:
+            if target not in result:
+                result[target] = [sources[number] for number in sources_of(target)]
+        return result
 
     def _bundles(
         self, index_chunks: Sequence[int], data_chunks: Sequence[int]
@@ -213,8 +189,8 @@ class TaskGraph:
             data_chunk: self._share(
                 [
                     self.splits[i].subset(data_chunk)
-                    for i in index_chunks
-                    if (i, data_chunk) in self.reachable_pairs
+                    for i in self.reached_by[data_chunk]
+                    if i in index_chunks
                 ],
                 "split", len(self.tasks),
             )
@@ -243,20 +219,28 @@ class TaskGraph:
         self.tasks[key] = (splits.duplicates_verdict, self.call_key, verdict, keys)
         return key
 
-    def _classes(self) -> Iterator[tuple[list[int], list[int]]]:
+    def _classes(self) -> Iterator[tuple[Sequence[int], list[int]]]:
         """Yield chunks of indices, with the chunks of data that each of them may select from."""
         if self.in_memory:
-            yield (
-                list(range(len(self.splits))),
-                [data_chunk for data_chunk, sources in self.reached_by.items() if sources],
-            )
+            yield range(len(self.splits)), sorted(self.reached_by)
             return
+        # Chunks of indices in the same place along the axes that give coordinates are alike.
+        axes = [axis for axis in self.axes.index_axes if axis is not None]
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for number, (_, origin, shape) in enumerate(self.chunks):
+            if prod(shape):
+                place = tuple((origin[axis], shape[axis]) for axis in axes)
+                alike.setdefault(place, []).append(number)
+        reaching: dict[int, list[int]] = {}
+        for i, (first, *_) in enumerate(alike.values()):
+            for data_chunk in self._reachable(*self.chunks[first][1:]):
+                reaching.setdefault(data_chunk, []).append(i)
         classes: dict[tuple[int, ...], list[int]] = {}
-        for data_chunk, sources in self.reached_by.items():
-            if sources:
-                classes.setdefault(tuple(sources), []).append(data_chunk)
-        for index_chunks, data_chunks in classes.items():
-            yield list(index_chunks), data_chunks
+        for data_chunk in sorted(reaching):
+            classes.setdefault(tuple(reaching[data_chunk]), []).append(data_chunk)
+        index_chunks = list(alike.values())
+        for numbers, data_chunks in classes.items():
+            yield sorted(chain.from_iterable(index_chunks[i] for i in numbers)), data_chunks
 
     def _chunk(
         self, data_chunk: int, outer_position: Shape, slice_position: Shape
@@ -276,13 +260,10 @@ class TaskGraph:
         bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.outer_and_slices]
         for index_chunks, data_chunks in self._classes():
             for group in _groups(index_chunks, len(data_chunks)):
-                reached = [
-                    data_chunk
-                    for data_chunk in data_chunks
-                    if any(
-                        self._may_select(index_chunk, data_chunk, False) for index_chunk in group
-                    )
-                ]
+                reached = data_chunks
+                if self.in_memory:
+                    found = chain.from_iterable(self.reachable[number] for number in group)
+                    reached = sorted(dict.fromkeys(found))
                 bundled = self._bundles(group, reached)
                 for number, ((outer_position, _, _), (slice_position, _, _)) in enumerate(
                     self.outer_and_slices
@@ -322,7 +303,7 @@ class TaskGraph:
                 self.tasks[bundled[index_chunk]] = (
                     datachunks.split_updates, self.call_key, split, chunk, (outer_shape, sizes)
                 )  # fmt: skip
-            bundles: dict[int, list[Any]] = {data_chunk: [] for data_chunk in self.reached_by}
+            bundles: dict[int, list[Any]] = {number: [] for number in range(self.call.skipped)}
             for index_chunks, data_chunks in self._classes():
                 bundles |= self._exchange(
                     "updates",

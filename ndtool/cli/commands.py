@@ -300,7 +300,13 @@ def attribute_options(operator: Operator) -> tuple[Parameter, ...]:
     attribute_parameters = map(options.ATTRIBUTES.__getitem__, operator.attributes)
     fill_parameters = () if operator.scatters else (options.FILL,)
     update_parameters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
-    bounds_parameters = (options.OUT_OF_BOUNDS, *fill_parameters, options.PAD, options.NO_NEGATIVES)
+    bounds_parameters = (
+        options.OUT_OF_BOUNDS,
+        *fill_parameters,
+        options.PAD,
+        options.NO_NEGATIVES,
+        options.INDEX_BASE,
+    )
     return (*attribute_parameters, *update_parameters, *bounds_parameters)
 
 

@@ -432,6 +432,14 @@ PAD = partial(
     metavar="INT",
 )
 NO_NEGATIVES = partial(_flag, "--no-negatives", "Negative indices are out of bounds.")
+INDEX_BASE = partial(
+    _option,
+    "--index-base",
+    "1 if indices count from 1; 0 and negative ones are out of bounds then.",
+    type=partial(integer, 0, 1),
+    default=0,
+    metavar="0|1",
+)
 NO_INCLUDE_SELF = partial(
     _flag,
     "--no-include-self",
@@ -657,7 +665,7 @@ CHECKS = (SPEC, DTYPE, TEXT)
 EXECUTION = (THREADS, MEMORY, SPILL)
 CLUSTER = (SCHEDULER, WORKERS, RESUME)
 GROUPS = {  # of the help page; options without a group come first
-    "Indices and updates": (FILL, PAD, NO_NEGATIVES, NO_INCLUDE_SELF, DUPLICATES),
+    "Indices and updates": (FILL, PAD, NO_NEGATIVES, INDEX_BASE, NO_INCLUDE_SELF, DUPLICATES),
     "Output": (*OUTPUT_FILES, AS_VOID),
     "Types and checks": CHECKS,
     "Other engines": ENGINES,

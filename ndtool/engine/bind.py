@@ -10,7 +10,7 @@ from ndtool.engine import layouts, tuning
 from ndtool.engine.layouts import Strides
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.plans import ElementsPlan, Plan, Shape
 
 Buffer = Any  # an object with the buffer protocol and slicing: memoryview, uint8 ndarray
 
@@ -38,8 +38,7 @@ def bind_indices(
 
 def repeat_fill_value(plan: Plan, element: bytes) -> bytes:
     """Return the fill value, repeated for the bytes of a slice that one kernel call copies."""
-    width = 1 if isinstance(plan, ElementsPlan) else plan.width
-    return element * max(1, min(width, tuning.WORK_ITEM // len(element)))
+    return element * max(1, min(plan.width, tuning.WORK_ITEM // len(element)))
 
 
 class BoundSlices(NamedTuple):
@@ -132,7 +131,7 @@ def bind_boxes(sizes: Shape, box_shape: Shape) -> _kernels.Boxes:
 @lru_cache(maxsize=1024)
 def bind_check(plan: Plan) -> tuple[_kernels.Addressing, int, int]:
     """Return the arguments of an index check: (addressing, tuples, components per tuple)."""
-    sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
+    sizes = plan.sizes
     tuples = prod(plan.positions)
     zero_strides = (0,) * len(sizes)
     return (

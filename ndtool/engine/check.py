@@ -9,7 +9,7 @@ from ndtool.engine.bind import bind_check
 from ndtool.errors import BoundsError, NdtoolError, OutputError
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.modes import MODES
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan
+from ndtool.rules.plans import Plan
 
 
 def check(plan: Plan, indices: Indices, threads: int) -> None:
@@ -30,8 +30,7 @@ def is_error(plan: Plan) -> bool:
 
 def lacks_valid_indices(plan: Plan) -> bool:
     """Whether the mode redirects indices, but an indexed axis of size 0 has no valid index."""
-    sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
-    return MODES[plan.attributes.out_of_bounds].redirects and 0 in sizes
+    return MODES[plan.attributes.out_of_bounds].redirects and 0 in plan.sizes
 
 
 def find_bounds_error(plan: Plan, indices: Indices, threads: int) -> NdtoolError | None:
@@ -73,14 +72,14 @@ def locate_bounds_error(plan: Plan, indices: Indices) -> NdtoolError:
 def make_bounds_error(plan: Plan, first: tuple[int, int, int], bad_count: int) -> BoundsError:
     """Return the error about indices out of bounds; first: (tuple, component, value)."""
     first_tuple, component, value = first
-    axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
+    axis = plan.axis_of(component)
     size = plan.data[axis]
-    is_single_component = isinstance(plan, ElementsPlan) or plan.has_scalar_indices
     return BoundsError(
         position=layouts.unravel_index(first_tuple, plan.positions),
-        component=None if is_single_component else component,
+        component=None if plan.has_scalar_indices else component,
         axis=axis,
-        value=value,
+        value=value + plan.attributes.index_base,
+        base=plan.attributes.index_base,
         size=size,
         count=bad_count,
         total=prod(plan.positions),

@@ -15,7 +15,7 @@ from ndtool._kernels import Addressing, Indices
 from ndtool.engine import check, layouts, tuning
 from ndtool.machine import scratch
 from ndtool.machine.threads import limit_threads
-from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.rules.plans import ElementsPlan, Plan
 
 
 class ValidatedPlan(NamedTuple):
@@ -36,11 +36,11 @@ def validate(
     """
     itemsize = _narrow_itemsize(plan, indices)
     accepts_invalid = indices.out_of_bounds != "error" or indices.skips
-    if accepts_invalid or not itemsize or (len(_indexed_shape(plan)) > 1 and not is_row_major):
+    if accepts_invalid or not itemsize or (len(plan.sizes) > 1 and not is_row_major):
         check.check(plan, indices, threads)
         yield ValidatedPlan(plan, indices)
         return
-    sizes, tuples = _indexed_shape(plan), prod(plan.positions)
+    sizes, tuples = plan.sizes, prod(plan.positions)
     strides, negatives = layouts.contiguous_strides(sizes, 1), plan.attributes.negatives
     addressing = Addressing(sizes, strides, tuples, (), (), negatives)
     buffer = scratch.acquire(tuples * itemsize)
@@ -61,17 +61,12 @@ def validate(
 
 def _narrow_itemsize(plan: Plan, indices: Indices) -> int:
     """Return the itemsize of narrowed indices; 0 if they should not be narrowed."""
-    sizes, tuples = _indexed_shape(plan), prod(plan.positions)
+    sizes, tuples = plan.sizes, prod(plan.positions)
     rows, tuple_bytes = prod(sizes), len(sizes) * indices.itemsize
     itemsize = 2 if rows <= 1 << 16 else 4
     fits = rows <= 1 << 31 and tuples * itemsize <= tuning.SCRATCH
     is_faster = tuple_bytes >= 4 * itemsize and tuples * tuple_bytes >= tuning.NARROW_INDICES
     return itemsize if fits and is_faster else 0
-
-
-def _indexed_shape(plan: Plan) -> Shape:
-    """Return the sizes of the indexed axes."""
-    return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
 
 
 @lru_cache(maxsize=1024)

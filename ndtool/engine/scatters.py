@@ -44,8 +44,7 @@ def scatter(call: ScatterCall) -> bool:
         with _validate_indices(call) as validated:
             return _by_panels(validated)
     rows = len(call.out) // slices.width
-    size = plan.data[plan.axis] if isinstance(plan, ElementsPlan) else prod(plan.sizes)
-    batch_bytes = size * slices.width  # the range of the output that one batch updates
+    batch_bytes = prod(plan.sizes) * slices.width  # the range of the output that one batch updates
     is_one_batch = slices.per_batch == slices.tuples
     threads = limit_threads(call.threads, len(call.updates))
     is_wide_slice = slices.width >= tuning.WIDE_SLICE and call.write_at is None

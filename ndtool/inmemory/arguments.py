@@ -319,11 +319,40 @@ def reduction_name(name: str, value: object) -> str:
     return ALIASES.get(reduction, reduction)
 
 
+def index_base(name: str, value: object) -> int:
+    """Return the index of the first element of an axis: 0 or 1."""
+    base = integer(name, value, UsageError)
+    if base not in (0, 1):
+        raise UsageError(f"{name} is {base}: it must be 0 or 1")
+    return base
+
+
+def rebase(indices: Array, attributes: Attributes) -> Array:
+    """Return indices that count from 0, as int64, if they count from `index_base`, else themselves.
+
+    int64 lacks results for the indices at the ends of the range: these stay out of bounds.
+    """
+    base, pad = attributes.index_base, attributes.pad
+    if not base or indices.dtype.kind not in "iu":
+        return indices
+    lowest, highest = -_INT64_MAX, _INT64_MAX
+    if pad is not None and not lowest < pad <= highest:
+        raise UsageError(f"pad is {pad}: with index_base {base} it must be within 63 bits")
+    if indices.dtype.itemsize == 8:
+        is_extreme = (indices > highest) | (indices <= lowest)
+        if attributes.out_of_bounds == "wrap" and is_extreme.any():
+            value = int(indices[is_extreme][0])
+            raise UsageError(f"index {value} cannot wrap with index_base {base}: expected 63 bits")
+        if indices.dtype.kind == "u":
+            indices = np.minimum(indices, indices.dtype.type(highest))
+    return np.maximum(indices.astype(np.int64), lowest + 1) - base
+
+
 # The function that converts each attribute, by its name in Attributes.
 CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name,
     "out_of_bounds": string, "fill": number_text, "pad": optional_integer, "negatives": boolean,
-    "include_self": boolean, "duplicates": string, "mode": string,
+    "include_self": boolean, "duplicates": string, "index_base": index_base, "mode": string,
 }  # fmt: skip
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool._kernels import Indices, SmallCall
-from ndtool.engine import bind, check, copies, dispatch, distinct, gathers, narrow, small, tuning
+from ndtool._kernels import COMPILED_OPERATORS, Calls, Indices, TypedCall, UpdateSpec
+from ndtool.engine import bind, check, copies, counting, dispatch, distinct, gathers, narrow, tuning
 from ndtool.engine.updates import ScatterCall
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, format_value
 from ndtool.inmemory import tensors
@@ -20,13 +20,14 @@ from ndtool.inmemory.arguments import (
     index_array,
     make_attributes,
     output_buffer,
+    rebase,
     require_no_overlap,
     restore_exact_index,
     string,
     thread_count,
 )
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
-from ndtool.rules import inference, numbers, shapes
+from ndtool.rules import inference, numbers, shapes, specs
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Plan, Shape
@@ -91,7 +92,12 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     scatters = OPERATORS[call[0]].scatters
     try:
         source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
+        index = rebase(index, attributes)
         updates_array = array("updates", updates) if scatters else None
+        if out is None and not (source is data and index is indices and updates_array is updates):
+            compiled = COMPILED.execute(call, source, index, updates_array, None)
+            if compiled is not None:
+                return cast("Array", tensors.convert_result(data, compiled))
         bound = bind_call(
             call[0], source.shape, source.dtype, index.shape, index.dtype,
             None if updates_array is None else updates_array.shape,
@@ -110,6 +116,8 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
                 indices=index,
                 **({} if updates_array is None else {"updates": updates_array}),
             )
+            if COMPILED.execute(call, source, index, updates_array, buffer) is not None:
+                return out
         team = thread_count(call[1])
         if updates_array is None:
             result = _gather(bound, source, index, buffer, team)
@@ -127,21 +135,40 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     return tensors.convert_result(data, result) if out is None else out
 
 
-def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -> SmallCall | None:
-    """Bind a small call on ndarrays; None if `execute` must compute it or raise its error."""
-    if OPERATORS[call[0]].scatters and updates is None:
+def make_typed_call(
+    arguments: Call, data: np.dtype[Any], indices: np.dtype[Any], updates: np.dtype[Any] | None
+) -> TypedCall | None:
+    """Return a call for the compiled path; None if `execute` must compute it or raise its error."""
+    operator = OPERATORS[arguments[0]]
+    if operator.name not in COMPILED_OPERATORS or operator.scatters != (updates is not None):
         return None
     try:
-        attributes, spec = _attributes(call)
-        thread_count(call[1])
-        bound = bind_call(
-            call[0], data.shape, data.dtype, indices.shape, indices.dtype,
-            None if updates is None else updates.shape,
-            None if updates is None else updates.dtype, attributes, spec,
-        )  # fmt: skip
+        attributes, spec = _attributes(arguments)
+        thread_count(arguments[1])
+        types = {"data": element_type("data", data), "indices": element_type("indices", indices)}
+        if updates is not None:
+            types["updates"] = element_type("updates", updates)
+        row = specs.accept(spec, operator.name, types, attributes)
+        fill = numbers.encode_fill(attributes.fill, types["data"])
     except NdtoolError:
         return None
-    return small.bind_small_call(*bound)
+    attributes = inference.resolve(attributes, row, types["indices"])
+    dtype, needs_general_path = types["data"], row.limits or attributes.index_base
+    if attributes.duplicates == "error" or needs_general_path or not dtype.itemsize:
+        return None
+    order = dispatch.arithmetic_order(dtype, attributes.reduction)
+    swaps_data, swaps_updates = (
+        t.swap_size > 1 and t.order != order for t in (dtype, types.get("updates", dtype))
+    )
+    spec_of_updates = None
+    if updates is not None:
+        counts = counting.bind_counts(attributes, bytearray(), 1, dtype.itemsize)
+        spec_of_updates = UpdateSpec(b"", dtype.itemsize, attributes.reduction, dtype.name, counts)
+    return TypedCall(
+        operator.name, attributes.batch_dims, attributes.axis,
+        bind.bind_indices(b"", types["indices"], attributes, fill), spec_of_updates,
+        dtype.itemsize, dtype.swap_size, swaps_data, swaps_updates, attributes.is_mean,
+    )  # fmt: skip
 
 
 def _show_trace(error: NdtoolError) -> None:
@@ -241,3 +268,6 @@ def _bind_indices(bound: BoundCall, indices: Array, team: int) -> Indices:
     dtype = bound.types["indices"]
     normalized = normalize(indices, dtype, dtype.order, False, team)
     return bind.bind_indices(normalized, dtype, bound.plan.attributes, bound.fill_bytes)
+
+
+COMPILED = Calls(np.ndarray, np.empty, make_typed_call, execute, tuning)

@@ -35,6 +35,7 @@ class LinearCall(NamedTuple):
     mode: str
     pad: Any
     negatives: bool
+    index_base: int = 0
 
     def compute(self, verb: str, *arrays: Tensor, **arguments: Any) -> Tensor:
         """Compute the gather or the scatter, without recording derivatives."""
@@ -43,7 +44,7 @@ class LinearCall(NamedTuple):
             mode = _ADJOINT_MODES[mode]
         result: Tensor = getattr(ops, verb + self.suffix)(
             *arrays, **self.options, threads=self.threads, out_of_bounds=mode, pad=self.pad,
-            negatives=self.negatives, **arguments,
+            negatives=self.negatives, index_base=self.index_base, **arguments,
         )  # fmt: skip
         return result
 

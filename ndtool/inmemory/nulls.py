@@ -122,14 +122,18 @@ def _columns(value: Any) -> list[Any]:
 
 
 def _underlying_columns(column: Any) -> list[Any]:
-    """Return the columns that store a column: pandas' pyarrow array, polars' nested columns."""
+    """Return the columns that store a column: pandas' pyarrow array, elements of nested columns."""
     if hasattr(_library_dtype(column), "pyarrow_dtype"):
-        return [getattr(column, "array", column).__arrow_array__()]
+        return _underlying_columns(getattr(column, "array", column).__arrow_array__())
+    if hasattr(_library_dtype(column), "value_field"):  # pyarrow's lists
+        chunks = getattr(column, "chunks", [column])
+        values = [nested for chunk in chunks for nested in _underlying_columns(chunk.flatten())]
+        return [column, *values]
     polars: Any = sys.modules.get("polars")
     if polars is None or not isinstance(column, polars.Series):
         return [column]
     children = []
-    if isinstance(column.dtype, polars.Array):
+    if isinstance(column.dtype, polars.Array | polars.List):
         children = [column.explode()]
     elif isinstance(column.dtype, polars.Struct):
         children = column.struct.unnest().get_columns()
@@ -137,9 +141,10 @@ def _underlying_columns(column: Any) -> list[Any]:
 
 
 def _is_nested(column: Any) -> bool:
-    """Return whether a polars column has elements that are arrays or structs."""
-    nested = getattr(_library_dtype(column), "is_nested", None)
-    return callable(nested) and bool(nested())
+    """Return whether a column has elements that are lists, arrays or structs."""
+    dtype = _library_dtype(column)
+    nested = getattr(dtype, "is_nested", None)
+    return hasattr(dtype, "value_field") or (callable(nested) and bool(nested()))
 
 
 def _has_nulls(column: Any) -> bool:

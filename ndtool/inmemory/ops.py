@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool._kernels import BoundCalls
-from ndtool.engine import tuning
 from ndtool.inmemory import calls, tensorscatter
 from ndtool.signatures import Operators, bind
 
@@ -17,7 +14,7 @@ __all__ = [
     "gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd",
     "tensor_scatter",
 ]  # fmt: skip
-_CALLS = BoundCalls(np.ndarray, np.empty, calls.bind_small, calls.execute, tuning)
+_CALLS = calls.COMPILED
 
 
 def _call(call: calls.Call, data: Any, indices: Any, updates: Any, out: Any) -> Any:

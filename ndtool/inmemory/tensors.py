@@ -39,9 +39,36 @@ def as_ndarray(name: str, value: object) -> Array:
     require_loaded(name, value)
     nulls.require_unmasked(name, value)
     nulls.require_no_nulls(name, value)
+    as_tensor = nulls.attribute(value, "to_numpy_ndarray")  # of pyarrow's tensors
+    if callable(as_tensor):
+        return np.asarray(as_tensor())
     converted = np.asanyarray(value)
     nulls.require_same_dtype(name, value, converted)
-    return np.asarray(converted)
+    return _stack_rows(nulls.describe(name, value), np.asarray(converted))
+
+
+def _stack_rows(subject: str, rows: Array) -> Array:
+    """Return an array whose elements are lists of equal lengths with an axis for their elements.
+
+    subject: what the array is, for errors. An array of other elements is returned unchanged.
+    """
+    if not rows.dtype.hasobject or not any(isinstance(row, np.ndarray | list) for row in rows.flat):
+        return rows
+    arrays: list[Array] = []
+    for n, row in enumerate(rows.flat):
+        if row is None:
+            raise DtypeError(f"{subject} with nulls: row {n} is null")
+        if len(set(map(type, row))) > 1:
+            raise DtypeError(f"{subject} of lists: row {n} has elements of different types")
+        array = _stack_rows(f"row {n} of {subject}", np.asarray(row))
+        if arrays and (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
+            row_types = [f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in (array, arrays[0])]
+            raise DtypeError(
+                f"{subject} of lists of different lengths or types: row {n} is {row_types[0]},"
+                f" row 0 is {row_types[1]}"
+            )
+        arrays.append(array)
+    return np.stack(arrays).reshape(rows.shape + arrays[0].shape)
 
 
 def convert_result(value: object, result: Array) -> Any:

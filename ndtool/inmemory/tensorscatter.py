@@ -53,7 +53,7 @@ def tensor_scatter(
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
     scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
     indices = scatter_indices(lowering, starts)
-    return calls.execute(scatter_call, past, indices, arrays["update"], out)
+    return calls.COMPILED.call(scatter_call, past, indices, arrays["update"], out)
 
 
 def start_positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:

@@ -146,17 +146,20 @@ def check(
         trace, plan = shapes.infer(operator, sizes, attributes)
         if row.limits:
             trace = specs.check_sizes(spec, row, sizes, attributes, trace)
-        plan = plan._replace(attributes=_resolve(attributes, row, types["indices"]))
+        plan = plan._replace(attributes=resolve(attributes, row, types["indices"]))
     assumed_steps = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
     return row, trace._replace(steps=trace.steps + assumed_steps), plan
 
 
-def _resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) -> Attributes:
+def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) -> Attributes:
     """Return attributes as a row defines them, without a pad that no index can equal."""
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
     is_reachable = pad is not None and lowest <= pad < highest
-    return attributes._replace(pad=pad if is_reachable else None, negatives=row.negatives)
+    if attributes.index_base:  # of indices that `rebase` has shifted, so that they count from 0
+        pad, is_reachable = None if pad is None else pad - attributes.index_base, True
+    negatives = row.negatives and not attributes.index_base
+    return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 
 
 def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[Step, ...]:

@@ -15,7 +15,8 @@ class Attributes(NamedTuple):
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
     negatives: whether negative indices count from the end. include_self: whether an element's
     current value is included in its reduction; else its first update is copied. duplicates: one of
-    reductions.DUPLICATES. mode: of tensor_scatter.
+    reductions.DUPLICATES. index_base: 1 if
+    indices count from 1, which `rebase` in inmemory/arguments.py shifts. mode: of tensor_scatter.
     """
 
     batch_dims: int = 0
@@ -27,6 +28,7 @@ class Attributes(NamedTuple):
     negatives: bool = True
     include_self: bool = True
     duplicates: str = "last"
+    index_base: int = 0
     mode: str = "linear"
 
     @property
@@ -70,7 +72,9 @@ class Attributes(NamedTuple):
 
 
 # Attributes that all operators of ndtool have, and no operator of a standard.
-COMMON_ATTRIBUTES = ("out_of_bounds", "fill", "pad", "negatives", "include_self", "duplicates")
+COMMON_ATTRIBUTES = (
+    "out_of_bounds", "fill", "pad", "negatives", "include_self", "duplicates", "index_base",
+)  # fmt: skip
 
 
 class Example(NamedTuple):
@@ -119,6 +123,8 @@ class Operator(NamedTuple):
             values["include_self"] = False
         if attributes.duplicates != "last":
             values["duplicates"] = attributes.duplicates
+        if attributes.index_base:
+            values["index_base"] = attributes.index_base
         return values
 
 

@@ -37,6 +37,15 @@ class NdPlan(NamedTuple):
         """Components per index tuple."""
         return len(self.sizes)
 
+    def axis_of(self, component: int) -> int:
+        """Return the axis of data that a component of the tuples indexes."""
+        return len(self.batch) + component
+
+    @property
+    def slice_grid(self) -> Shape:
+        """The shape of the grid of slices that the stored tuples select from."""
+        return self.index_batch + self.sizes
+
     @property
     def width(self) -> int:
         """Elements of one slice."""
@@ -85,9 +94,68 @@ class ElementsPlan(NamedTuple):
     attributes: Attributes = Attributes()
 
     @property
+    def k(self) -> int:
+        """Components per index tuple: an index is a tuple of one component."""
+        return 1
+
+    @property
+    def width(self) -> int:
+        """Elements of one slice."""
+        return 1
+
+    @property
+    def slice_shape(self) -> Shape:
+        """The shape of one slice."""
+        return ()
+
+    @property
+    def index_batch(self) -> Shape:
+        """No axis is shared by batches."""
+        return ()
+
+    @property
+    def batch_repeats(self) -> int:
+        """The number of consecutive batches with the same tuples."""
+        return 1
+
+    @property
+    def has_scalar_indices(self) -> bool:
+        """Indices have no axis of components."""
+        return True
+
+    @property
+    def sizes(self) -> Shape:
+        """The size of the indexed axis."""
+        return (self.data[self.axis],)
+
+    def axis_of(self, component: int) -> int:
+        """Return the axis of data that a component of the tuples indexes."""
+        return self.axis + component
+
+    @property
+    def slice_grid(self) -> Shape:
+        """The shape of the grid of slices that the stored tuples select from."""
+        return self.data
+
+    @property
     def positions(self) -> Shape:
         """The shape of indices."""
         return self.indices
+
+    @property
+    def tuples(self) -> int:
+        """The number of indices."""
+        return prod(self.indices)
+
+    @property
+    def tuples_per_batch(self) -> int:
+        """The number of index tuples in one batch."""
+        return self.tuples
+
+    @property
+    def with_index_tuples(self) -> ElementsPlan:
+        """The same plan: no index is repeated."""
+        return self
 
 
 Plan = NdPlan | ElementsPlan

@@ -331,7 +331,13 @@ def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
     if attributes.fill is not None and mode != "fill" and attributes.pad is None:
         raise UsageError(f"fill requires out_of_bounds fill or pad, not out_of_bounds {mode}")
     extension = (
-        "pad" if attributes.pad is not None else "" if attributes.negatives else "no negatives"
+        "pad"
+        if attributes.pad is not None
+        else f"index_base {attributes.index_base}"
+        if attributes.index_base
+        else ""
+        if attributes.negatives
+        else "no negatives"
     )
     if extension and row.standard != "ndtool":
         raise RuleError(

@@ -2,14 +2,15 @@
 
 import time
 from copy import copy
+from math import prod
 
-from ndtool.arrays.source import ArrayMetadata, Source
-from ndtool.errors import OutputError, argument_name
+from ndtool.arrays.source import ArrayMetadata, Source, load_bytes
+from ndtool.errors import OutputError, ResourceError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
-from ndtool.rules.dtypes import Dtype
+from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.runs.request import Request
 from ndtool.storage import locations
@@ -60,11 +61,43 @@ class OpenCall:
         for role, argument in self.request.arguments.items():
             source = open_sources.get(role)
             source = source or locators.open_role(role, argument, streams, self._data_dtype)
+            if role == "indices" and self.request.attributes.index_base:
+                source = self._rebased(source)
             self.sources[role] = source
             if self.request.output == "-" and source.is_same_file(1):
                 raise OutputError(
                     f"standard output is redirected to {argument_name(argument)}, which is an input"
                 )
+
+    def _rebased(self, source: Source) -> Source:
+        """Return the indices of a source, in memory, as ones that count from 0."""
+        import numpy as np
+
+        from ndtool.arrays import memory as arrays
+        from ndtool.inmemory.arguments import rebase
+        from ndtool.machine import memory
+
+        metadata, limit = source.metadata, self.request.memory
+        allowed = memory.available() if limit is None else limit
+        if self.request.on_cluster:
+            raise UsageError("--index-base 1: a run on a cluster has indices that count from 0")
+        if 8 * prod(metadata.shape) > allowed:
+            raise ResourceError(
+                f"{argument_name(source.name)}: with --index-base 1 the indices must fit in memory"
+                f" of {allowed} bytes"
+            )
+        dtype = metadata.dtype
+        if dtype.name not in INTEGERS:
+            return source
+        code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
+        buffer = load_bytes(source, directory=self.spill).buffer
+        values = np.ndarray(
+            metadata.shape, code, buffer, order="F" if metadata.order == "F" else "C"
+        )
+        rebased = arrays.source(source.name, rebase(values, self.request.attributes))
+        source.require_unchanged()
+        source.close()
+        return rebased
 
     @property
     def _data_dtype(self) -> Dtype | None:

@@ -7,7 +7,7 @@ from ndtool.errors import argument_name
 from ndtool.rules import mistakes
 from ndtool.rules.inference import Input, is_literal
 from ndtool.rules.operators import Attributes
-from ndtool.rules.plans import NdPlan, Plan
+from ndtool.rules.plans import Plan
 
 SAMPLE_SIZE = 1 << 14  # maximum indices to inspect: a fraction of a millisecond
 _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
@@ -31,7 +31,7 @@ def padding_warnings(
     code = _CODES.get(dtype.name)
     if code is None or not len(indices) or is_literal(name):
         return []
-    k = plan.k if isinstance(plan, NdPlan) else 1
+    k = 1 if plan is None else plan.k
     total = len(indices) // dtype.itemsize
     step = -(-total // SAMPLE_SIZE) | 1  # odd, since every second index may be padding
     raw: Any = indices.cast("B")

@@ -477,7 +477,7 @@ def test_an_index_out_of_bounds_names_node_and_input() -> None:
         "error: take: indices out of bounds: 1 of 2 index tuples\n"
         "  --> rows[1, 0] = 4\n"
         "      data axis 0 of table has size 4: valid -4..3\n"
-        "  hint: 4 equals the size of the axis: are the indices 1-based?\n"
+        "  hint: 4 equals the size of the axis: are the indices 1-based? Then: --index-base 1\n"
     )
     assert [line.split()[-1] for line in completed.out.decode().splitlines()[1:]] == ["no", "no"]
     record = ndtool("model", "m.onnx", "--inputs", "in.npz", "--json").json

@@ -264,3 +264,62 @@ def test_large_initializers_are_not_copied_into_models(
     (result,), _ = outputs_of_a_run({"x": np.ones(1 << 16, "f4"), "i": np.array([3, 4])})
     assert result.tolist() == [2, 2]
     assert all(size < 1 << 12 for size in sizes)
+
+
+def test_a_loop_whose_iterations_differ_in_shape_is_an_error() -> None:
+    """Its scan output is no array; onnxruntime refuses it, too."""
+    numbers = [onnx.numpy_helper.from_array(np.array(n), name) for n, name in enumerate("zo")]
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["c"], ["c2"]),
+            helper.make_node("Range", ["z", "n", "o"], ["ids"]),
+            helper.make_node("Gather", ["x", "ids"], ["t"], name="take"),
+        ],
+        "body", [value_info("n", INT64, []), value_info("c", BOOL, [])],
+        [value_info("c2", BOOL, []), value_info("t", FLOAT, ["K"])], numbers,
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["m", ""], ["y"], name="loop", body=body)
+    inputs = [value_info("x", FLOAT, [5]), value_info("m", INT64, [])]
+    save_model(helper.make_graph([loop], "g", inputs, [value_info("y", FLOAT, None)]))
+    np.savez("in.npz", x=np.ones(5, "f4"), m=np.array(3))
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert completed.status == 4
+    assert completed.err.startswith("error: m.onnx: loop: Loop fails: ")
+
+
+def test_a_scan_of_scalars_gives_a_vector() -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Unsqueeze", ["n", "zero"], ["tuple"]),
+            helper.make_node("GatherND", ["x", "tuple"], ["taken"], name="take"),
+            helper.make_node("Add", ["sum", "taken"], ["sum2"]),
+            helper.make_node("Identity", ["sum2"], ["each"]),
+        ],
+        "body", [value_info("sum", FLOAT, []), value_info("n", INT64, [])],
+        [value_info("sum2", FLOAT, []), value_info("each", FLOAT, [])],
+        [onnx.numpy_helper.from_array(np.array([0]), "zero")],
+    )  # fmt: skip
+    scan = helper.make_node("Scan", ["start", "ids"], ["total", "all"], body=body, num_scan_inputs=1)  # fmt: skip
+    inputs = [value_info("x", FLOAT, [3]), value_info("start", FLOAT, []), value_info("ids", INT64, [4])]  # fmt: skip
+    outputs = [value_info("total", FLOAT, []), value_info("all", FLOAT, [4])]
+    save_model(helper.make_graph([scan], "g", inputs, outputs))
+    feeds = {"x": np.float32([1, 2, 4]), "start": np.array(0, "f4"), "ids": np.array([2, 0, -1, 1])}
+    assert_runs_as_in_onnxruntime(feeds)
+
+
+def test_control_flow_without_gathers_is_not_left_to_the_evaluator(engine: str) -> None:
+    """A type that onnxruntime lacks makes the evaluator compute its nodes, one by one."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Add", ["s", "s"], ["s2"])],
+        "body", [value_info("n", INT64, []), value_info("c", BOOL, []), value_info("s", 16, [])],
+        [value_info("c2", BOOL, []), value_info("s2", 16, [])],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Cast", ["x"], ["start"], to=onnx.TensorProto.BFLOAT16),
+        helper.make_node("Loop", ["trips", "", "start"], ["last"], body=body),
+        helper.make_node("Cast", ["last"], ["y"], to=FLOAT),
+    ]
+    inputs = [value_info("x", FLOAT, []), value_info("trips", INT64, [])]
+    save_model(helper.make_graph(nodes, "g", inputs, [value_info("y", FLOAT, [])]))
+    (result,), _ = outputs_of_a_run({"x": np.array(1, "f4"), "trips": np.array(3)})
+    assert result == 8

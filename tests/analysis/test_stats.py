@@ -253,7 +253,11 @@ U4 = np.array([[4294967295], [5]], "u4")
             "f4[9]",
             f"{2 << 56} is 2 with its bytes swapped: is the byte order wrong?",
         ),
-        (np.array([[1], [9]]), "f4[9]", "9 equals the size of the axis: are they 1-based?"),
+        (
+            np.array([[1], [9]]),
+            "f4[9]",
+            "9 equals the size of the axis: are they 1-based? Then: --index-base 1",
+        ),
         (
             np.array([[0], [9]]),
             "f4[9]",

@@ -313,7 +313,7 @@ def test_a_bounds_error_has_the_documented_form(workdir):
         "error: indices out of bounds: 3 of 20000 index tuples\n"
         "  --> idx.npy[2345, 1] = 120\n"
         "      data axis 1 of data.npy has size 120: valid -120..119\n"
-        "  hint: 120 equals the size of the axis: are the indices 1-based?\n"
+        "  hint: 120 equals the size of the axis: are the indices 1-based? Then: --index-base 1\n"
     )
     report = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
     assert report == {
@@ -324,7 +324,7 @@ def test_a_bounds_error_has_the_documented_form(workdir):
             "idx.npy[2345, 1] = 120",
             "data axis 1 of data.npy has size 120: valid -120..119",
         ],
-        "hint": "120 equals the size of the axis: are the indices 1-based?",
+        "hint": "120 equals the size of the axis: are the indices 1-based? Then: --index-base 1",
         "position": [2345],
         "component": 1,
         "axis": 1,

@@ -1,6 +1,7 @@
 """Constant arrays (zeros:, ones:, full:) give the results of files with the same values."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,16 @@ def test_every_algorithm_accepts_constants(workdir: Path, way: str) -> None:
         assert command("infer", *call).status == 0
         completed = command("inspect", call[1])
         assert "float32[1048576]" in completed.out.decode()
+
+
+def test_a_constant_is_no_anonymous_memory() -> None:
+    source = constant.open_source("full:3:int16[30000001]")
+    tracemalloc.start()
+    buffer = source.load().buffer
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+    assert np.array_equal(np.frombuffer(buffer, "i2"), np.full(30_000_001, 3))
+    source.close()
 
 
 def test_zeros_larger_than_memory_take_no_memory(workdir: Path) -> None:

@@ -242,6 +242,27 @@ def test_the_number_of_tasks_is_linear_in_chunks(n: int) -> None:
         assert max_count <= (2 * 10 + 3 if n > 1 else 100 + 3)
 
 
+def entries(value: Any) -> int:
+    """Return how many keys and numbers the lists of a task have."""
+    if isinstance(value, list | tuple):
+        return sum(map(entries, value))
+    return value.size if isinstance(value, np.ndarray) else 1
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_graphs_do_not_grow_with_the_square_of_the_chunks(in_memory: bool) -> None:
+    """Each task refers to about the square root of the chunks, so four times as many to 8 times."""
+    sizes = []
+    for n in (64, 256):
+        x, i = da.zeros(4 * n, chunks=4), da.zeros((4 * n, 1), dtype=int, chunks=(4, 1))
+        if in_memory:
+            i = np.random.default_rng(1).integers(0, 4 * n, (4 * n, 1))
+        u = da.zeros(4 * n, chunks=4)
+        graphs = lazy.gather_nd(x, i).__dask_graph__(), lazy.scatter_nd(x, i, u).__dask_graph__()
+        sizes.append([sum(entries(task) for task in dict(graph).values()) for graph in graphs])
+    assert all(0 < large < 10 * small for small, large in zip(*sizes, strict=True)), sizes
+
+
 def test_indices_in_memory_need_no_tasks() -> None:
     x = da.zeros((400, 30), chunks=(4, 15))
     result = lazy.gather(x, np.zeros(300, int))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strategies import bits_equal
 
 import ndtool
 from ndtool import files
@@ -504,3 +505,41 @@ def test_a_dataset_of_hdf5_is_refused(tmp_path: Any) -> None:
             assert ndtool.gather(lazy[...], [0]).tolist() == [BIG]
         with pytest.raises(DtypeError, match="would load completely"):
             ndtool.gather(file, [0])
+
+
+def list_columns(rows: list[Any]) -> Iterator[Any]:
+    """Yield columns of lists of several libraries, with the same rows."""
+    pa, pd, pl = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
+    yield pa.array(rows)
+    yield pa.array(rows, pa.large_list(pa.int64()))
+    yield pa.chunked_array([rows[:1], rows[1:]])
+    yield pd.Series(rows)
+    yield pd.Series(pa.array(rows), dtype=pd.ArrowDtype(pa.list_(pa.int64())))
+    yield pl.Series(rows)
+
+
+def test_columns_of_lists_of_equal_lengths_are_arrays() -> None:
+    pa, pl = pytest.importorskip("pyarrow"), pytest.importorskip("polars")
+    rows = [[1, 2], [3, 4], [5, 6]]
+    table, indices = np.array(rows), np.array([2, 0])
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(table)
+    fixed = pa.array(rows, pa.list_(pa.int64(), 2)), pl.Series(rows, dtype=pl.Array(pl.Int64, 2))
+    for column in (*list_columns(rows), *fixed, tensors):
+        assert bits_equal(ndtool.gather(column, indices), table[indices])
+        assert bits_equal(ndtool.gather(np.arange(9), column), table)
+    nested = pa.array([[[1, 2]], [[3, 4]]])
+    assert ndtool.gather(nested, [1]).tolist() == [[[3, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[1, 2], [3]], r"lists of different lengths or types: row 1 is int64\[1\]"),
+        ([[1, 2], None], "null"),
+        ([[1, None], [3, 4]], "null|different types"),
+    ],
+)
+def test_other_columns_of_lists_are_refused_by_name(rows: list[Any], message: str) -> None:
+    for column in list_columns(rows):
+        with pytest.raises(DtypeError, match=f"^data is .*({message})"):
+            ndtool.gather(column, [0])

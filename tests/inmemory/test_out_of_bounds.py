@@ -378,7 +378,7 @@ def test_on_the_command_line(workdir: Path) -> None:
     assert completed.err == (
         "warning: 2 of 4 index tuples are out of bounds, and clipped; the first: idx.npy[1, 0] = 4,"
         " data axis 0 of data.npy has size 4: valid -4..3; 4 equals the size of the axis: are the"
-        " indices 1-based?\n"
+        " indices 1-based? Then: --index-base 1\n"
     )
     assert np.load("out.npy")[:, 0].tolist() == [0, 9, 0, 3]
     completed = command(*arguments, "fill", "--fill", "nan", "--json")

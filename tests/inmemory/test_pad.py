@@ -1,5 +1,6 @@
-"""Padding, and negative indices out of bounds: on the command line and in Python."""
+"""Padding, negative indices out of bounds, indices that count from 1: commands and Python."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from command import ndtool as command
 from command import save
 
 import ndtool
+from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 
 DATA = np.arange(12).reshape(4, 3)
@@ -103,3 +105,134 @@ def test_questions_support_padding() -> None:
     env = {"NDTOOL_PAD": "-1", "NDTOOL_NO_NEGATIVES": "1", "NDTOOL_FILL": "4"}
     assert command("gather", "data.npy", "ids.npy", "-o", "out.npy", env=env).err == ""
     assert np.load("out.npy")[:, 0].tolist() == [3, 4, 9, 4]
+
+
+CALLS = {
+    "gather_nd": ((4, 3), (5, 2), None, {}),
+    "gather_elements": ((4, 3), (6, 3), None, {}),
+    "gather": ((4, 3), (2, 5), None, {}),
+    "scatter_nd": ((4, 3), (5, 2), (5,), {"reduction": "add"}),
+    "scatter_elements": ((4, 3), (6, 3), (6, 3), {"reduction": "max"}),
+    "scatter": ((4, 3), (5,), (5, 3), {"duplicates": "first"}),
+}
+
+
+def results_of_each_way(name: str, arrays: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+    """Return the results, or the first index out of bounds, of all front ends and the oracle."""
+    ways: list[Any] = [
+        lambda: getattr(ndtool, name)(*arrays.values(), **options),
+        lambda: getattr(ndtool.files, name)(*arrays.values(), **options).array,
+        lambda: getattr(reference, name)(*arrays.values(), **options),
+    ]
+    if find_spec("dask"):
+        ways.append(lambda: getattr(ndtool.dask, name)(*arrays.values(), **options).compute())
+    if find_spec("torch"):
+        import torch
+
+        tensors = [
+            array if role == "indices" else torch.tensor(array) for role, array in arrays.items()
+        ]
+        ways.append(lambda: getattr(ndtool.torch, name)(*tensors, **options).numpy())
+    results = []
+    for way in ways:
+        try:
+            results.append(way())
+        except BoundsError as error:
+            results.append((error.value, error.places[1]))
+    return results
+
+
+@pytest.mark.parametrize("mode", ["error", "clip", "wrap", "skip"])
+@pytest.mark.parametrize("dtype", ["i8", "i1", "u4", "u8", ">i4"])
+@pytest.mark.parametrize("name", CALLS)
+def test_indices_may_count_from_one(name: str, dtype: str, mode: str) -> None:
+    rng = np.random.default_rng(7)
+    shape, index_shape, update_shape, attributes = CALLS[name]
+    for out_of_bounds in ("none", "some", "some"):
+        sizes = np.array(shape)[: index_shape[-1]] if name.endswith("nd") else shape[0]
+        indices = rng.integers(1, np.array(sizes) + 1, index_shape)
+        if out_of_bounds == "some":
+            values = [0, 9, 100, -1] if "i" in dtype else [0, 9, 100]
+            indices[rng.random(index_shape) < 0.2] = rng.choice(values)
+        stored = indices.astype(dtype)
+        arrays = {"data": rng.random(shape), "indices": stored}
+        if update_shape:
+            arrays["updates"] = rng.random(update_shape)
+        options: dict[str, Any] = {**attributes, "index_base": 1}
+        options["out_of_bounds"] = mode
+        if mode == "skip":
+            options["out_of_bounds"] = "drop" if update_shape else "fill"
+        first, *others = results_of_each_way(name, arrays, options)
+        for other in others:
+            assert str(first) == str(other)
+        if mode != "error":
+            zero_based = options | {"index_base": 0, "negatives": False}
+            moved = arrays | {"indices": indices - 1}
+            assert np.array_equal(getattr(ndtool, name)(*moved.values(), **zero_based), first)
+        elif out_of_bounds == "none":
+            assert isinstance(first, np.ndarray)
+
+
+def test_padding_is_compared_with_indices_as_they_are_stored() -> None:
+    for dtype in ("i8", "u1"):
+        ids = np.array([1, 0, 4], dtype)
+        for result in results_of_each_way(
+            "gather", {"data": DATA, "indices": ids}, {"pad": 0, "index_base": 1}
+        ):
+            assert result.tolist() == [[0, 1, 2], [0, 0, 0], [9, 10, 11]]
+    with pytest.raises(BoundsError, match="1 of 2 elements"):
+        ndtool.gather(DATA, [0, 1], pad=1, index_base=1)
+
+
+def test_extreme_indices_that_count_from_one() -> None:
+    for dtype, value in (("i8", -(2**63)), ("u8", 2**64 - 1), ("i8", 2**63 - 1), ("u8", 2**63)):
+        ids = np.array([value, 1], dtype)
+        with pytest.raises(BoundsError, match="1 of 2 elements"):
+            ndtool.gather(DATA, ids, index_base=1)
+        clipped = ndtool.gather(DATA, ids, index_base=1, out_of_bounds="clip")
+        assert clipped[0].tolist() == DATA[0 if value < 0 else -1].tolist()
+        if value == 2**63 - 1:
+            wrapped = ndtool.gather(DATA, ids, index_base=1, out_of_bounds="wrap")
+            assert wrapped[0].tolist() == DATA[(value - 1) % 4].tolist()
+            continue
+        with pytest.raises(UsageError, match="cannot wrap with index_base 1"):
+            ndtool.gather(DATA, ids, index_base=1, out_of_bounds="wrap")
+    with pytest.raises(UsageError, match="index_base is 2: it must be 0 or 1"):
+        ndtool.gather(DATA, [1], index_base=2)
+    with pytest.raises(RuleError, match="does not accept index_base 1: it requires spec ndtool"):
+        ndtool.gather(DATA, [1], index_base=1, spec="onnx:13")
+
+
+def test_commands_take_indices_that_count_from_one() -> None:
+    save(ids=np.array([1, 4], "i4"), bad=np.array([1, 4, 5, 0], "u2"))
+    completed = command("gather", "data.npy", "[1, 4]", "-o", "o.npy")
+    hint = completed.err.strip().splitlines()[-1]
+    assert (
+        hint
+        == "  hint: 4 equals the size of the axis: are the indices 1-based? Then: --index-base 1"
+    )
+    flags = hint.partition("Then: ")[2].split()
+    assert command("gather", "data.npy", "[1, 4]", "-o", "o.npy", *flags).status == 0
+    assert np.load("o.npy").tolist() == DATA[[0, 3]].tolist()
+    for memory in ((), ("--memory", "1MiB")):
+        assert command("gather", "data.npy", "ids.npy", "-o", "o.npy", *flags, *memory).status == 0
+        assert np.load("o.npy").tolist() == DATA[[0, 3]].tolist()
+    assert command("verify", "gather", "data.npy", "ids.npy", "o.npy", *flags).status == 0
+    assert command("verify", "gather", "data.npy", "ids.npy", "o.npy").status == 5
+    completed = command("gather", "data.npy", "bad.npy", "-o", "o.npy", *flags)
+    assert (
+        "--> bad.npy[2] = 5\n      data axis 0 of data.npy has size 4: valid 1..4\n"
+        in completed.err
+    )
+    statistics = command("stats", "gather", "data.npy", "bad.npy", "--json", *flags).json
+    assert [statistics["components"][0][key] for key in ("lowest", "highest", "out_of_bounds")] == [
+        0,
+        5,
+        2,
+    ]
+    assert [bad["value"] for bad in statistics["first_out_of_bounds"]] == [5, 0]
+    step = command("explain", "gather", "data.npy", "ids.npy", "--at", "1,2", "--json", *flags).json
+    assert (step["steps"][0]["tuple"], step["value"]) == ([4], 11)
+    assert command(
+        "scatter", "data.npy", "ids.npy", "data.npy", "-o", "o.npy", *flags, "--workers", "1"
+    ).status in (2, 4)

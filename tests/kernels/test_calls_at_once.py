@@ -44,9 +44,9 @@ def calls() -> dict[str, Callable[[], Any]]:
     return operators
 
 
-@pytest.mark.parametrize("limit", [tuning.SMALL_CALL, 0], ids=["small calls", "general path"])
+@pytest.mark.parametrize("limit", [tuning.COMPILED_CALL, 0], ids=["small calls", "general path"])
 def test_calls_from_many_threads_are_correct(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "SMALL_CALL", limit)
+    monkeypatch.setattr(tuning, "COMPILED_CALL", limit)
     operators = calls()
     expected = {name: call().tobytes() for name, call in operators.items()}
     start = Barrier(THREADS)

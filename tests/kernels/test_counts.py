@@ -78,7 +78,7 @@ def test_slices_are_divided_after_their_last_update(width: int) -> None:
     flat_indices = (rows[:, None] * width + np.arange(width)).ravel()
     for options in counting_options(data.dtype):
         expected = expected_scatter(data, flat_indices, updates, **options)
-        for thresholds in ((), ({(tuning, "SMALL_CALL"): 0, (tuning, "WORK_ITEM"): 1000},)):
+        for thresholds in ((), ({(tuning, "COMPILED_CALL"): 0, (tuning, "WORK_ITEM"): 1000},)):
             with patched_thresholds(*thresholds):
                 actual = ndtool.scatter(data, rows, updates, **options, threads=3)
             assert results_match(actual, expected, options["reduction"]), options
@@ -110,7 +110,7 @@ def test_means_of_a_small_call_count_all_updates() -> None:
     for axis_first in (False, True):
         shape = (6000, 1) if axis_first else (6000,)
         arrays = data.reshape(-1, *shape[1:]), rows.reshape(shape), updates.reshape(shape)
-        with patched_thresholds({(tuning, "SMALL_CALL"): 1 << 16}):
+        with patched_thresholds({(tuning, "COMPILED_CALL"): 1 << 16}):
             actual = ndtool.scatter_elements(*arrays, reduction="mean", include_self=False)
         sums, counts = np.bincount(rows, updates), np.bincount(rows)
         assert actual.ravel().tolist() == (sums // counts).tolist()

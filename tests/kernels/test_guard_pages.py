@@ -28,7 +28,7 @@ from ndtool.machine import threads as teams
 from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
-tuning.NUMPY_COPY = tuning.SMALL_CALL = 0  # disables the fast path for small arrays
+tuning.NUMPY_COPY = tuning.COMPILED_CALL = 0  # disables the fast path for small arrays
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="guard pages require mprotect")
 
@@ -73,6 +73,12 @@ def test_no_access_outside_the_arrays(name: str) -> None:
     assert completed.returncode == 0, completed.stderr
 
 
+@pytest.mark.parametrize("name", ["strided", "index_types", "last_axis", "other_axis"])
+def test_the_compiled_path_accesses_nothing_outside_the_arrays(name: str) -> None:
+    completed = run_child(name, "compiled")
+    assert completed.returncode == 0, completed.stderr
+
+
 def test_every_algorithm_is_tested() -> None:
     (mark,) = (m for m in test_no_access_outside_the_arrays.pytestmark if m.name == "parametrize")
     assert mark.args[1] == [name for name in algorithms if not name.startswith("read_")]
@@ -85,8 +91,8 @@ def test_guard_pages_fault(name: str) -> None:
     assert f"in {name}" in completed.stderr
 
 
-def run_child(name: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-X", "faulthandler", __file__, name]
+def run_child(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "faulthandler", __file__, *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
         command, capture_output=True, text=True, timeout=1800, check=False, env=environment
@@ -554,4 +560,6 @@ def read_after_array() -> None:
 
 if __name__ == "__main__":
     set_thresholds(TEMPORARY_OUTPUT=0)
+    if sys.argv[2:] == ["compiled"]:
+        set_thresholds(COMPILED_CALL=1 << 20)
     algorithms[sys.argv[1]]()

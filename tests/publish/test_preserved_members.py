@@ -23,7 +23,8 @@ from test_faults import run_with_faults
 
 from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.formats import locators as files
-from ndtool.formats.npz import directory, writer
+from ndtool.formats.npz import archive as reader
+from ndtool.formats.npz import writer
 from ndtool.publish import sinks
 
 LARGE = np.arange(1 << 16)
@@ -418,7 +419,7 @@ def test_members_that_cannot_be_preserved_are_not_lost(kind: str, options: tuple
 def test_a_directory_that_would_be_too_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.npz:a")
     before = Path("a.npz").read_bytes()
-    monkeypatch.setattr(directory, "MAX_DIRECTORY_BYTES", 100)
+    monkeypatch.setattr(reader, "MAX_DIRECTORY_BYTES", 100)
     with pytest.raises(OutputError, match=r"a.npz: central directory of \d+ bytes: at most 100"):
         write("a.npz:b")
     assert Path("a.npz").read_bytes() == before

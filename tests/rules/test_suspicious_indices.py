@@ -26,7 +26,7 @@ PADDING = "indices are -1, and no other is negative: -1 selects the last element
             f"{2 << 56} is 2 with its bytes swapped: is the byte order wrong?",
         ),
         ([1, -(2**63)], "NaN converts to the lowest integer: were the indices floats?"),
-        ([1, 9], "9 equals the size of the axis: are the indices 1-based?"),
+        ([1, 9], "9 equals the size of the axis: are the indices 1-based? Then: --index-base 1"),
         ([1, 12], ""),
         (np.array([1, 25000], ">i2"), ""),
     ],

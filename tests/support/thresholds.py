@@ -17,7 +17,7 @@ Table = Mapping[tuple[Any, str], int]  # the value of a module's constant
 # Of the kernels: work items, partitions, tiles and threads.
 KERNELS: Table = {
     (tuning, "WORK_ITEM"): 192, (tuning, "NON_TEMPORAL"): 100, (tuning, "CACHE_SIZE"): 128,
-    (tuning, "SORTED_OUTPUT"): 1, (tuning, "LOCAL_FRACTION"): 2, (tuning, "MIN_SORTED"): 2, (tuning, "SMALL_CALL"): 0,
+    (tuning, "SORTED_OUTPUT"): 1, (tuning, "LOCAL_FRACTION"): 2, (tuning, "MIN_SORTED"): 2, (tuning, "COMPILED_CALL"): 0,
     (threads, "MIN_WORK"): 1,
 }  # fmt: skip
 # The same for arrays of some kilobytes.

@@ -115,14 +115,16 @@ def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCal
 class IndexResolver:
     """The bounds of index tuples: the coordinates that each selects, and checks.
 
-    index_options: the out-of-bounds mode, the index that is padding, and whether negative ones are
-    valid. shape: that of data. axes: the axes of data that the components index.
+    index_options: the out-of-bounds mode, the index that is padding, whether negative ones are
+    valid, and the first index. shape: that of data. axes: the axes of data that the components
+    index.
     """
 
     def __init__(
-        self, index_options: tuple[str, int | None, bool], shape: Position, axes: Sequence[int]
+        self, index_options: tuple[str, int | None, bool, int], shape: Position, axes: Sequence[int]
     ) -> None:
-        self._mode, self._pad, self._negatives = index_options
+        self._mode, self._pad, self._negatives, self._base = index_options
+        self._negatives = self._negatives and not self._base
         self._shape, self._axes = shape, axes
         self._sizes = [shape[axis] for axis in axes]
 
@@ -130,6 +132,7 @@ class IndexResolver:
         """Return the coordinates of the slice that a tuple selects, None if it selects none."""
         if self._pad is not None and self._pad in index:
             return None
+        index = [i - self._base for i in index]
         pairs, negatives = list(zip(index, self._sizes, strict=True)), self._negatives
         if all((-size if negatives else 0) <= i < size for i, size in pairs):
             return tuple(index)
@@ -144,7 +147,8 @@ class IndexResolver:
 
     def _is_out_of_bounds(self, column: Array, size: int) -> Array:
         """Return a mask of the indices that are out of bounds and not padding."""
-        bad: Array = (column < (-size if self._negatives else 0)) | (column >= size)
+        base = self._base
+        bad: Array = (column < (-size if self._negatives else base)) | (column >= size + base)
         return bad if self._pad is None else bad & (column != self._pad)
 
     def check(self, indices: Array, leading: Position, progress: ProgressCallback) -> None:
@@ -175,6 +179,8 @@ class IndexResolver:
                 component=None if leading == indices.shape else component,
                 axis=axes[component],
                 value=value,
+                base=self._base,
+                lowest=0 if self._base else None,
                 size=shape[axes[component]],
                 count=count,
                 total=total,

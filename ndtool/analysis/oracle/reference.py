@@ -8,7 +8,8 @@ for the completed fraction.
 Indices out of bounds raise unless `out_of_bounds` is another mode: "clip" clamps to the first or
 last index, "wrap" takes the index modulo the axis size, "fill" gathers `filling`, the bytes of an
 element, for the whole slice, "drop" skips the update. A tuple with an index equal to `pad` selects
-nothing; without `negatives`, negative indices are out of bounds. Without `include_self`, the first
+nothing; without `negatives`, negative indices are out of bounds; with `index_base` 1 the first
+index is 1, and all below are. Without `include_self`, the first
 update of an element replaces its current value, and later ones are combined with it. `duplicates`
 says which of several updates of an element the reduction "none" assigns; with "error", two tuples
 that select the same slice raise DuplicatesError.
@@ -49,6 +50,7 @@ def gather_nd(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    index_base: int = 0,
     filling: bytes = b"",
     allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
@@ -60,7 +62,7 @@ def gather_nd(
     data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
     check_types(data, indices)
     k = _components(data, indices, b, min_components=1)
-    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, range(b, b + k))
     bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
     output = allocate(indices.shape[:-1] + data.shape[b + k :], data.dtype)
     slice_size = prod(data.shape[b + k :]) * data.itemsize
@@ -79,6 +81,7 @@ def scatter_nd(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    index_base: int = 0,
     include_self: bool = True,
     duplicates: str = "last",
     allocate: Allocator = np.empty,
@@ -96,7 +99,7 @@ def scatter_nd(
     k = _components(data, indices, b, min_components=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, range(b, b + k))
     bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     slice_size = prod(data.shape[b + k :]) * data.itemsize
@@ -112,6 +115,7 @@ def gather_elements(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    index_base: int = 0,
     filling: bytes = b"",
     allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
@@ -123,7 +127,7 @@ def gather_elements(
     data, indices = np.asarray(data), np.asarray(indices)
     check_types(data, indices)
     axis = elements_axis(data, indices, axis)
-    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = allocate(indices.shape, data.dtype)
     blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.1, 1))
@@ -139,6 +143,7 @@ def gather(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    index_base: int = 0,
     filling: bytes = b"",
     allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
@@ -151,7 +156,7 @@ def gather(
     data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
     check_types(data, indices)
     axis = _plain_axis(data, indices, axis, b)
-    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = allocate(_plain_shape(data, indices, axis, b), data.dtype)
     return _copy_slices(
@@ -173,6 +178,7 @@ def scatter(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    index_base: int = 0,
     include_self: bool = True,
     duplicates: str = "last",
     allocate: Allocator = np.empty,
@@ -189,13 +195,16 @@ def scatter(
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     if duplicates == "error" and 0 in data.shape[b:axis]:  # duplicates of empty slices
         empty_data = np.empty((*data.shape[:b], data.shape[axis], 0), data.dtype)
         no_updates = np.empty((*indices.shape, 0), data.dtype)
-        options: Any = {"out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives}
+        options: Any = {
+            "out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives,
+            "index_base": index_base,
+        }  # fmt: skip
         scatter(empty_data, indices, no_updates, b, reduction, b, duplicates="error", **options)
     blocks = axis_blocks(data, indices, axis, b, bounds, portion(progress, 0.2, 1))
     return update_slices(output, updates, combination, blocks, axis + 1, slice(b, axis))
@@ -239,6 +248,7 @@ def scatter_elements(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    index_base: int = 0,
     include_self: bool = True,
     duplicates: str = "last",
     allocate: Allocator = np.empty,
@@ -256,7 +266,7 @@ def scatter_elements(
         updates.shape == indices.shape,
         f"updates {updates.shape}: it must be {indices.shape} as indices are",
     )
-    bounds = IndexResolver((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.2, 1))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterable
+from zipfile import ZipInfo
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, NdtoolError, OutputError, printable
 from ndtool.formats import members, npy
-from ndtool.formats.npz import directory, writer
-from ndtool.formats.npz.directory import Member
+from ndtool.formats.npz import archive, writer
+from ndtool.formats.npz.archive import Archive
 from ndtool.formats.npz.writer import PreservedMembers
 from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
@@ -22,85 +24,88 @@ DEFAULT_NAME = "output"  # name of a written member if none is given
 
 def recognises(storage: LocalFile) -> bool:
     """Whether a file starts or ends as a ZIP archive does."""
-    return directory.is_archive(storage.peek, storage.size)
+    return archive.is_archive(storage.peek, storage.size)
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all members, or of one; an invalid array has no metadata."""
+    opened = Archive(storage.peek, storage.size, path)
+    infos: Iterable[ZipInfo] = opened.members().values()
     if member is not None:
-        return [_entry(storage, path, _choose(storage, path, member))]
-    archive_members = directory.members(storage.peek, storage.size, path)
-    return [_entry(storage, path, archive_member) for archive_member in archive_members]
+        infos = [_choose(opened, storage, member)]
+    return [_entry(opened, storage, info) for info in infos]
 
 
 def array_names(storage: LocalFile, path: str) -> list[str]:
     """Return the names of all members; reads only the central directory."""
-    return [member.name for member in directory.members(storage.peek, storage.size, path)]
+    return list(Archive(storage.peek, storage.size, path).members())
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
-    archive_member = _choose(storage, path, member)
-    label = f"{path}:{archive_member.name}"
-    if archive_member.is_mappable:
-        header, position = directory.read_header(storage.peek, archive_member, label)
+    opened = Archive(storage.peek, storage.size, path)
+    info = _choose(opened, storage, member)
+    label = f"{path}:{archive.array_name(info)}"
+    if archive.is_mappable(info):
+        header, position = opened.read_header(info, label)
         assert position is not None, "it is mappable"
         byte_range = _with_crc_check(
-            storage, archive_member, storage.byte_range(position, header.nbytes, label), label
+            opened, info, storage.byte_range(position, header.nbytes, label), label
         )
     else:
-        header, buffer = directory.inflate(storage.peek, archive_member, label)
+        header, buffer = opened.inflate(info, label)
         byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
-    warning = trailing_bytes_warning(label, archive_member.size - header.offset - header.nbytes)
+    warning = trailing_bytes_warning(label, info.file_size - header.offset - header.nbytes)
     return ContiguousSource(name, npy.metadata_of(header), byte_range, storage, warning)
 
 
-def _with_crc_check(
-    storage: LocalFile, member: Member, byte_range: ByteRange, label: str
-) -> ByteRange:
+def _with_crc_check(opened: Archive, info: ZipInfo, byte_range: ByteRange, label: str) -> ByteRange:
     """Check the CRC of a stored member; if it is remote, only after a complete download.
 
     Returns the byte range, which downloads and checks a remote member.
     """
     download = byte_range.fetch
     if download is None:
-        directory.check_member(storage.peek, member, label)
+        opened.check(info, label)
         return byte_range
 
     def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
         download(ranges, progress)
         if ranges is None:
-            directory.check_member(storage.peek, member, label)
+            opened.check(info, label)
 
     return byte_range._replace(fetch=fetch)
 
 
-def _choose(storage: LocalFile, path: str, name: str | None) -> Member:
-    def describe(member: Member) -> tuple[str, str]:
-        return member.name, _entry(storage, path, member).label
+def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
+    """Return the member with a name, or the only array; else the error lists the members."""
+    path, infos = opened.name, opened.members()
 
-    archive_members = directory.members(storage.peek, storage.size, path)
-    if not archive_members:
+    def describe(info: ZipInfo) -> tuple[str, str]:
+        return archive.array_name(info), _entry(opened, storage, info).label
+
+    if not infos:
         raise InputError(f"{printable(path)}: the archive has no arrays")
-    if any(member.stored_name.endswith(b"/data.pkl") for member in archive_members):
+    if any(info.orig_filename.endswith("/data.pkl") for info in infos.values()):
         raise InputError(
             f"{printable(path)} is an archive of torch.save: its tensors are described by a pickle,"
             " which is never loaded",
             hint="safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUTPUT)"
             " writes them to a safetensors file",
         )
+    candidates = list(infos.values())
     if name is None:
-        arrays = [member for member in archive_members if member.stored_name.endswith(b".npy")]
-        archive_members = arrays if len(arrays) == 1 else archive_members
-        return members.only_member(path, archive_members, "the archive has {} members", describe)
+        arrays = [info for info in candidates if info.orig_filename.endswith(".npy")]
+        candidates = arrays if len(arrays) == 1 else candidates
+        return members.only_member(path, candidates, "the archive has {} members", describe)
     matches = [
-        member
-        for member in archive_members
-        if name in (member.name, os.fsdecode(member.stored_name))
+        info
+        for member, info in infos.items()
+        if name in (member, info.orig_filename, os.fsdecode(archive.stored_name(info)))
     ]
     if len(matches) != 1:
         reason = "is more than one member" if matches else "is not a member of the archive"
-        candidates = matches or archive_members
+        candidates = matches or candidates
         raise InputError(
             f"{printable(path)}: {printable(name)} {reason}: expected one of these",
             places=members.listing(map(describe, candidates), len(candidates)),
@@ -108,28 +113,29 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Member:
     return matches[0]
 
 
-def _entry(storage: LocalFile, path: str, member: Member) -> MemberInfo:
-    label, size = f"{path}:{member.name}", storage.size
+def _entry(opened: Archive, storage: LocalFile, info: ZipInfo) -> MemberInfo:
+    name, size = archive.array_name(info), storage.size
+    label = f"{opened.name}:{name}"
     try:
-        header, position = directory.read_header(storage.peek, member, label)
+        header, position = opened.read_header(info, label)
     except NdtoolError as exc:
-        return MemberInfo.invalid(label, member.name, size, exc)
-    warning = trailing_bytes_warning(label, member.size - header.offset - header.nbytes)
-    problem = "" if member.is_mappable else f"compressed with {directory.METHODS[member.method]}"
-    metadata = npy.metadata_of(header)
-    return MemberInfo(label, member.name, metadata, position, size, problem, warning)
+        return MemberInfo.invalid(label, name, size, exc)
+    warning = trailing_bytes_warning(label, info.file_size - header.offset - header.nbytes)
+    method = archive.METHODS[info.compress_type]
+    problem = "" if archive.is_mappable(info) else f"compressed with {method}"
+    return MemberInfo(label, name, npy.metadata_of(header), position, size, problem, warning)
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one member of a new archive, or of the current one with its members."""
     name = writer.member_name(target.member or DEFAULT_NAME)
-    archive, preserved = _open_existing(target)
+    current, preserved = _open_existing(target)
     try:
         header = npy.encode(metadata.dtype, metadata.shape)
-        container = MemberContainer(name, header, metadata.nbytes, archive, preserved)
+        container = MemberContainer(name, header, metadata.nbytes, current, preserved)
         return FileSink(target, metadata, container)
     except BaseException:
-        archive.close()
+        current.close()
         raise
 
 
@@ -146,8 +152,8 @@ def _open_existing(target: Target) -> tuple[CurrentFile, PreservedMembers]:
             raise exists_error(f"{target.path}:{target.member}")
         return preserved
 
-    archive = CurrentFile(target)
-    return archive, archive.read(parse, writer.NO_MEMBERS, "an archive of the new member")
+    current = CurrentFile(target)
+    return current, current.read(parse, writer.NO_MEMBERS, "an archive of the new member")
 
 
 class MemberContainer(Container):
@@ -158,13 +164,13 @@ class MemberContainer(Container):
         name: bytes,
         header: bytes,
         nbytes: int,
-        archive: CurrentFile,
+        current: CurrentFile,
         preserved: PreservedMembers,
     ) -> None:
-        self._name, self._archive, self._preserved = name, archive, preserved
+        self._name, self._archive, self._preserved = name, current, preserved
         self._member_size = len(header) + nbytes
         self._member_offset = self._preserved.offset + len(self._local_header(0))
-        super().__init__(header, nbytes, self._member_offset, archive, preserved.names)
+        super().__init__(header, nbytes, self._member_offset, current, preserved.names)
         self.total += len(self._central_directory(0))
 
     def begin(self, fd: int) -> None:

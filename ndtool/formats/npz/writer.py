@@ -3,9 +3,11 @@
 import struct
 from itertools import pairwise
 from typing import NamedTuple
+from zipfile import ZipInfo
 
 from ndtool.errors import InputError, UsageError, printable
-from ndtool.formats.npz import directory
+from ndtool.formats.npz import archive
+from ndtool.formats.npz.archive import Archive
 from ndtool.storage.descriptors import Read
 
 _UINT32_MAX = 0xFFFFFFFF
@@ -14,11 +16,10 @@ _UINT16_MAX = 0xFFFF  # member counts from this on are in the ZIP64 end record
 _ALIGNMENT = 64
 _PADDING_ID = 0xD935  # of the extra field by which Android's zipalign aligns data
 _UTF8 = 0x0800
-_DOS_DATE = 0x21  # 1980-01-01, so that equal arrays give equal archives
 _REGULAR_FILE_MODE = 0o100644 << 16
 _LOCAL_HEADER_SIZE = 30  # of a local file header, without name and extra fields
-_ENTRY_SIZE = 46  # of a central directory entry, without name, extra fields and comment
 _HEADER_OFFSET_FIELD = 42  # position of the local file header's offset in an entry
+_ENTRY_SIZE = 46  # of a central directory entry, without name, extra fields and comment
 
 
 class PreservedMembers(NamedTuple):
@@ -60,62 +61,75 @@ def member_name(name: str) -> bytes:
     return raw
 
 
+def _new_info(name: bytes, size: int, crc: int, offset: int) -> ZipInfo:
+    """Return the metadata of a written member; equal arrays give equal archives."""
+    info = ZipInfo(name.decode())
+    info.create_system, info.create_version = 3, 45  # Unix
+    info.extract_version = 45 if size >= _ZIP64_THRESHOLD or offset >= _ZIP64_THRESHOLD else 20
+    info.flag_bits = 0 if name.isascii() else _UTF8
+    info.CRC, info.file_size, info.compress_size, info.header_offset = crc, size, size, offset
+    info.external_attr = _REGULAR_FILE_MODE
+    return info
+
+
 def local_header(name: bytes, size: int, crc: int, offset: int = 0) -> bytes:
     """Return a local file header at an offset, padded so that the data are aligned to 64 bytes."""
-    extra = struct.pack("<2H2Q", 1, 16, size, size) if size >= _ZIP64_THRESHOLD else b""
-    padding = -(offset + _LOCAL_HEADER_SIZE + len(name) + len(extra) + 6) % _ALIGNMENT
-    extra += struct.pack("<3H", _PADDING_ID, 2 + padding, _ALIGNMENT) + bytes(padding)
-    is_zip64 = size >= _ZIP64_THRESHOLD
-    return b"PK\3\4" + _common_fields(name, size, crc, len(extra), is_zip64) + name + extra
+    info = _new_info(name, size, crc, 0)
+    zip64 = struct.pack("<2H2Q", 1, 16, size, size) if size >= _ZIP64_THRESHOLD else b""
+    padding = -(offset + _LOCAL_HEADER_SIZE + len(name) + len(zip64) + 6) % _ALIGNMENT
+    extra = zip64 + struct.pack("<3H", _PADDING_ID, 2 + padding, _ALIGNMENT) + bytes(padding)
+    return b"PK\3\4" + _common_fields(info, len(name), len(extra)) + name + extra
 
 
 def central_directory(
     name: bytes, size: int, crc: int, preserved: PreservedMembers = NO_MEMBERS
 ) -> bytes:
     """Return the central directory and the end records, which follow the written member."""
-    start = preserved.offset + len(local_header(name, size, crc, preserved.offset)) + size
-    entries = preserved.entries + _entry(name, size, crc, preserved.offset - preserved.prefix_size)
-    count, length, offset = len(preserved.names) + 1, len(entries), start - preserved.prefix_size
+    prefix = preserved.prefix_size
+    offset = preserved.offset + len(local_header(name, size, crc, preserved.offset)) + size - prefix
+    entries = preserved.entries + _entry(_new_info(name, size, crc, preserved.offset - prefix))
+    count, length = len(preserved.names) + 1, len(entries)
     end_record = b""
     if offset >= _ZIP64_THRESHOLD or count >= _UINT16_MAX:
-        directory_end = offset + length
         end_record = struct.pack(
             "<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset
         )
-        end_record += struct.pack("<4sLQL", b"PK\6\7", 0, directory_end, 1)
-    count16, offset32 = (
-        min(count, _UINT16_MAX),
-        _UINT32_MAX if offset >= _ZIP64_THRESHOLD else offset,
-    )
+        end_record += struct.pack("<4sLQL", b"PK\6\7", 0, offset + length, 1)
+    count, offset = min(count, _UINT16_MAX), _saturate(offset)
+    comment = preserved.comment
     end_record += struct.pack(
-        "<4s4H2LH", b"PK\5\6", 0, 0, count16, count16, length, offset32, len(preserved.comment)
+        "<4s4H2LH", b"PK\5\6", 0, 0, count, count, length, offset, len(comment)
     )
-    return entries + end_record + preserved.comment
+    return entries + end_record + comment
 
 
-def _entry(name: bytes, size: int, crc: int, header_offset: int) -> bytes:
-    zip64_fields = (size, size) * (size >= _ZIP64_THRESHOLD) + (header_offset,) * (
-        header_offset >= _ZIP64_THRESHOLD
-    )
-    extra = (
-        struct.pack(f"<2H{len(zip64_fields)}Q", 1, 8 * len(zip64_fields), *zip64_fields)
-        if zip64_fields
-        else b""
-    )
-    entry = b"PK\1\2" + struct.pack("<H", 3 << 8 | 45)
-    entry += _common_fields(name, size, crc, len(extra), bool(zip64_fields))
-    header_offset = _UINT32_MAX if header_offset >= _ZIP64_THRESHOLD else header_offset
-    return entry + struct.pack("<3H2L", 0, 0, 0, _REGULAR_FILE_MODE, header_offset) + name + extra
+def _entry(info: ZipInfo) -> bytes:
+    """Return the central directory entry of a written member."""
+    values = (info.file_size, info.compress_size, info.header_offset)
+    zip64 = [value for value in values if value >= _ZIP64_THRESHOLD]
+    name, extra = archive.stored_name(info), b""
+    if zip64:
+        extra = struct.pack(f"<2H{len(zip64)}Q", 1, 8 * len(zip64), *zip64)
+    head = struct.pack("<4s2B", b"PK\1\2", info.create_version, info.create_system)
+    head += _common_fields(info, len(name), len(extra))
+    offset = _saturate(info.header_offset)
+    return head + struct.pack("<3H2L", 0, 0, 0, info.external_attr, offset) + name + extra
 
 
-def _common_fields(name: bytes, size: int, crc: int, extra_length: int, is_zip64: bool) -> bytes:
+def _saturate(size: int) -> int:
+    """Return a size or offset as stored in 32 bits, if its value is in a ZIP64 field."""
+    return _UINT32_MAX if size >= _ZIP64_THRESHOLD else size
+
+
+def _common_fields(info: ZipInfo, name_length: int, extra_length: int) -> bytes:
     """Return the fields common to local file headers and central directory entries."""
-    flags = 0 if name.isascii() else _UTF8
-    size = _UINT32_MAX if size >= _ZIP64_THRESHOLD else size
-    version = 45 if is_zip64 else 20
+    year, month, day, hour, minute, second = info.date_time
     return struct.pack(
-        "<5H3L2H", version, flags, 0, 0, _DOS_DATE, crc, size, size, len(name), extra_length
-    )
+        "<2B4H3L2H", info.extract_version, info.reserved, info.flag_bits, info.compress_type,
+        hour << 11 | minute << 5 | second // 2, (year - 1980) << 9 | month << 5 | day,
+        info.CRC, _saturate(info.compress_size), _saturate(info.file_size),
+        name_length, extra_length,
+    )  # fmt: skip
 
 
 def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
@@ -126,78 +140,104 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     of 64, too, so that repeated replacement leaves no gaps. Raises InputError if the archive is
     damaged, or if readers could not distinguish the name from that of another member.
     """
-    if not directory.is_archive(read, size):
+    if not archive.is_archive(read, size):
         raise InputError(f"{printable(path)} is not a ZIP archive: expected one, or a new path")
-    archive = directory.read_directory(read, size, path)
+    opened = Archive(read, size, path)
     stem = name.removesuffix(".npy")
     preserved = [
-        member for member in archive.members
-        if member.name != stem or not member.stored_name.endswith(b".npy")
+        info for info in opened.infos
+        if archive.array_name(info) != stem or not info.orig_filename.endswith(".npy")
     ]  # fmt: skip
-    replaced = len(preserved) < len(archive.members)
-    if not replaced and any(member.name == stem for member in preserved):
+    names = tuple(map(archive.array_name, preserved))
+    replaced = len(preserved) < len(opened.infos)
+    if not replaced and stem in names:
         raise InputError(
             f"{printable(path)} has a member {printable(stem)} whose name does not end in .npy: it"
             f" is not replaced, and readers cannot tell {printable(stem)}.npy from it"
         )
-    if not replaced and any(member.name == f"{stem}.npy" for member in preserved):
+    if not replaced and f"{stem}.npy" in names:
         raise InputError(
             f"{printable(path)} has a member {printable(stem)}.npy, stored as"
             f" {printable(stem)}.npy.npy: readers cannot tell {printable(stem)}, stored as"
             f" {printable(stem)}.npy, from it"
         )
-    ranges, shifts = _layout(
-        archive, _bounds(read, archive, path), {m.header_offset for m in preserved}
-    )
-    entries = [_shift_entry(archive, member, shifts[member.header_offset]) for member in preserved]
+    ranges, shifts = _layout(_bounds(opened), {info.header_offset for info in preserved})
+    entries, prefix = _shifted_entries(opened, preserved, shifts)
     length = sum(map(len, entries)) + _ENTRY_SIZE + len(member_name(name)) + 28
-    if length > directory.MAX_DIRECTORY_BYTES:
+    if length > archive.MAX_DIRECTORY_BYTES:
         raise InputError(
             f"{printable(path)}: central directory of {length} bytes: at most"
-            f" {directory.MAX_DIRECTORY_BYTES}"
+            f" {archive.MAX_DIRECTORY_BYTES}"
         )
     start, stop, destination = ranges[-1] if ranges else (0, 0, 0)
     end = destination + stop - start
     return PreservedMembers(
-        tuple(member.name for member in preserved),
+        names,
         replaced,
         tuple(ranges),
         _filler_header(ranges[0][2]) if ranges else b"",
         end + -end % _ALIGNMENT,
         b"".join(entries),
-        archive.prefix_size,
-        archive.comment,
+        prefix,
+        opened.comment,
     )
 
 
-def _bounds(read: Read, archive: directory.Directory, path: str) -> list[int]:
+def _bounds(opened: Archive) -> list[int]:
     """Return the offsets of the members and of the directory; InputError if members overlap."""
-    bounds = [*sorted({member.header_offset for member in archive.members}), archive.start]
+    bounds = [*sorted({info.header_offset for info in opened.infos}), opened.start]
     next_bounds = dict(pairwise(bounds))
-    for member in archive.members:
-        raw = read(member.header_offset, _LOCAL_HEADER_SIZE)
-        end = next_bounds[member.header_offset]
-        if raw[:4] != b"PK\3\4" or len(raw) < _LOCAL_HEADER_SIZE or end <= member.header_offset:
+    path = printable(opened.name)
+    for info in opened.infos:
+        start, end = info.header_offset, next_bounds[info.header_offset]
+        raw = opened.read(start, _LOCAL_HEADER_SIZE) if start >= 0 else b""
+        if raw[:4] != b"PK\3\4" or len(raw) < _LOCAL_HEADER_SIZE or end <= start:
             raise InputError(
-                f"{printable(path)}: expected a local file header at byte {member.header_offset},"
-                " to which the central directory refers"
+                f"{path}: expected a local file header at byte {start}, to which the central"
+                " directory refers"
             )
-        stop = (
-            member.header_offset
-            + _LOCAL_HEADER_SIZE
-            + sum(struct.unpack_from("<2H", raw, 26))
-            + member.compressed_size
-        )
+        lengths = sum(struct.unpack_from("<2H", raw, 26))
+        stop = start + _LOCAL_HEADER_SIZE + lengths + info.compress_size
         if stop > end:
-            raise InputError(
-                f"{printable(path)}: {printable(member.name)} ends at byte {stop}, beyond the"
-                f" next header at {end}"
-            )
+            name = printable(archive.array_name(info))
+            raise InputError(f"{path}: {name} ends at byte {stop}, beyond the next header at {end}")
     return bounds
 
 
+def _shifted_entries(
+    opened: Archive, preserved: list[ZipInfo], shifts: dict[int, int]
+) -> tuple[list[bytes], int]:
+    """Return the entries of the preserved members, whose offsets decrease by `shifts`.
+
+    Also returns the number of bytes before the archive.
+    """
+    lengths = (len(info.extra) + len(info.comment) for info in opened.infos)
+    names_length = sum(len(archive.stored_name(info)) for info in opened.infos)
+    size = _ENTRY_SIZE * len(opened.infos) + names_length + sum(lengths)
+    raw = opened.read(opened.start, size)
+    entries, start, prefix, kept = [], 0, 0, set(map(id, preserved))
+    for info in opened.infos:
+        compressed, uncompressed, name_length, extra_length, comment_length = struct.unpack_from(
+            "<2L3H", raw, start + 20
+        )
+        extra_start = start + _ENTRY_SIZE + name_length
+        stop = extra_start + extra_length
+        position, struct_format = start + _HEADER_OFFSET_FIELD, "<L"
+        zip64 = list(archive.zip64_values(raw, extra_start, stop))
+        index = (compressed == _UINT32_MAX) + (uncompressed == _UINT32_MAX)
+        if raw[position : position + 4] == b"\xff" * 4 and index < len(zip64):
+            position, struct_format = zip64[index], "<Q"
+        (offset,) = struct.unpack_from(struct_format, raw, position)
+        prefix, stop = info.header_offset - offset, stop + comment_length
+        if id(info) in kept:
+            field = struct.pack(struct_format, offset - shifts[info.header_offset])
+            entries.append(raw[start:position] + field + raw[position + len(field) : stop])
+        start = stop
+    return entries, prefix
+
+
 def _layout(
-    archive: directory.Directory, bounds: list[int], preserved_offsets: set[int]
+    bounds: list[int], preserved_offsets: set[int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
     """Return the preserved byte ranges, and by how much each member's offset decreases."""
     ranges = [(0, bounds[0], 0)] if bounds[0] else []
@@ -224,24 +264,5 @@ def _filler_header(length: int) -> bytes:
     """Return an unreferenced local file header of `length` bytes, which fills a file's start."""
     if not length:
         return b""
-    common = _common_fields(b"", 0, 0, length - _LOCAL_HEADER_SIZE, False)
+    common = _common_fields(_new_info(b"", 0, 0, 0), 0, length - _LOCAL_HEADER_SIZE)
     return b"PK\3\4" + common + bytes(length - _LOCAL_HEADER_SIZE)
-
-
-def _shift_entry(archive: directory.Directory, member: directory.Member, shift: int) -> bytes:
-    """Return a member's central directory entry with its header offset decreased by `shift`."""
-    entry_offset = member.entry_offset
-    lengths = struct.unpack_from("<3H", archive.raw, entry_offset + 28)
-    extra_start = entry_offset + _ENTRY_SIZE + lengths[0]
-    entry = archive.raw[entry_offset : entry_offset + _ENTRY_SIZE + sum(lengths)]
-    if not shift:
-        return entry
-    compressed_size, size = struct.unpack_from("<2L", entry, 20)
-    position, struct_format = _HEADER_OFFSET_FIELD, "<L"
-    if struct.unpack_from("<L", entry, _HEADER_OFFSET_FIELD)[0] == _UINT32_MAX:
-        zip64_values = directory.zip64_offsets(archive.raw, extra_start, extra_start + lengths[1])
-        index = (compressed_size == _UINT32_MAX) + (size == _UINT32_MAX)
-        if index < len(zip64_values):
-            position, struct_format = zip64_values[index] - entry_offset, "<Q"
-    header = struct.pack(struct_format, member.header_offset - archive.prefix_size - shift)
-    return entry[:position] + header + entry[position + len(header) :]

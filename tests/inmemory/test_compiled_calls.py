@@ -1,4 +1,4 @@
-"""The fast path of small calls on plain arrays: the general path's bits, errors and refusals."""
+"""The compiled path of calls on arrays: the general path's bits, errors and refusals."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from strategies import Array, Case, bits_equal, many, raw_bytes, void_view
 from test_out_of_bounds import out_of_bounds_calls
 
 import ndtool
-from ndtool._kernels import BoundCalls
+from ndtool._kernels import Calls
 from ndtool.engine import tuning
 from ndtool.errors import NdtoolError
 from ndtool.inmemory import calls, ops
@@ -59,8 +59,8 @@ class BothPaths:
 @pytest.fixture
 def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
     paths = BothPaths()
-    bound = BoundCalls(np.ndarray, np.empty, calls.bind_small, paths.otherwise, tuning)
-    monkeypatch.setattr(ops, "_CALLS", bound)
+    compiled = Calls(np.ndarray, np.empty, calls.make_typed_call, paths.otherwise, tuning)
+    monkeypatch.setattr(ops, "_CALLS", compiled)
     return paths
 
 
@@ -79,6 +79,8 @@ def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array
     yield None
     yield np.zeros_like(made)
     yield np.zeros(made.shape, made.dtype, "F")
+    yield np.zeros((*made.shape, 2), made.dtype)[..., 1]
+    yield np.zeros(made.shape, made.dtype)[(slice(None, None, -1),) * made.ndim]
     yield np.zeros((*made.shape, 1), made.dtype)
     yield np.zeros(made.shape, "V5")
     yield (
@@ -90,17 +92,25 @@ def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array
 
 
 @many
-@given(drawn=out_of_bounds_calls(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
+@given(
+    drawn=out_of_bounds_calls(),
+    which=st.integers(0, 9),
+    threads=st.sampled_from((None, 1, 3)),
+    pad=st.sampled_from((None, None, 0, -1)),
+    negatives=st.booleans(),
+)
 def test_the_outcome_equals_the_general_path(
-    drawn: tuple[Case, str], which: int, threads: int | None
+    drawn: tuple[Case, str], which: int, threads: int | None, pad: int | None, negatives: bool
 ) -> None:
     case, rule = drawn
-    options = dict(case.arguments, threads=threads, out_of_bounds=rule)
+    options = dict(
+        case.arguments, threads=threads, out_of_bounds=rule, pad=pad, negatives=negatives
+    )
     results = []
-    for small in (tuning.SMALL_CALL, tuning.SMALL_CALL, 0):  # bound, cached, and not bound
+    for small in (tuning.COMPILED_CALL, tuning.COMPILED_CALL, 0):  # bound, cached, and not bound
         arrays = [*case.arrays]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tuning, "SMALL_CALL", small)
+            patch.setattr(tuning, "COMPILED_CALL", small)
             operator = partial(getattr(ndtool, case.operator), **options)
             try:
                 result = operator(*arrays)
@@ -110,7 +120,7 @@ def test_the_outcome_equals_the_general_path(
                 arrays[0] = void_view(arrays[0]).copy().view(arrays[0].dtype)
             out = (
                 arrays[0]
-                if which == 7
+                if which == 9
                 else [*possible_outputs(*arrays[:2], result), None, None][which]
             )
             results.append(outcome(partial(operator, *arrays, out=out), out, *arrays))
@@ -127,37 +137,97 @@ def test_a_plain_call_takes_the_fast_path(both_paths: BothPaths, name: str) -> N
     assert bits_equal(out, expected)
     assert both_paths.are_short(lambda: call(out=out))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "SMALL_CALL", 0)
+        patch.setattr(tuning, "COMPILED_CALL", 0)
         assert not both_paths.are_short(call)
         assert bits_equal(call(), expected)
 
 
+def layouts_of(array: Array) -> dict[str, Array]:
+    """Return arrays of other layouts, unaligned ones included, with the same elements."""
+    wide = np.zeros((*array.shape, 2), array.dtype)
+    wide[..., 0] = array
+    unaligned = np.zeros(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    unaligned[...] = array
+    backwards = (slice(None, None, -1),) * array.ndim
+    return {
+        "row-major": array.copy(), "Fortran": array.copy("F"), "stepped": wide[..., 0],
+        "reversed": array[backwards].copy()[backwards], "unaligned": unaligned,
+        "swapped": array.astype(array.dtype.newbyteorder()),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", layouts_of(DATA))
+@pytest.mark.parametrize("role", ["data", "indices", "updates"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mean"])
+def test_arrays_of_any_layout_take_the_compiled_path(
+    both_paths: BothPaths, layout: str, role: str, reduction: Any
+) -> None:
+    arrays = {"data": DATA.copy(), "indices": ROWS.copy(), "updates": UPDATES.copy()}
+    expected = ndtool.scatter_nd(**arrays, reduction=reduction)
+    gathered = ndtool.gather_nd(DATA, ROWS)
+    arrays[role] = layouts_of(arrays[role])[layout]
+    results = []
+    assert both_paths.are_short(
+        lambda: results.append(ndtool.scatter_nd(**arrays, reduction=reduction))
+    )
+    assert results[0].astype(expected.dtype).tobytes() == expected.tobytes()
+    data, indices = arrays["data"], arrays["indices"]
+    assert both_paths.are_short(lambda: results.append(ndtool.gather_nd(data, indices)))
+    assert results[1].astype(gathered.dtype).tobytes() == gathered.tobytes()
+    for out in layouts_of(data).values():
+        if out.dtype == data.dtype:
+            assert both_paths.are_short(
+                lambda out=out: ndtool.scatter_nd(**arrays, reduction=reduction, out=out)
+            )
+            assert out.astype(expected.dtype).tobytes() == expected.tobytes()
+    assert both_paths.are_short(lambda: ndtool.scatter_nd(**arrays, reduction=reduction, out=data))
+    assert data.astype(expected.dtype).tobytes() == expected.tobytes()
+
+
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_unusual_calls_take_the_general_path(both_paths: BothPaths) -> None:
-    wide_data = np.zeros((3, 8), np.float32)
-    unaligned = np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
+def test_other_arrays_begin_in_the_general_path(both_paths: BothPaths) -> None:
     for data in (
-        DATA.tolist(), DATA.T.copy().T, wide_data[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
-        np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {})),
+        DATA.tolist(), np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {}))
     ):  # fmt: skip
         assert not both_paths.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
-    swapped = DATA.astype(">f4")
-    assert not both_paths.are_short(
-        lambda: ndtool.scatter_nd(swapped, ROWS, UPDATES.astype(">f4"), "add")
-    )
-    assert not both_paths.are_short(lambda: ndtool.scatter_nd(unaligned, ROWS, UPDATES, "add"))
-    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, ROWS.astype(">i8")))
+    assert both_paths.are_short(lambda: ndtool.gather_nd(as_strided(DATA, (3, 4), (4, 4)), ROWS))
     assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
-    assert not both_paths.are_short(
-        lambda: ndtool.gather_nd(DATA.reshape((1,) * 7 + (3, 4)), [[0]])
-    )
-    many_rows = np.zeros((tuning.SMALL_CALL // DATA.itemsize // 4 + 1, 1), np.int64)
+    many_rows = np.zeros((tuning.COMPILED_CALL // DATA.itemsize // 4 + 1, 1), np.int64)
     assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
     assert both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows[: 1 << 10]))
 
 
+def test_calls_with_other_shapes_are_not_planned_again(both_paths: BothPaths) -> None:
+    made = []
+    compiled = Calls(
+        np.ndarray,
+        np.empty,
+        lambda *types: made.append(types) or calls.make_typed_call(*types),
+        both_paths.otherwise,
+        tuning,
+    )
+    arguments = "gather", None, "ndtool", 0, None, "none", "error", None, None, True
+    for size in range(1, 300):
+        data = np.arange(size * 3).reshape(size, 3)
+        index = np.arange(size) // 2
+        assert bits_equal(compiled.call(arguments, data, index, None, None), data[index])
+    assert len(made) == 1
+
+
+def test_an_invalid_call_after_an_equal_valid_one_is_refused(both_paths: BothPaths) -> None:
+    table, index = np.arange(24).reshape(2, 3, 4), np.zeros((2, 1), int)
+    for _ in range(2):
+        valid = ndtool.gather(table, index, 1, batch_dims=1, negatives=True)
+        for options in ({"batch_dims": True}, {"batch_dims": 1, "negatives": 1}):
+            arguments: Any = options
+            with pytest.raises(NdtoolError):
+                ndtool.gather(table, index, 1, **arguments)
+        assert both_paths.are_short(lambda: ndtool.gather(table, index, 1, batch_dims=1))
+        assert valid.tolist() == table[:, :1].tolist()
+
+
 def test_a_small_update_of_a_large_array_takes_the_fast_path(both_paths: BothPaths) -> None:
-    data = np.zeros((tuning.SMALL_CALL, 4), np.float32)
+    data = np.zeros((tuning.COMPILED_CALL, 4), np.float32)
     assert both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
     assert bits_equal(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
     assert not both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))

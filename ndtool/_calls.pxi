@@ -1,0 +1,760 @@
+# Calls on arrays in memory: one function validates, plans and executes a call, whatever its shapes.
+#
+# `Calls.call` is the entry point of all operators. What does not depend on shapes (attributes, spec,
+# element types) is a TypedCall, made once by Python code; the rules for shapes are in `infer_call`.
+# A call that breaks a rule, and one that Python code must plan (other arrays, large ones), returns
+# None from `Calls.execute`: the general path then computes it or raises the error.
+
+cdef extern from "Python.h":
+    # cpython.buffer declares it with an exception, whose traceback costs more than a small call
+    int try_buffer "PyObject_GetBuffer"(object array, Py_buffer* view, int flags)
+    tuple new_tuple "PyTuple_New"(Py_ssize_t size)
+    PyObject* new_int "PyLong_FromSsize_t"(Py_ssize_t value)
+    int set_item "PyTuple_SetItem"(object shape, Py_ssize_t position, PyObject* item)
+
+
+cdef extern from *:
+    """
+    #define NDTOOL_MAX_ELEMENTS ((int64_t) 1 << 40)
+    """
+    const int64_t MAX_ELEMENTS "NDTOOL_MAX_ELEMENTS"    # of any array of a call
+
+cdef enum:
+    MAX_TYPED = 1024            # cached TypedCalls
+    RELEASING = 1 << 15         # bytes that a call moves, from which it releases the GIL
+    MAX_TEMPORARIES = 6
+
+cdef enum:              # how index tuples select slices
+    BY_TUPLES = 1       # gather_nd, scatter_nd
+    ALONG_AXIS = 2      # gather, scatter
+    BY_ELEMENTS = 3     # gather_elements, scatter_elements
+
+_FAMILIES = {
+    "gather_nd": BY_TUPLES, "scatter_nd": BY_TUPLES, "gather": ALONG_AXIS, "scatter": ALONG_AXIS,
+    "gather_elements": BY_ELEMENTS, "scatter_elements": BY_ELEMENTS,
+}
+COMPILED_OPERATORS = tuple(_FAMILIES)
+
+
+@cython.final
+cdef class TypedCall:
+    """A call of an operator but for its shapes.
+
+    axis: None for the first after the batch axes. indices: their type, mode and padding, without a
+    buffer; the fill value is one element. spec: None for a gather. itemsize: of data.
+    swap_unit: bytes that a byte swap reverses. swaps_data, swaps_updates: whether arithmetic needs
+    other byte orders than the arrays have.
+    """
+
+    cdef int family
+    cdef int64_t batch_dims, axis
+    cdef bint has_axis, swaps_data, swaps_updates, is_mean
+    cdef Indices indices
+    cdef UpdateSpec spec
+    cdef Py_ssize_t itemsize
+    cdef int swap_unit
+
+    def __cinit__(
+        self, str operator, int64_t batch_dims, object axis, Indices indices, UpdateSpec spec,
+        Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates, bint is_mean,
+    ):
+        self.family = _FAMILIES[operator]
+        self.batch_dims, self.has_axis = batch_dims, axis is not None
+        self.axis = batch_dims if axis is None else axis
+        self.indices, self.spec, self.itemsize = indices, spec, itemsize
+        self.swap_unit, self.swaps_data, self.swaps_updates = swap_unit, swaps_data, swaps_updates
+        self.is_mean = is_mean
+
+
+cdef struct CallPlan:
+    # N index tuples of k components, each of which selects a slice of data, as rules/plans.py has it
+    int rank                          # of the output
+    int64_t shape[_blocks.MAX_RANK]   # of the output
+    int first, k                      # the indexed axes of data: k from `first` on
+    int64_t tuples, per_batch, repeats
+    Py_ssize_t width                  # bytes of a slice
+    bint by_panels                    # elements along an axis that is not the last
+
+
+cdef struct Source:
+    # an array to read: where it is, or as a contiguous copy
+    const uint8_t* data
+    uint8_t* copy        # NULL to read it where it is
+    View view            # of the array; of rank 0 if it is contiguous
+    Py_ssize_t nbytes
+    int swap_unit        # bytes to reverse in the copy; 0 for none
+
+
+cdef struct Job:
+    # all that the execution of a call needs, without Python objects
+    Source data, indices, updates
+    bint copies_data         # of a scatter: whether the target does not contain data yet
+    bint validates           # whether to validate all indices before the target changes
+    int64_t stored_tuples
+    IndexSpace space
+    Walk walk
+    Panels panels
+    int64_t units            # of panels; 0 if tuples select slices
+    View slice               # of strided slices; of rank 0 if they are contiguous
+    const uint8_t* fill_value
+    uint8_t* target
+    Py_ssize_t target_bytes
+    int64_t tuples
+    Py_ssize_t width
+    bint scatters, swaps_target, is_mean
+    int swap_unit
+    Updates update
+    uint8_t* out             # where to copy the target to; NULL if the target is the output
+    View out_view
+
+
+cdef inline int64_t multiply(int64_t total, int64_t size) noexcept nogil:
+    """Return total * size, at most MAX_ELEMENTS + 1."""
+    if size and total > MAX_ELEMENTS // size:
+        return MAX_ELEMENTS + 1
+    return total * size
+
+
+cdef inline bint is_same_shape(const Py_buffer* view, const CallPlan* p) noexcept nogil:
+    cdef int d
+    if view.ndim != p.rank:
+        return False
+    for d in range(p.rank):
+        if view.shape[d] != p.shape[d]:
+            return False
+    return True
+
+
+cdef bint infer_call(
+    TypedCall c, const Py_buffer* data, const Py_buffer* indices, const Py_buffer* updates,
+    CallPlan* p,
+) noexcept:
+    """Infer the plan of a call with these shapes; False if a rule of rules/shapes.py is broken.
+
+    updates: NULL for a gather. False also for arrays without elements.
+    """
+    cdef int r = data.ndim, q = indices.ndim, d, n = 0, inner = 1
+    cdef int64_t b = c.batch_dims, a = c.axis, total = 1
+    cdef int last                  # axes of indices in the shape of gathered slices
+    p.repeats = p.per_batch = p.tuples = 1
+    p.width = c.itemsize
+    p.by_panels = False
+    if r < 1 or b < 0:
+        return False
+    if c.family == BY_TUPLES:
+        if q < 1 or b >= min(r, q) or not 1 <= indices.shape[q - 1] <= r - b:
+            return False
+        p.first, p.k = <int> b, <int> indices.shape[q - 1]
+        last = q - 1
+    else:
+        if not -r <= a < r:
+            return False
+        p.first, p.k = <int> (a + r if a < 0 else a), 1
+        last = q
+        if c.family == ALONG_AXIS and b > min(p.first, q):
+            return False
+        if c.family == BY_ELEMENTS and q != r:
+            return False
+    for d in range(b):
+        if data.shape[d] != indices.shape[d]:
+            return False
+    if c.family == BY_ELEMENTS:
+        for d in range(r):
+            if d != p.first and indices.shape[d] > data.shape[d]:
+                return False
+            p.shape[d] = indices.shape[d]
+            p.tuples = multiply(p.tuples, indices.shape[d])
+            if d > p.first:
+                p.by_panels |= indices.shape[d] != 1
+        p.per_batch = indices.shape[p.first]
+        p.rank = r
+    else:
+        if c.family == ALONG_AXIS:
+            for d in range(p.first):
+                p.shape[n] = data.shape[d]
+                n += 1
+                if d >= b:
+                    p.repeats = multiply(p.repeats, data.shape[d])
+        else:
+            for d in range(b):
+                p.shape[n] = data.shape[d]
+                n += 1
+        if n + last - b + r - p.first - p.k > _blocks.MAX_RANK:
+            return False
+        for d in range(b, last):
+            p.shape[n] = indices.shape[d]
+            n += 1
+            p.per_batch = multiply(p.per_batch, indices.shape[d])
+        p.tuples = p.per_batch
+        for d in range(p.first):
+            p.tuples = multiply(p.tuples, data.shape[d])
+        for d in range(p.first + p.k, r):
+            p.shape[n] = data.shape[d]
+            n += 1
+            p.width *= data.shape[d]    # no more than data have
+        p.rank = n
+    if not p.tuples or not p.width or not data.len:
+        return False
+    total = multiply(p.tuples, p.width)
+    if total > MAX_ELEMENTS:
+        return False
+    if updates != NULL:
+        if not is_same_shape(updates, p):
+            return False
+        p.rank = r
+        for d in range(r):
+            p.shape[d] = data.shape[d]
+    return True
+
+
+cdef int merge(
+    const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop, int64_t* sizes,
+    int64_t* merged,
+) noexcept nogil:
+    """Merge adjacent axes that one stride describes, and drop axes of size 1; return the rank."""
+    cdef int d, n = 0
+    for d in range(first, stop):
+        if shape[d] == 1:
+            continue
+        if n and merged[n - 1] == shape[d] * strides[d]:
+            sizes[n - 1] *= shape[d]
+            merged[n - 1] = strides[d]
+        else:
+            sizes[n], merged[n] = shape[d], strides[d]
+            n += 1
+    return n
+
+
+cdef inline int merge_view(
+    View* view, const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop,
+    Py_ssize_t itemsize,
+) noexcept nogil:
+    """Describe axes of an array; of rank 0 if they are contiguous."""
+    view.itemsize = itemsize
+    view.rank = merge(shape, strides, first, stop, view.sizes, view.strides)
+    if view.rank == 1 and view.strides[0] == itemsize:
+        view.rank = 0
+    return view.rank
+
+
+cdef void fill_space(
+    IndexSpace* space, const Py_buffer* data, const Py_ssize_t* batch_shape,
+    const Py_ssize_t* strides, const CallPlan* p, bint negatives,
+) noexcept nogil:
+    """Fill an index space as `Addressing` does. batch_shape: data's, or that of indices."""
+    cdef int d, axis
+    cdef int64_t extent, highest = 0, batches = 1
+    cdef bint is_reused
+    space.k = p.k
+    space.per_batch, space.repeats = p.per_batch, p.repeats
+    space.lowest = 0
+    for d in range(p.k):
+        axis = p.first + d
+        space.sizes[d] = data.shape[axis]
+        space.wraps[d] = data.shape[axis] if negatives else 0
+        space.strides[d] = strides[axis]
+        extent = (data.shape[axis] - 1) * strides[axis]
+        space.lowest += min(0, extent)
+        highest += max(0, extent)
+    space.span = highest - space.lowest
+    space.batch_rank = merge(
+        batch_shape, strides, 0, p.first, space.batch_sizes, space.batch_strides
+    )
+    for d in range(space.batch_rank):
+        batches *= space.batch_sizes[d]
+    is_reused = p.per_batch >= _blocks.BLOCK and p.per_batch * _blocks.LINE >= space.span
+    space.fits_in_cache = space.span <= CACHE_BYTES and (space.batch_rank == 0 or is_reused)
+    space.is_one_group = p.repeats == batches
+
+
+cdef void fill_panels(
+    Panels* p, const Py_buffer* data, const Py_ssize_t* shape, const Py_ssize_t* strides, int axis,
+    Py_ssize_t itemsize, bint negatives, Py_ssize_t tile_bytes,
+) noexcept nogil:
+    """Describe elements along an axis as panels, as `bind_panels` and `bind_tiles` do.
+
+    shape: of indices. strides: of data.
+    """
+    cdef int64_t inner_sizes[_blocks.MAX_RANK]
+    cdef int64_t inner_strides[_blocks.MAX_RANK]
+    cdef int d, inner, outer, rank = data.ndim
+    cdef int64_t step = 1, line_items = max(1, _blocks.LINE // itemsize)
+    inner = merge(shape, strides, axis + 1, rank, inner_sizes, inner_strides)
+    outer = merge(shape, strides, 0, axis, p.sizes, p.data_strides)
+    p.rank = outer + inner - 1
+    for d in range(inner - 1):
+        p.sizes[outer + d], p.data_strides[outer + d] = inner_sizes[d], inner_strides[d]
+    for d in reversed(range(inner)):
+        if d < inner - 1:
+            p.index_strides[outer + d] = step
+        step *= inner_sizes[d]
+    p.index_rows, p.index_row_stride = shape[axis], step
+    step *= shape[axis]
+    for d in reversed(range(outer)):
+        p.index_strides[d] = step
+        step *= p.sizes[d]
+    p.itemsize = itemsize
+    p.data_rows, p.row_stride = data.shape[axis], strides[axis]
+    p.columns, p.column_stride = inner_sizes[inner - 1], inner_strides[inner - 1]
+    p.wrap = p.data_rows if negatives else 0
+    p.first_row, p.band_rows, p.out_row_stride = 0, p.data_rows, 0
+    p.tile = min(
+        min(p.columns, _blocks.BLOCK), max(line_items, tile_bytes // max(1, p.data_rows * itemsize))
+    )
+    if p.tile < p.columns and p.tile > _blocks.LINE:
+        p.tile = p.tile // _blocks.LINE * _blocks.LINE
+    p.tiles = (p.columns + p.tile - 1) // p.tile
+
+
+cdef void copy_to_view(const uint8_t* source, uint8_t* target, const View* view) noexcept nogil:
+    """Copy contiguous elements to an array of any strides."""
+    cdef int64_t coordinates[_blocks.MAX_RANK]
+    cdef int64_t i, stride, n
+    cdef int d, last = view.rank - 1
+    if view.rank == 0:
+        return
+    memset(coordinates, 0, view.rank * sizeof(int64_t))
+    n, stride = view.sizes[last], view.strides[last]
+    while True:
+        for i in range(n):
+            memcpy(target + i * stride, source, view.itemsize)
+            source += view.itemsize
+        d = last - 1
+        while d >= 0:
+            coordinates[d] += 1
+            target += view.strides[d]
+            if coordinates[d] < view.sizes[d]:
+                break
+            target -= view.sizes[d] * view.strides[d]
+            coordinates[d] = 0
+            d -= 1
+        if d < 0:
+            return
+
+
+cdef void copy_source(const Source* s, uint8_t* target) noexcept nogil:
+    """Copy an array to contiguous memory, with the byte order that is required."""
+    if s.view.rank:
+        copy_view(target, s.data, &s.view, 0, s.nbytes // s.view.itemsize)
+    else:
+        memcpy(target, s.data, s.nbytes)
+    if s.swap_unit:
+        swap_units(target, s.nbytes // s.swap_unit, s.swap_unit)
+
+
+cdef inline const uint8_t* load(const Source* s) noexcept nogil:
+    """Return the bytes of an array in row-major order."""
+    if s.copy == NULL:
+        return s.data
+    copy_source(s, s.copy)
+    return s.copy
+
+
+cdef uint64_t execute_job(Job* job) noexcept nogil:
+    """Execute a call; non-zero if an index is out of bounds."""
+    cdef Gather g
+    cdef GatherStrided strided
+    cdef Scatter s
+    cdef Units units
+    cdef Means means
+    cdef uint64_t bad = 0
+    cdef int64_t unit
+    job.walk.index = load(&job.indices)
+    if job.validates and job.walk.mode == ERROR and check_range(&job.walk, 0, job.stored_tuples):
+        return 1
+    if job.scatters:
+        job.update.first = load(&job.updates)
+        if job.copies_data:
+            copy_source(&job.data, job.target)
+    if job.units:
+        units.p = &job.panels
+        units.data = job.target if job.scatters else job.data.data
+        units.index, units.kind, units.mode = job.walk.index, job.walk.kind, job.walk.mode
+        units.has_pad, units.pad = job.walk.has_pad, job.walk.pad
+        units.fill_value, units.target, units.buffers = job.fill_value, job.target, NULL
+        units.first, units.non_temporal = 0, False
+        if job.scatters:
+            units.updates = job.update
+        for unit in range(job.units):
+            bad |= scatter_unit(&units, unit, 0) if job.scatters else gather_unit(&units, unit, 0)
+    elif job.scatters:
+        s.walk, s.updates, s.target = job.walk, job.update, job.target
+        s.count, s.width, s.copy = job.tuples, job.width, 0
+        s.division, s.tasks, s.non_temporal = BY_COLUMNS, 1, False
+        bad = scatter_task(&s, 0)
+    elif job.slice.rank:
+        strided.walk, strided.view, strided.source = job.walk, &job.slice, job.data.data
+        strided.walk.redirect_offset = DROPPED
+        strided.target, strided.count, strided.tasks = job.target, job.tuples, 1
+        strided.element, strided.elements = 0, job.width // job.slice.itemsize
+        strided.fill_value = job.fill_value
+        bad = gather_strided_task(&strided, 0)
+    else:
+        g.walk, g.source, g.target = job.walk, job.data.data, job.target
+        g.walk.redirect_offset = job.fill_value - g.source
+        g.count, g.width, g.tasks = job.tuples, job.width, 1
+        g.by_columns = g.non_temporal = g.is_local = False
+        bad = gather_by_row_task(&g, 0) if is_gather_by_row(&g) else gather_task(&g, 0)
+    if bad:
+        return bad
+    if job.is_mean:
+        means = Means(
+            job.update.counts, job.target, job.update.counts.slices, 1, job.update.mean_type,
+            not job.update.counts.copies_first_update,
+        )
+        means_task(&means, 0)
+    if job.swaps_target:
+        swap_units(job.target, job.target_bytes // job.swap_unit, job.swap_unit)
+    if job.out != NULL:
+        if job.out_view.rank:
+            copy_to_view(job.target, job.out, &job.out_view)
+        else:
+            memcpy(job.out, job.target, job.target_bytes)
+    return 0
+
+
+cdef void find_extent(const Py_buffer* view, int64_t* low, int64_t* high) noexcept nogil:
+    """Return the addresses of the first byte of an array and of the first after it."""
+    cdef int d
+    cdef int64_t extent
+    low[0] = high[0] = <int64_t> view.buf
+    for d in range(view.ndim):
+        extent = (view.shape[d] - 1) * view.strides[d]
+        low[0] += min(0, extent)
+        high[0] += max(0, extent)
+    high[0] += view.itemsize
+
+
+cdef bint overlap(const Py_buffer* a, const Py_buffer* b) noexcept nogil:
+    """Return whether the memory of two arrays may overlap."""
+    cdef int64_t a_low, a_high, b_low, b_high
+    find_extent(a, &a_low, &a_high)
+    find_extent(b, &b_low, &b_high)
+    return a_low < b_high and b_low < a_high
+
+
+cdef bint may_overlap_itself(const View* view) noexcept nogil:
+    """Return whether elements may share memory, as `layouts.may_overlap` does."""
+    cdef int64_t strides[_blocks.MAX_RANK]
+    cdef int64_t sizes[_blocks.MAX_RANK]
+    cdef int64_t extent = view.itemsize, stride
+    cdef int d, n
+    for d in range(view.rank):
+        stride, n = max(view.strides[d], -view.strides[d]), d
+        while n and strides[n - 1] > stride:
+            strides[n], sizes[n] = strides[n - 1], sizes[n - 1]
+            n -= 1
+        strides[n], sizes[n] = stride, view.sizes[d]
+    for d in range(view.rank):
+        if strides[d] < extent:
+            return True
+        extent += strides[d] * (sizes[d] - 1)
+    return False
+
+
+cdef inline bint is_aligned(
+    const uint8_t* data, const View* view, Py_ssize_t itemsize
+) noexcept nogil:
+    """Return whether all elements are aligned for arithmetic."""
+    cdef int64_t bits = <int64_t> data
+    cdef int d
+    for d in range(view.rank):
+        bits |= view.strides[d]
+    return bits & (min(itemsize, 8) - 1) == 0
+
+
+cdef object shape_tuple(const CallPlan* p):
+    """Return the shape of the output."""
+    shape = new_tuple(p.rank)
+    cdef int d
+    for d in range(p.rank):
+        set_item(shape, d, new_int(p.shape[d]))    # it takes the reference
+    return shape
+
+
+@cython.final
+cdef class Temporaries:
+    """Memory that a call needs until it ends."""
+
+    cdef void* blocks[MAX_TEMPORARIES]
+    cdef int count
+
+    cdef uint8_t* allocate(self, Py_ssize_t nbytes, bint zeroed=False) except NULL:
+        cdef void* block = calloc(max(1, nbytes), 1) if zeroed else malloc(max(1, nbytes))
+        if block == NULL:
+            raise MemoryError
+        self.blocks[self.count] = block
+        self.count += 1
+        return <uint8_t*> block
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.count):
+            free(self.blocks[i])
+
+
+@cython.final
+cdef class Calls:
+    """The entry point of calls on arrays in memory.
+
+    array, empty: numpy.ndarray and numpy.empty. make: returns the TypedCall of a call's arguments
+    and dtypes, or None; Calls caches these. fallback: the general path, for all other calls and all
+    errors. tuning: the module with the limit COMPILED_CALL, in bytes.
+    """
+
+    cdef object array, empty, make, fallback, tuning
+    cdef dict typed
+
+    def __cinit__(self, type array, object empty, object make, object fallback, object tuning):
+        self.array, self.empty, self.tuning = array, empty, tuning
+        self.make, self.fallback = make, fallback
+        self.typed = {}
+
+    @cython.binding(False)    # with only positional arguments, calls have the lowest overhead
+    def call(
+        self, tuple arguments, object data, object indices, object updates, object out, /
+    ) -> object:
+        """Call an operator; arguments: its name and all arguments that are not arrays."""
+        result = self.execute(arguments, data, indices, updates, out)
+        return self.fallback(arguments, data, indices, updates, out) if result is None else result
+
+    @cython.binding(False)
+    def execute(
+        self, tuple arguments, object data, object indices, object updates, object out, /
+    ) -> object:
+        """Return the result of a call on ndarrays; None if the general path must compute it."""
+        cdef Py_buffer views[4]
+        cdef object result = None
+        cdef int i
+        if type(data) is not self.array or type(indices) is not self.array or not (
+            (updates is None or type(updates) is self.array)
+            and (out is None or type(out) is self.array)
+        ):
+            return None
+        memset(views, 0, sizeof(views))
+        try:
+            result = self._execute(arguments, data, indices, updates, out, views)
+        except (ValueError, BufferError, MemoryError):    # such as outputs that are read-only
+            pass
+        finally:
+            for i in range(4):
+                PyBuffer_Release(&views[i])
+        return result
+
+    cdef TypedCall _typed_call(
+        self, tuple arguments, object dtype, object index_dtype, object update_dtype
+    ):
+        """Return the call for element types, from the cache if it was made before; or None."""
+        cdef int d
+        cdef object value, fill = None
+        # Equal arguments must be the same: of these types, only bool and float equal int.
+        for d in range(PyTuple_Size(arguments)):
+            value = <object> PyTuple_GetItem(arguments, d)
+            if type(value) is bool:
+                if not 9 <= d <= 10:    # negatives, include_self
+                    return None
+            elif d == 7 and type(value) is float:
+                fill = value.hex()    # -0.0 equals 0.0
+            elif 9 <= d <= 10 or (
+                type(value) is not int and type(value) is not str and value is not None
+            ):
+                return None
+        key = PyTuple_Pack(
+            5, <PyObject*> arguments, <PyObject*> dtype, <PyObject*> index_dtype,
+            <PyObject*> update_dtype, <PyObject*> fill,
+        )
+        value = self.typed.get(key, self)
+        if value is self:
+            value = self.make(arguments, dtype, index_dtype, update_dtype)
+            if len(self.typed) >= MAX_TYPED:
+                self.typed.clear()
+            self.typed[key] = value
+        return value
+
+    cdef object _execute(
+        self, tuple arguments, object data, object indices, object updates, object out,
+        Py_buffer* views,
+    ):
+        cdef CallPlan p
+        cdef Job job
+        cdef TypedCall c
+        cdef Temporaries memory
+        cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
+        cdef const Py_ssize_t* strides
+        cdef Py_buffer* target_view = &views[3]
+        cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step
+        cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
+        cdef bint skips
+        cdef int d
+        cdef uint64_t bad
+        cdef object dtype = data.dtype, result
+        if not limit:
+            return None
+        c = self._typed_call(
+            arguments, dtype, indices.dtype, None if updates is None else updates.dtype
+        )
+        if c is None:
+            return None
+        if try_buffer(data, &views[0], PyBUF_STRIDES) or try_buffer(
+            indices, &views[1], PyBUF_STRIDES
+        ) or (updates is not None and try_buffer(updates, &views[2], PyBUF_STRIDES)):
+            PyErr_Clear()
+            return None
+        job.scatters = updates is not None
+        if not infer_call(c, &views[0], &views[1], &views[2] if job.scatters else NULL, &p):
+            return None
+        in_place = in_place and job.scatters
+        moved = views[1].len + (views[2].len if job.scatters else p.tuples * p.width)
+        if job.scatters and not in_place:
+            moved += views[0].len
+        if moved > limit:
+            return None
+        memory = Temporaries()
+        # inputs
+        job.data.data, job.data.copy, job.data.nbytes = <const uint8_t*> views[0].buf, NULL, views[0].len
+        merge_view(&job.data.view, views[0].shape, views[0].strides, 0, views[0].ndim, c.itemsize)
+        job.data.swap_unit = c.swap_unit if c.swaps_data else 0
+        job.indices.data, job.indices.copy = <const uint8_t*> views[1].buf, NULL
+        job.indices.nbytes, job.indices.swap_unit = views[1].len, 0
+        if merge_view(
+            &job.indices.view, views[1].shape, views[1].strides, 0, views[1].ndim, views[1].itemsize
+        ):
+            job.indices.copy = memory.allocate(views[1].len)
+        is_arithmetic = job.scatters and c.spec.op != 0
+        if job.scatters:
+            job.updates.data, job.updates.copy = <const uint8_t*> views[2].buf, NULL
+            job.updates.nbytes = views[2].len
+            job.updates.swap_unit = c.swap_unit if c.swaps_updates else 0
+            merge_view(
+                &job.updates.view, views[2].shape, views[2].strides, 0, views[2].ndim, c.itemsize
+            )
+            if job.updates.view.rank or job.updates.swap_unit or (
+                is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
+            ):
+                job.updates.copy = memory.allocate(views[2].len)
+        # output
+        job.target_bytes = views[0].len if job.scatters else p.tuples * p.width
+        job.out, job.out_view.rank = NULL, 0
+        job.validates = out is not None
+        needs_temporary = False
+        if out is None:
+            result = self.empty(data.shape if job.scatters else shape_tuple(&p), dtype)
+            PyObject_GetBuffer(result, target_view, PyBUF_STRIDES | PyBUF_WRITABLE)
+        else:
+            result = out
+            PyObject_GetBuffer(result, target_view, PyBUF_STRIDES | PyBUF_WRITABLE)
+            if not is_same_shape(target_view, &p) or (
+                out.dtype is not dtype and out.dtype != dtype
+            ):
+                return None
+            if overlap(target_view, &views[1]) or (
+                job.scatters and overlap(target_view, &views[2])
+            ) or (not in_place and overlap(target_view, &views[0])):
+                return None
+            merge_view(
+                &job.out_view, target_view.shape, target_view.strides, 0, p.rank, c.itemsize
+            )
+            if may_overlap_itself(&job.out_view):
+                return None
+            needs_temporary = job.out_view.rank != 0 or (is_arithmetic and (
+                not is_aligned(<const uint8_t*> target_view.buf, &job.out_view, c.itemsize)
+                or (in_place and c.swaps_data)
+            ))
+        job.target = <uint8_t*> target_view.buf
+        job.copies_data = job.scatters and not in_place
+        strides = views[0].strides
+        merge_view(
+            &job.slice, views[0].shape, views[0].strides,
+            views[0].ndim if c.family == BY_ELEMENTS else p.first + p.k, views[0].ndim, c.itemsize
+        )
+        if in_place and needs_temporary and job.slice.rank == 0 and c.spec.counts is None and not (
+            is_arithmetic and (
+                c.swaps_data or not is_aligned(job.target, &job.out_view, c.itemsize)
+            )
+        ):
+            needs_temporary = False    # contiguous slices are updated where they are
+        elif needs_temporary:
+            if job.target_bytes > limit:
+                return None
+            job.out, job.target = job.target, memory.allocate(job.target_bytes)
+            job.copies_data = job.scatters
+        if job.scatters:
+            job.slice.rank = 0
+            if not in_place or needs_temporary:
+                step = c.itemsize
+                for d in reversed(range(views[0].ndim)):
+                    contiguous[d] = step
+                    step *= views[0].shape[d]
+                strides = contiguous
+        job.swaps_target = job.data.swap_unit != 0
+        job.swap_unit = c.swap_unit
+        # tuples
+        job.tuples, job.width = p.tuples, p.width
+        job.stored_tuples = views[1].len // views[1].itemsize // p.k
+        job.units = 0
+        fill_space(
+            &job.space, &views[0], views[1].shape if c.family == BY_ELEMENTS else views[0].shape,
+            strides, &p, c.indices.negatives,
+        )
+        if p.by_panels:
+            fill_panels(
+                &job.panels, &views[0], views[1].shape, strides, p.first, c.itemsize,
+                c.indices.negatives, self.tuning.TILE,
+            )
+            job.units = job.panels.tiles
+            for d in range(job.panels.rank):
+                job.units *= job.panels.sizes[d]
+        job.walk.space, job.walk.kind = &job.space, c.indices.kind
+        job.walk.tuple_bytes = p.k * views[1].itemsize
+        job.walk.first, job.walk.mode = 0, c.indices.mode
+        job.walk.redirect_offset = DROPPED
+        job.walk.has_pad, job.walk.pad = c.indices.has_pad, c.indices.pad_bits
+        # what tuples that select nothing have, and the updates
+        skips = c.indices.has_pad or c.indices.mode == REDIRECT
+        job.fill_value = NULL
+        if skips and not job.scatters:
+            job.fill_value = self._repeat_fill_value(c, p.width, memory)
+        job.is_mean = job.scatters and c.is_mean
+        if job.scatters:
+            self._fill_updates(&job, c, &p, limit, memory)
+        if moved >= RELEASING:
+            with nogil:
+                bad = execute_job(&job)
+        else:
+            bad = execute_job(&job)
+        return None if bad else result
+
+    cdef const uint8_t* _repeat_fill_value(
+        self, TypedCall c, Py_ssize_t width, Temporaries memory
+    ) except NULL:
+        """Return the fill value, repeated for a slice."""
+        cdef const uint8_t* element = c.indices._fill_value(c.itemsize)
+        cdef uint8_t* repeated
+        cdef Py_ssize_t filled
+        if width == c.itemsize:
+            return element
+        repeated = memory.allocate(width)
+        for filled in range(0, width, c.itemsize):
+            memcpy(repeated + filled, element, c.itemsize)
+        return repeated
+
+    cdef int _fill_updates(
+        self, Job* job, TypedCall c, const CallPlan* p, Py_ssize_t limit, Temporaries memory
+    ) except -1:
+        """Describe the updates of a scatter, with zeroed counts if it needs them."""
+        cdef Counts counts = no_counts()
+        cdef int64_t slices = job.target_bytes // p.width
+        if c.spec.counts is not None:
+            c.spec.counts._describe(&counts, job.target, p.width)
+            counts.per_window = False
+            counts.count_itemsize = 1
+            if c.is_mean:
+                counts.count_itemsize = 8 if p.width > _blocks.LINE else 4
+            counts.slices = slices
+            if slices > limit // counts.count_itemsize:
+                raise ValueError("many counts")    # the general path's pages are zeroed lazily
+            counts.data = memory.allocate(slices * counts.count_itemsize, True)
+        job.update = Updates(
+            NULL, p.width, c.spec.code, c.spec.op, counts, c.spec.mean_type, NULL, NULL
+        )
+        return 0
