@@ -22,7 +22,7 @@ from strategies import EXAMPLES, Case, bits_equal, cases, void_view
 from ndtool import files
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.cli import options
+from ndtool.cli.options import _parse_memory
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, NdtoolError, UsageError
@@ -503,9 +503,9 @@ def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None
             UsageError,
             match=r"is not a size: expected bytes|is too little memory: expected at least 1MiB",
         ):
-            options._parse_memory(text)
+            _parse_memory(text)
     else:
-        assert options._parse_memory(text) == nbytes
+        assert _parse_memory(text) == nbytes
 
 
 def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) -> None:
