@@ -23,10 +23,10 @@ __version__ = "0.1.0"
 
 del TYPE_CHECKING
 
-# libgomp reads GOMP_SPINCOUNT when the kernels are loaded: waiting threads spin for about 1 ms. Its
-# default is 10 ms, on processors that other threads of the team may need.
+# libgomp reads GOMP_SPINCOUNT when the kernels are loaded: waiting threads spin for a few us. Its
+# default is 10 ms after each call, which other threads and processes may need.
 if "OMP_WAIT_POLICY" not in _os.environ:
-    _os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+    _os.environ.setdefault("GOMP_SPINCOUNT", "100")
 
 _MODULES = {  # modules of the functions that inmemory/ops.py does not define
     **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions.calls"),

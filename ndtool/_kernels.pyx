@@ -57,7 +57,9 @@ from ndtool.loops.scatters cimport (
     BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
     Scatter, Updates, scatter_task, window_bytes, windows_task,
 )
-from ndtool.loops.startable cimport lock_admission, prepare, team_size, unlock_admission
+from ndtool.loops.startable cimport (
+    bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
+)
 from ndtool.loops.views cimport (
     Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, count_strips,
 )

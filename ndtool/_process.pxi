@@ -16,6 +16,14 @@ cdef class AdmissionLock:
         unlock_admission(self.file)
 
 
+def measure_wake() -> int:
+    """Return the bytes that a thread copies in the time in which another one starts to work."""
+    cdef long long nbytes
+    with nogil:
+        nbytes = bytes_per_wake()
+    return nbytes
+
+
 def install_handler(int number, int status, int fd, bytes message) -> None:
     """Install a handler that ends the process, unless the signal is ignored; see signals.py."""
     nd_install_handler(number, status, fd, message, len(message))

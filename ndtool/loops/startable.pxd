@@ -10,6 +10,8 @@ cdef extern from * nogil:
     #include <fcntl.h>
     #include <omp.h>
     #include <pthread.h>
+    #include <stdint.h>
+    #include <stdlib.h>
     #include <string.h>
     #include <sys/file.h>
     #include <sys/stat.h>
@@ -94,7 +96,36 @@ cdef extern from * nogil:
         if (wanted > 1) nd_last = wanted; /* a team of one does not involve libgomp */
         return wanted;
     }
+
+    /* bytes that a thread copies while an idle one wakes, with its return to sleep: the least of
+       several, of buffers in cache */
+    static int64_t nd_bytes_per_wake(void)
+    {
+        enum { BYTES = 1 << 18, TRIES = 5 };
+        double wake = 1, copy = 1, start;
+        char *buffer = malloc(2 * BYTES);
+        int i;
+        if (!buffer || nd_team(2) < 2) {
+            free(buffer);
+            return INT64_MAX;
+        }
+        memset(buffer, 1, 2 * BYTES);
+        for (i = 0; i < TRIES; i++) {
+            usleep(100); /* the other thread sleeps now */
+            start = omp_get_wtime();
+            #pragma omp parallel num_threads(2)
+            __asm__ volatile("" : : : "memory");
+            if (omp_get_wtime() - start < wake) wake = omp_get_wtime() - start;
+            start = omp_get_wtime();
+            memcpy(buffer, buffer + BYTES, BYTES);
+            __asm__ volatile("" : : : "memory");
+            if (omp_get_wtime() - start < copy) copy = omp_get_wtime() - start;
+        }
+        free(buffer);
+        return (int64_t)(BYTES * wake / (copy > 1e-9 ? copy : 1e-9));
+    }
     #else
+    static int64_t nd_bytes_per_wake(void) { return INT64_MAX; }
     static int nd_prepare(const char *file) { (void)file; return 0; }
     static int nd_lock_admission(void) { return -1; }
     static void nd_unlock_admission(int file) { (void)file; }
@@ -105,3 +136,4 @@ cdef extern from * nogil:
     int lock_admission "nd_lock_admission"()
     void unlock_admission "nd_unlock_admission"(int file)
     int team_size "nd_team"(int wanted)
+    long long bytes_per_wake "nd_bytes_per_wake"()

@@ -7,12 +7,23 @@ from ndtool.errors import UsageError, format_value
 from ndtool.machine import cgroups
 
 MAX_THREADS = 1024
-MIN_WORK = 1 << 20  # bytes of work per thread: waking one takes 0.1 ms
+MIN_WORK = 0  # bytes of work per thread; 0: those in which a thread works much longer than it wakes
+MEASURED_WORK = range(1 << 18, 1 << 24)  # such bytes
 
 
 def limit_threads(threads: int, work: int) -> int:
     """Return the number of threads for `work` bytes: MIN_WORK bytes each, at most `threads`."""
-    return max(1, min(threads, work // MIN_WORK))
+    if threads == 1 or (not MIN_WORK and work < 2 * MEASURED_WORK.start):
+        return 1
+    return max(1, min(threads, work // (MIN_WORK or _measured_work())))
+
+
+@cache
+def _measured_work() -> int:
+    """Return the bytes of work from which another thread is worth its start, on this machine."""
+    from ndtool import _kernels  # the command line starts without them
+
+    return min(max(8 * _kernels.measure_wake(), MEASURED_WORK.start), MEASURED_WORK[-1])
 
 
 def resolve_threads(threads: int | None) -> int:

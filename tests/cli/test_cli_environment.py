@@ -137,7 +137,7 @@ def test_invalid_openmp_variables_are_ignored(value):
 
 @pytest.mark.parametrize(
     ("env", "spins"),
-    [({}, "30000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    [({}, "100"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
     ids=["default", "spin count", "wait policy"],
 )
 def test_idle_threads_spin_for_a_limited_time(env, spins):

@@ -164,8 +164,12 @@ def test_counts_that_no_run_can_have(count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_no_more_threads_than_the_work_is_worth(count):
+def test_no_more_threads_than_the_work_is_worth(count, monkeypatch):
     assert threads.limit_threads(count, 1 << 40) == count
+    assert threads._measured_work() in threads.MEASURED_WORK or count == 1
+    assert threads.limit_threads(16, 2 * threads.MEASURED_WORK.start - 1) == 1
+    assert threads.limit_threads(16, 2 * threads.MEASURED_WORK.stop) >= 2
+    monkeypatch.setattr(threads, "MIN_WORK", 1 << 20)
     assert threads.limit_threads(16, 2 << 20) == 2
     assert threads.limit_threads(16, 0) == 1
 
