@@ -1,9 +1,9 @@
 # Calls on arrays in memory: one function validates, plans and executes a call, whatever its shapes.
 #
 # `Calls.call` is the entry point of all operators. What does not depend on shapes (attributes,
-# spec, element types) is a TypedCall, made once by Python code; the rules for shapes are in `infer_call`.
-# A call that breaks a rule, and one that Python code must plan (other arrays, large ones), returns
-# None from `Calls.execute`: the general path then computes it or raises the error.
+# spec, element types) is a TypedCall, made once by Python code; the rules for shapes are in
+# `infer_call`. A call that breaks a rule, and one that Python code must plan (other arrays, large
+# ones), returns None from `Calls.execute`: the general path computes it or raises the error.
 
 cdef extern from "Python.h":
     # cpython.buffer declares it with an exception, whose traceback costs more than a small call
