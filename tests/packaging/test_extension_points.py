@@ -156,7 +156,7 @@ def test_attributes_travel_as_one_value() -> None:
     """Below the front doors, no function takes an attribute beside `Attributes` or a plan."""
     package = Path(operators.__file__).parent.parent
     names = {*Attributes._fields} - {"axis", "mode", "fill", "batch_dims", "reduction"}
-    for folder in ("engine", "runs", "chunkwise", "arrays", "inmemory"):
+    for folder in ("engine", "runs", "chunkwise", "arrays"):
         for path in (package / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef):
