@@ -31,8 +31,6 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.utils import parse_bytes
 
 from ndtool import notebook
-from ndtool.chunkwise.calls import ChunkedCall, Chunks
-from ndtool.chunkwise.graph import TaskGraph
 from ndtool.errors import RuleError
 from ndtool.inmemory.arguments import (
     array,
@@ -43,6 +41,8 @@ from ndtool.inmemory.arguments import (
     string,
 )
 from ndtool.inmemory.nulls import libraries
+from ndtool.outofcore.lazy.calls import ChunkedCall, Chunks
+from ndtool.outofcore.lazy.graph import TaskGraph
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Storage
 from ndtool.errors import (
     InputError,
     NdtoolError,
@@ -13,7 +14,7 @@ from ndtool.errors import (
     printable,
 )
 from ndtool.storage.descriptors import BLOCK_SIZE, failure
-from ndtool.storage.local import ByteRange
+from ndtool.storage.local import ByteRange, File
 
 # Attributes by which NetCDF libraries convert the values.
 NETCDF_ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
@@ -65,10 +66,37 @@ def unapplied_warning(label: str, attributes: object) -> str | None:
     return f"{printable(label)}: values as stored: {', '.join(names)} not applied"
 
 
-def iter_blocks(buffer: memoryview) -> Iterator[bytes]:
-    """Yield the bytes of a buffer in blocks of at most BLOCK_SIZE bytes."""
-    for start in range(0, len(buffer), BLOCK_SIZE):
-        yield bytes(buffer[start : start + BLOCK_SIZE])
+def open_range(
+    storage: File,
+    name: str,
+    label: str,
+    metadata: ArrayMetadata,
+    offset: int,
+    bits: int = 8,
+    *,
+    owner: Storage | None = None,
+    warning: str | None = None,
+) -> ContiguousSource:
+    """Open an array that is a byte range of a file; closing the source closes the file.
+
+    bits: per element; packed elements, of fewer than 8 bits, are unpacked, others are mapped.
+    owner: what the source closes instead of the file, and compares with its state at the start.
+    """
+    try:
+        if not bits % 8:
+            byte_range = storage.byte_range(offset, metadata.nbytes, label)
+        else:
+            from ndtool.engine import packing
+
+            packed = storage.byte_range(offset, metadata.packed_nbytes, label).load()
+            starts = range(0, len(packed), BLOCK_SIZE)
+            blocks = (bytes(packed[start : start + BLOCK_SIZE]) for start in starts)
+            elements = packing.unpack_blocks(blocks, bits)
+            byte_range = join_blocks(elements, metadata.nbytes, label)
+    except BaseException:
+        storage.close()
+        raise
+    return ContiguousSource(name, metadata, byte_range, owner or storage, warning)
 
 
 def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> ByteRange:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, UsageError, printable, redact_urls
+from ndtool.formats.decoding import open_range
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
@@ -87,11 +88,10 @@ def open_source(argument: str) -> ContiguousSource:
     storage = locations.open_storage(raw.path)
     try:
         warning = _check_size(storage, argument, raw)
-        byte_range = storage.byte_range(raw.offset, raw.metadata.nbytes, argument)
-        return ContiguousSource(argument, raw.metadata, byte_range, storage, warning)
     except BaseException:
         storage.close()
         raise
+    return open_range(storage, argument, argument, raw.metadata, raw.offset, warning=warning)
 
 
 def _check_size(storage: File, argument: str, raw: Raw) -> str | None:

@@ -52,7 +52,8 @@ class Format(NamedTuple):
     identifies the format; if not, an unrecognised file with the suffix is assumed to be a damaged
     file of the format. chunks: whether arrays can be chunked. preserves: whether the other members
     are preserved when one is written. is_folder: whether a store is a folder of files. text:
-    whether the file is text, for which the caller selects the element type.
+    whether the file is text, for which the caller selects the element type. reads_folders: whether
+    a folder of files is read as one.
     """
 
     suffix: str
@@ -63,6 +64,7 @@ class Format(NamedTuple):
     preserves: bool = False
     is_folder: bool = False
     text: bool = False
+    reads_folders: bool = False
 
     @property
     def module(self) -> Any:
@@ -84,10 +86,9 @@ FORMATS = (
     Format(
         ".safetensors.index.json", True, "ndtool.formats.safetensors.shards", self_identifying=False
     ),
-    *(
-        Format(suffix, True, "ndtool.formats.arrow")
-        for suffix in (".parquet", ".arrow", ".feather")
-    ),
+    Format(".parquet", True, "ndtool.formats.arrow", reads_folders=True),
+    Format(".arrow", True, "ndtool.formats.arrow"),
+    Format(".feather", True, "ndtool.formats.arrow"),
     Format(".pb", True, "ndtool.formats.onnx.pb", self_identifying=False),
     Format(".onnx", True, "ndtool.formats.onnx", self_identifying=False),
     *(
@@ -143,7 +144,12 @@ def recognised_format(storage: File | Folder, path: str) -> Format | None:
     """
     suffix_formats = formats_by_suffix(path)
     for file_format in dict.fromkeys((*suffix_formats, *FORMATS)):
-        is_candidate = file_format.is_folder == hasattr(storage, "can_list") and (
+        has_storage = (
+            file_format.is_folder or file_format.reads_folders
+            if hasattr(storage, "can_list")
+            else not file_format.is_folder
+        )
+        is_candidate = has_storage and (
             file_format.self_identifying
             or file_format in suffix_formats
             or not (suffix_formats and suffix_formats[0].text)

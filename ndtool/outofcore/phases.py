@@ -32,7 +32,7 @@ from ndtool.rules import grid
 from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import NdPlan
+from ndtool.rules.plans import NdPlan, Shape
 from ndtool.storage.local import ByteRange
 
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
@@ -215,6 +215,9 @@ class Work:
         box = tuple((0, size) for size in partitioning.rows.shape)
         self.root = Group((), box, partitioning.rows.tuples)
         self.tables: dict[tuple[int, ...], OffsetTable] = {}  # of groups, by path
+        self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
+        depths = range(partitioning.depth)
+        self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
         self._partition_buffers = pool.BufferPool(partitioning.partition_bytes)
         self._scratch = pool.BufferPool(partitioning.scratch_bytes)
         self._indices = arrays.indices
@@ -239,7 +242,10 @@ class Work:
 
     def boxes(self, group: Group) -> _kernels.Boxes:
         """Return the children of a group, bound for kernels."""
-        return self.partitioning.boxes(group.box, group.depth)
+        key = group.depth, grid.box_shape(group.box)
+        if key not in self._boxes:
+            self._boxes[key] = self.partitioning.boxes(group.box, group.depth)
+        return self._boxes[key]
 
     def id_bytes(self, group: Group) -> int:
         """Return the bytes of a partition ID."""
@@ -264,9 +270,8 @@ class Work:
 
     def split_segment(self, group: Group, block: int) -> Segment:
         """Return the segment of a block: its row indices, and its updates or partition IDs."""
-        per_tuple = self.partitioning.spilled_per_tuple(group.depth)
-        first = block * self.partitioning.block_tuples
-        return Segment("split", group.path, block, first * per_tuple)
+        first = block * self.partitioning.block_tuples * self._spilled_per_tuple[group.depth]
+        return Segment("split", group.path, block, first)
 
     def rows_segment(self, group: Group, number: int, first: int) -> Segment:
         """Return the segment of the rows that the tuples of a child select."""
@@ -327,18 +332,17 @@ class Work:
         slices: list[tuple[int, int, int]] = []
         count = position = 0
         for block, (start, end) in enumerate(zip(group.starts, group.stops, strict=True)):
+            if start == end:
+                continue
             begin, close = max(start, start + first - position), min(end, start + stop - position)
             position += end - start
-            if begin >= close:
-                continue
-            if slices and (
-                count + close - begin > self.partitioning.block_tuples
-                or len(slices) == MAX_SEGMENTS
-            ):
-                yield Batch(slices, count)
-                slices, count = [], 0
-            slices.append((block, begin, close))
-            count += close - begin
+            if begin < close:
+                full = count + close - begin > self.partitioning.block_tuples
+                if slices and (full or len(slices) == MAX_SEGMENTS):
+                    yield Batch(slices, count)
+                    slices, count = [], 0
+                slices.append((block, begin, close))
+                count += close - begin
             if position >= stop:
                 break
         if slices:

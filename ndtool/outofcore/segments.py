@@ -79,7 +79,11 @@ def read_all(
         segment, start, nbytes = ranges[i]
         store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
 
-    pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)
+    if store.concurrency > 1:
+        pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)
+        return
+    for i in range(len(ranges)):
+        fetch(i)
 
 
 class LocalStore:
@@ -133,6 +137,8 @@ class LocalStore:
     def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
         in_memory, position = self._locate(segment, start, len(buffer))
         buffer[: len(in_memory)] = in_memory
+        if len(in_memory) == len(buffer):
+            return
         for (fd, name), offset, first, stop in self._stripes(position, len(buffer)):
             if stop > len(in_memory):
                 first_byte = max(first, len(in_memory))
@@ -143,6 +149,8 @@ class LocalStore:
 
     def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
         in_memory, position = self._locate(segment, start, nbytes)
+        if len(in_memory) == nbytes:
+            return
         for (fd, _), offset, first, stop in self._stripes(position, nbytes):
             if stop > len(in_memory):
                 first_byte = max(first, len(in_memory))
@@ -398,7 +406,8 @@ def abandoned_folders(location: str, run_name: str = "") -> list[str]:
         from ndtool.publish import claims
 
         shared = locations.is_shared(location)
-        return claims.abandoned_folders(location, f"{_SPILL}-{run_name}")[0] if shared else []
+        prefix = f"{_SPILL}-{run_name}-" if run_name else f"{_SPILL}-"
+        return claims.abandoned_folders(location, prefix)[0] if shared else []
     try:
         folders, _ = cleanup.abandoned_folders(
             os.path.abspath(location), f"{_SPILL}-{run_name or '[0-9a-f]+'}"

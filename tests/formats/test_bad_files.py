@@ -417,34 +417,6 @@ def test_names_are_never_paths(workdir: Path) -> None:
     assert sorted(p.name for p in workdir.iterdir()) == ["idx.npy", "names.npz", "out.npy"]
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
-def test_every_method_is_unpacked(method: int) -> None:
-    Path("packed.npz").write_bytes(pack_members(("a.npy", npy(DATA)), method=method))
-    assert np.array_equal(gather_rows("packed.npz"), DATA[::-1])
-    assert np.array_equal(gather_rows("packed.npz:a"), DATA[::-1])
-
-
-def test_a_script_before_the_archive_is_skipped() -> None:
-    Path("script.npz").write_bytes(b"#!/bin/sh\nexit 1\n" + STORED)
-    assert np.array_equal(gather_rows("script.npz"), DATA[::-1])
-    Path("comment.npz").write_bytes(pack_members(("a.npy", npy(DATA)), comment=b"PK no end"))
-    assert np.array_equal(gather_rows("comment.npz"), DATA[::-1])
-
-
-def test_one_of_several_members_must_be_named(workdir: Path) -> None:
-    np.savez("two.npz", first=DATA, second=DATA[0])
-    before = snapshot(workdir)
-    completed = run("gather-nd", "two.npz", "idx.npy", "-o", "out.npy")
-    check_refused(completed, "two.npz", "2 members: name one of them", 2)
-    assert "first: float32[2,3,4]" in completed.err
-    assert "second: float32[3,4]" in completed.err
-    completed = run("gather-nd", "two.npz:third", "idx.npy", "-o", "out.npy")
-    check_refused(completed, "two.npz", "third is not a member")
-    assert "second: float32[3,4]" in completed.err
-    assert snapshot(workdir) == before
-    assert np.array_equal(gather_rows("two.npz:first"), DATA[::-1])
-
-
 @pytest.mark.slow("a directory of many members is read in bounded memory")
 @pytest.mark.usefixtures("without_coverage")
 def test_a_hundred_thousand_members_are_listed_in_linear_time(workdir: Path) -> None:

@@ -30,7 +30,7 @@ da = pytest.importorskip("dask.array", exc_type=ImportError)
 import dask  # noqa: E402
 
 import ndtool.dask as lazy  # noqa: E402
-from ndtool.chunkwise import datachunks, splits  # noqa: E402
+from ndtool.outofcore.lazy import datachunks, splits  # noqa: E402
 
 PACKED_RECORD = np.dtype([("a", "i1"), ("b", "i8")])
 many = settings(

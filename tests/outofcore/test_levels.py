@@ -17,8 +17,21 @@ from ndtool._kernels import Indices, WorkItem
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
+from ndtool.formats import outputs
+from ndtool.outofcore import execution
 from ndtool.outofcore import partitioning as choice
-from ndtool.outofcore.partitioning import MAX_CHILDREN, Partitioning, Rows, Units, partitioning_for
+from ndtool.outofcore.partitioning import (
+    MAX_CHILDREN,
+    Partitioning,
+    Rows,
+    Units,
+    partitioning_for,
+    rows_of,
+)
+from ndtool.publish import sinks
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 from ndtool.storage import local
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
@@ -232,3 +245,23 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -
         assert ndtool(*call, "-o", "out.npy").status == 0
     save(idx=np.load("idx.npy")[:1, :20])
     assert ndtool("gather-nd", "fortran.npy", "idx.npy", "--memory", "1MiB").status == 0
+
+
+def test_a_clipped_group_has_indices_of_its_own_size(workdir: Path) -> None:
+    """Of 2 TiB in a sparse file, the last group is smaller than 2^32 rows, the others are not."""
+    edge = 1 << 41  # the last group begins here
+    data = np.lib.format.open_memmap("data.npy", "w+", np.uint8, (edge + 100,))
+    wanted = {edge + 5: 55, edge: 10, edge + 7: 77, 3: 4, (1 << 33) + 9: 91, edge - 1: 8}
+    for row, value in wanted.items():
+        data[row] = value
+    data.flush()
+    del data
+    save(idx=np.array([[row] for row in wanted] * 50))
+    with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
+        planned = partitioning_for(rows_of(call.inference), True, 1 << 27, 1)
+        planned = planned._replace(shapes=((1 << 36,), (1 << 34,), (1 << 29,), (1 << 24,)))
+        sink = outputs.create(steps.resolve_output(call))
+        list(execution.run(call, planned, (), sink, lambda _: None, print))
+        sinks.commit(sink)
+        sink.abort()
+    assert np.load("out.npy").tolist() == list(wanted.values()) * 50

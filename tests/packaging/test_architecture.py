@@ -19,7 +19,7 @@ LAYERS = (
     ("machine",),
     ("engine", "storage"),
     ("arrays", "inmemory"),
-    ("publish", "chunkwise"),
+    ("publish",),
     ("formats",),
     ("outofcore",),
     ("runs",),

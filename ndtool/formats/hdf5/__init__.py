@@ -18,6 +18,7 @@ from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.chunks import DatasetSource
 from ndtool.formats.hdf5.datasets import StoredDataset
+from ndtool.formats.hdf5.dimensions import Lengths
 from ndtool.formats.hdf5.hierarchy import Dataset
 from ndtool.formats.hdf5.library import library, open_file, signature_offset
 from ndtool.rules.dtypes import Dtype
@@ -41,7 +42,8 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     file, start = open_file(storage, path)
     with library_errors(path), file:
         selected = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
-        return [_entry(storage, path, start, dataset) for dataset in selected]
+        lengths = Lengths(file)
+        return [_entry(storage, path, start, dataset, lengths) for dataset in selected]
 
 
 def array_names(storage: File, path: str) -> list[str]:
@@ -59,7 +61,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
         with library_errors(path):
             dataset = _choose(file, path, member)
         source = _open_dataset(
-            storage, name, hierarchy.label(path, dataset.name), start, dataset.node
+            storage, name, hierarchy.label(path, dataset.name), start, dataset.node, Lengths(file)
         )
         if isinstance(source, DatasetSource):
             stack.pop_all()
@@ -93,9 +95,11 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     return writer.create(target, metadata)
 
 
-def _open_dataset(storage: File, name: str, label: str, start: int, dataset: Any) -> Source:
+def _open_dataset(
+    storage: File, name: str, label: str, start: int, dataset: Any, lengths: Lengths
+) -> Source:
     with library_errors(label):
-        stored = datasets.describe(dataset, label, start)
+        stored = datasets.describe(dataset, label, start, lengths)
         metadata = stored.metadata
         datasets.require_filters(stored, label)
         if not metadata.nbytes or stored.kind == "compact":
@@ -180,14 +184,14 @@ def _describe(dataset: Dataset) -> tuple[str, str]:
         return dataset.name, exc.message.removeprefix(": ")
 
 
-def _entry(storage: File, path: str, start: int, dataset: Dataset) -> MemberInfo:
+def _entry(storage: File, path: str, start: int, dataset: Dataset, lengths: Lengths) -> MemberInfo:
     label = hierarchy.label(path, dataset.name)
     if dataset.node is None:
         problem = printable(dataset.problem)
         return MemberInfo(label, dataset.name, None, None, storage.size, problem)
     try:
         with library_errors(label):
-            stored = datasets.describe(dataset.node, label, start)
+            stored = datasets.describe(dataset.node, label, start, lengths)
             warning = datasets.attribute_warning(dataset.node, label)
             position = None if stored.unmapped_reason else stored.position
             if stored.position is not None:

@@ -121,10 +121,13 @@ class StoredDataset(NamedTuple):
         return self.is_native and not self.inner_shape and is_complete and is_lossless
 
 
-def describe(dataset: Any, label: str, start: int) -> StoredDataset:
+def describe(
+    dataset: Any, label: str, start: int, lengths: dimensions.Lengths | None = None
+) -> StoredDataset:
     """Return the description of a dataset; NdtoolError if its values cannot be read.
 
-    start: the offset of the file's signature.
+    start: the offset of the file's signature. lengths: of the dimensions of NetCDF; None for the
+    dataset's own shape.
     """
     h5d = library().h5d
     creation_properties = dataset.get_create_plist()
@@ -139,8 +142,8 @@ def describe(dataset: Any, label: str, start: int) -> StoredDataset:
     element = numpytypes.from_numpy(dtype)
     extent = (*map(int, dataset.shape), *inner_shape)
     shape = extent
-    if kind == "chunked" and not inner_shape:
-        shape = dimensions.netcdf_shape(dataset, label)
+    if kind == "chunked" and not inner_shape and lengths is not None:
+        shape = lengths.shape(dataset, label)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in shape) * element.itemsize > shapes.MAX_SIZE:
         raise _error(label, f"no array can have shape {list(shape)}")

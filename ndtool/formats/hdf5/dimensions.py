@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from ndtool.errors import InputError, printable
+from ndtool.formats.hdf5 import hierarchy
 from ndtool.formats.hdf5.library import library
 from ndtool.rules.plans import Shape
 
-_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
-_DIMENSION_ID = b"_Netcdf4Dimid"
-_MAX_USERS = 1 << 16  # variables of a dimension
+_DIMENSION_ID, _COORDINATES = b"_Netcdf4Dimid", b"_Netcdf4Coordinates"
 # NetCDF's fill values, by NumPy's type.
 _FILL_VALUES = {
     "i1": -127, "i2": -32767, "i4": -2147483647, "i8": -9223372036854775806,
@@ -20,63 +17,66 @@ _FILL_VALUES = {
 }  # fmt: skip
 
 
-def is_only_dimension(dataset: Any) -> bool:
-    """Whether a dataset is a dimension of NetCDF without a variable."""
-    h5a = library().h5a
-    if not h5a.exists(dataset, b"CLASS") or not h5a.exists(dataset, b"NAME"):
-        return False
-    name = library().Dataset(dataset).attrs["NAME"]
-    return bytes(getattr(name, "encode", lambda: name)()).startswith(_NO_VARIABLE)
+class Lengths:
+    """The lengths of the dimensions of a file, from the shapes of all of its variables."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._lengths: dict[int, int] | None = None
+
+    def shape(self, dataset: Any, label: str) -> Shape:
+        """Return the shape of a dataset, of a NetCDF variable with the lengths of its dimensions.
+
+        A variable may have fewer values than an unlimited dimension is long; the others are fill
+        values.
+        """
+        h5py = library()
+        shape = tuple(map(int, dataset.shape))
+        largest = dataset.get_space().get_simple_extent_dims(True)
+        is_netcdf = label.partition(":")[0].endswith(".nc") or any(
+            h5py.h5a.exists(dataset, name) for name in (_DIMENSION_ID, _COORDINATES)
+        )
+        if h5py.h5s.UNLIMITED not in largest or not is_netcdf:
+            return shape
+        if self._lengths is None:
+            self._lengths = self._read()
+        lengths, keys = self._lengths, _dimensions(dataset) or [-1] * len(shape)
+        return tuple(
+            max(size, lengths.get(key, 0)) if limit == h5py.h5s.UNLIMITED else size
+            for size, limit, key in zip(shape, largest, keys, strict=True)
+        )
+
+    def _read(self) -> dict[int, int]:
+        lengths = dict[int, int]()
+        for found in hierarchy.datasets(self._file):
+            if found.node is not None:
+                for key, size in zip(_dimensions(found.node), found.node.shape, strict=False):
+                    lengths[key] = max(lengths.get(key, 0), int(size))
+        return lengths
 
 
-def netcdf_shape(dataset: Any, label: str) -> Shape:
-    """Return the shape of a dataset, of a NetCDF variable with the lengths of its dimensions.
+def _dimensions(dataset: Any) -> list[int]:
+    """Return the numbers of a variable's dimensions, [] if it has none."""
+    h5py, rank = library(), len(dataset.shape)
+    attributes = h5py.Dataset(dataset).attrs
+    keys = list[int]()
+    if h5py.h5a.exists(dataset, _COORDINATES):
+        keys = list(map(int, attributes[_COORDINATES.decode()]))
+    elif h5py.h5a.exists(dataset, b"DIMENSION_LIST"):  # of older versions of NetCDF
+        for references in attributes["DIMENSION_LIST"][:rank]:
+            scales = [h5py.h5r.dereference(item, dataset) for item in references[:1]]
+            keys += [_number(scale) for scale in scales] or [-1]
+    elif h5py.h5ds.is_scale(dataset) and rank == 1:  # a coordinate variable
+        keys = [_number(dataset)]
+    return keys if len(keys) == rank else []
 
-    A variable may have fewer values than an unlimited dimension is long; the others are fill
-    values.
-    """
+
+def _number(scale: Any) -> int:
+    """Return the number of a dimension, or a number that no other has."""
     h5py = library()
-    shape, largest = dataset.get_space().shape, dataset.get_space().get_simple_extent_dims(True)
-    shape = tuple(map(int, shape))
-    is_netcdf = h5py.h5a.exists(dataset, _DIMENSION_ID) or label.partition(":")[0].endswith(".nc")
-    if h5py.h5s.UNLIMITED not in largest or not is_netcdf:
-        return shape
-    lengths = list(shape)
-    for axis, limit in enumerate(largest):
-        if limit == h5py.h5s.UNLIMITED:
-            for scale in _scales(dataset, axis):
-                lengths[axis] = max(lengths[axis], *_lengths(scale, label))
-    return tuple(lengths)
-
-
-def _scales(dataset: Any, axis: int) -> Iterator[Any]:
-    """Yield the dataset of an axis' dimension."""
-    h5py = library()
-    if h5py.h5a.exists(dataset, b"DIMENSION_LIST"):
-        scales = list[Any]()
-        h5py.h5ds.iterate(dataset, axis, scales.append, 0)
-        yield from scales
-        return
-    # A coordinate variable is the dimension of its first axis.
-    if h5py.h5ds.is_scale(dataset) and axis == 0:
-        yield dataset
-
-
-def _lengths(scale: Any, label: str) -> Iterator[int]:
-    """Yield the lengths of a dimension in the variables that have it."""
-    h5py = library()
-    if not is_only_dimension(scale):
-        yield int(scale.shape[0])
-    yield 0
-    if not h5py.h5a.exists(scale, b"REFERENCE_LIST"):
-        return
-    users = h5py.Dataset(scale).attrs["REFERENCE_LIST"]
-    if len(users) > _MAX_USERS:
-        raise InputError(f"{printable(label)}: a dimension of more than {_MAX_USERS} variables")
-    for reference, axis in users:
-        variable = h5py.h5r.dereference(reference, scale)
-        if 0 <= axis < len(variable.shape):
-            yield int(variable.shape[axis])
+    if h5py.h5a.exists(scale, _DIMENSION_ID):
+        return int(h5py.Dataset(scale).attrs[_DIMENSION_ID.decode()])
+    return (1 << 32) + int(h5py.h5o.get_info(scale).addr)
 
 
 def padding_value(dataset: Any, dtype: Any, stored_fill: Any) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ndtool.errors import InputError, printable
-from ndtool.formats.hdf5 import dimensions
 from ndtool.formats.hdf5.library import library
 
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _MAX_SOFT_LINKS = 16  # on a path; links may form a cycle
 
 
@@ -89,8 +89,17 @@ def datasets(file: Any) -> Iterator[Dataset]:
                 continue
             if isinstance(node, h5g.GroupID):
                 groups.append((name, node))
-            elif isinstance(node, h5d.DatasetID) and not dimensions.is_only_dimension(node):
+            elif isinstance(node, h5d.DatasetID) and not _is_only_dimension(node):
                 yield Dataset(name, node)
+
+
+def _is_only_dimension(dataset: Any) -> bool:
+    """Whether a dataset is a dimension of NetCDF without a variable."""
+    h5a = library().h5a
+    if not h5a.exists(dataset, b"CLASS") or not h5a.exists(dataset, b"NAME"):
+        return False
+    name = library().Dataset(dataset).attrs["NAME"]
+    return bytes(getattr(name, "encode", lambda: name)()).startswith(_NO_VARIABLE)
 
 
 def _split_path(path: bytes) -> list[bytes]:

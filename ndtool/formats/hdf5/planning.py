@@ -12,6 +12,7 @@ from ndtool.formats.chunked import default_chunks
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
+from ndtool.formats.hdf5.dimensions import Lengths
 from ndtool.formats.hdf5.library import library, open_file
 from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.targets import Encoding, Target, exists_error
@@ -82,7 +83,9 @@ def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> Exist
         if not target.clobber:
             raise exists_error(label)
         options = target.encoding.options
-        reused = None if options else _reusable(existing, label, start, metadata)
+        reused = None
+        if not options:
+            reused = _reusable(existing, label, start, metadata, Lengths(h5file))
         return ExistingContent(names, start, file.size, True, reused)
 
 
@@ -109,14 +112,14 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
 
 
 def _reusable(
-    dataset: Any, label: str, start: int, metadata: ArrayMetadata
+    dataset: Any, label: str, start: int, metadata: ArrayMetadata, lengths: Lengths
 ) -> StoredDataset | None:
     """Return the description of a dataset if its values can be overwritten, else None.
 
     It is made anew if it might not keep every bit.
     """
     try:
-        stored = datasets.describe(dataset, label, start)
+        stored = datasets.describe(dataset, label, start, lengths)
         datasets.require_filters(stored, label)
     except (InputError, UsageError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.engine import packing
 from ndtool.errors import InputError, NdtoolError, printable, redact_urls
-from ndtool.formats.decoding import iter_blocks, join_blocks
+from ndtool.formats import companions
+from ndtool.formats.decoding import join_blocks, open_range
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
 from ndtool.formats.onnx.wire import MAX_VARINT_BYTES, VARINT
@@ -54,9 +54,6 @@ class Folder:
 
     def __init__(self, path: str, storage: File) -> None:
         self._path, self._storage = path, storage
-        # In a cache, the model and its data may be links to files of another folder.
-        folder = os.path.dirname(path)
-        self._allowed_folders = (os.path.realpath(folder), os.path.dirname(os.path.realpath(path)))
         self._data_files: dict[str, tuple[str, int]] = {}
 
     def find_data(self, tensor: Tensor, label: str) -> tuple[str, int]:
@@ -75,22 +72,7 @@ class Folder:
 
     def _data_file(self, location: str, label: str) -> tuple[str, int]:
         if location not in self._data_files:
-            path, components = (
-                locations.sibling(self._storage, self._path, location),
-                location.split("/"),
-            )
-            is_invalid = (
-                not location or location[0] == "/" or ".." in components or "\0" in location
-            )
-            if is_invalid or path is None:
-                expected = "expected a relative path inside the model's folder"
-                _refuse(label, f"the location of its data is {location!r}: {expected}")
-            real_path = os.path.realpath(path)
-            if not locations.is_url(path) and not any(
-                os.path.commonpath([real_path, folder]) == folder
-                for folder in self._allowed_folders
-            ):
-                _refuse(label, f"its data are in {path}, a link out of the model's folder")
+            path = companions.locate(self._storage, self._path, location, label, "its data")
             with closing(locations.open_storage(path)) as file:
                 self._data_files[location] = path, file.size
         return self._data_files[location]
@@ -112,21 +94,15 @@ def open_tensor(
     """Open a tensor; closing the source closes the file. label: the tensor's name in messages."""
     path, start = _location(tensor, label, folder)
     metadata = _metadata(tensor, kind, path, start)
-    if path is not None:
-        data = locations.open_storage(path)
-        try:
-            byte_range = data.byte_range(start or 0, tensor.stored_nbytes, path)
-            if tensor.decode_reason:
-                byte_range = _decode(tensor, iter_blocks(byte_range.load()), label)
-        except BaseException:
-            data.close()
-            raise
-        return ContiguousSource(name, metadata, byte_range, CombinedStorage(storage, data))
-    if tensor.decode_reason:
+    if path is None and tensor.decode_reason:
         byte_range = _decode(tensor, _read_values(tensor.values), label)
-    else:
-        byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
-    return ContiguousSource(name, metadata, byte_range, storage)
+        return ContiguousSource(name, metadata, byte_range, storage)
+    bits = tensor.element.bits
+    if path is None:
+        return open_range(storage, name, label, metadata, start or 0, bits)
+    data = locations.open_storage(path)
+    both = CombinedStorage(storage, data)
+    return open_range(data, name, path, metadata, start or 0, bits, owner=both)
 
 
 def entry(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import DtypeError, InputError, printable
 from ndtool.formats import members
-from ndtool.formats.decoding import iter_blocks, join_blocks
+from ndtool.formats.decoding import open_range
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 
@@ -63,15 +63,7 @@ def open_tensor(
         metadata = metadata_of(header, tensor)
     except DtypeError as exc:
         raise InputError(f"{printable(label)}: {exc.message}") from None
-    byte_range = storage.byte_range(
-        header.data_offset + tensor.start, tensor.stop - tensor.start, label
-    )
-    if tensor.bits % 8:
-        from ndtool.engine import packing
-
-        elements = packing.unpack_blocks(iter_blocks(byte_range.load()), tensor.bits)
-        byte_range = join_blocks(elements, metadata.nbytes, label)
-    return ContiguousSource(name, metadata, byte_range, storage)
+    return open_range(storage, name, label, metadata, metadata.notes["offset"], tensor.bits)
 
 
 def choose(header: Header, path: str, name: str | None) -> Tensor:

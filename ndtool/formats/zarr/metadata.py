@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,6 +56,14 @@ _KEYS = frozenset((
     "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding",
     "fill_value", "codecs", "attributes", "dimension_names", "storage_transformers",
 ))  # fmt: skip
+# Keys of configurations in the standard; a key that is not known might change values.
+_CONFIGURATION_KEYS: dict[str, Collection[str]] = {
+    "regular": ("chunk_shape",), "default": ("separator",), "v2": ("separator",),
+    "bytes": ("endian",), "transpose": ("order",), "gzip": ("level",), "crc32c": (),
+    "zstd": ("level", "checksum"),
+    "blosc": ("cname", "clevel", "shuffle", "typesize", "blocksize"),
+    SHARDING: ("chunk_shape", "codecs", "index_codecs", "index_location"),
+}  # fmt: skip
 
 
 class Sharding(NamedTuple):
@@ -154,6 +162,8 @@ def read_array(read: Read, name: str, node: str) -> ZarrArray:
         if document.get("zarr_format") != version:
             zarr_format = format_value(document.get("zarr_format"))
             raise _error(name, f"zarr_format {zarr_format}: expected {version}")
+        if "fill_value" not in document:
+            raise _error(name, "its metadata have no fill_value")
         if version == 3:
             return _parse_version_3(document, name)
         attributes = hierarchy.read_metadata(read, attributes_key, name)
@@ -166,7 +176,7 @@ def read_array(read: Read, name: str, node: str) -> ZarrArray:
 def _parse_version_2(document: dict[str, Any], attributes: object, name: str) -> ZarrArray:
     shape = _sizes(document.get("shape"), "shape", name)
     chunks = _sizes(document.get("chunks"), "chunks", name)
-    if (order := document.get("order", "C")) not in ("C", "F"):
+    if (order := document.get("order")) not in ("C", "F"):
         raise _error(name, f"order {format_value(order)}: expected C or F")
     filters = _codec_list(document.get("filters"), name)
     compressor = document.get("compressor")
@@ -285,6 +295,12 @@ def _named(value: object, what: str, name: str) -> tuple[str, dict[str, Any]]:
         raise _error(name, f"{what} {format_value(value, limit=80)}: expected a name")
     if not isinstance(config, dict) and config is not None:
         raise _error(name, f"{what} {value['name']}: its configuration is no JSON object")
+    unknown = sorted(value.keys() - {"name", "configuration", "must_understand"})
+    unknown += sorted(
+        (config or {}).keys() - set(_CONFIGURATION_KEYS.get(value["name"], config or {}))
+    )
+    if unknown:
+        raise _error(name, f"{what} {value['name']} has the unknown key {format_value(unknown[0])}")
     return value["name"], config or {}
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ndtool.chunkwise import datachunks, splits
-from ndtool.chunkwise.calls import Array, ChunkedCall, Chunks
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError
 from ndtool.inmemory.arguments import restore_exact_index
+from ndtool.outofcore.lazy import datachunks, splits
+from ndtool.outofcore.lazy.calls import Array, ChunkedCall, Chunks
 from ndtool.rules.plans import Shape
 
 Key = tuple[Any, ...]

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.chunkwise.calls import ChunkedCall, require_declared
 from ndtool.engine import check, layouts
 from ndtool.errors import DuplicatesError
 from ndtool.inmemory.normalizing import normalize_indices
+from ndtool.outofcore.lazy.calls import ChunkedCall, require_declared
 from ndtool.rules.plans import ElementsPlan, Shape
 
 Array = NDArray[Any]

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ndtool import _kernels
 from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
-from ndtool.chunkwise.calls import ChunkedCall, require_declared
-from ndtool.chunkwise.splits import Bundle, Split, Tuples, batches, entries_for
 from ndtool.engine import bind, copies, counting, dispatch, layouts
 from ndtool.errors import OutputError
 from ndtool.inmemory import ops
 from ndtool.inmemory.buffers import as_bytes, copy_normalized, normalize
+from ndtool.outofcore.lazy.calls import ChunkedCall, require_declared
+from ndtool.outofcore.lazy.splits import Bundle, Split, Tuples, batches, entries_for
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 
