@@ -58,10 +58,9 @@ cdef inline bint is_shared(const Gather* g) noexcept nogil:
     """Return whether batches of short slices have the same tuples, and are short or in cache."""
     cdef const IndexSpace* space = g.walk.space
     cdef bint is_block = space.per_batch <= SHORT_BLOCK
-    cdef int64_t limit = CACHE_BYTES // space.repeats
     return (
         space.is_one_group and space.batch_rank == 1 and 1 < space.repeats and g.width <= LINE
-        and (is_block or -limit <= space.batch_strides[0] <= limit)
+        and (is_block or abs(space.batch_strides[0]) <= CACHE_BYTES // space.repeats)
         and g.walk.mode != REDIRECT and not g.walk.has_pad
         and g.walk.first % space.per_batch == 0 and g.count % space.per_batch == 0
     )
