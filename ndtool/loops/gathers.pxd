@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, CACHE_BYTES, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
+    BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
     next_batch, next_offsets,
     offsets_by_mode, convert_next_offsets, prefetch_next_batch, resolve_offsets, seek,
 )
@@ -55,12 +55,11 @@ cdef inline uint64_t gather_task(const Gather* g, int64_t task) noexcept nogil:
 
 
 cdef inline bint is_shared(const Gather* g) noexcept nogil:
-    """Return whether batches of short slices have the same tuples, and are short or in cache."""
+    """Return whether short batches of short slices have the same few tuples."""
     cdef const IndexSpace* space = g.walk.space
-    cdef bint is_block = space.per_batch <= SHORT_BLOCK
     return (
-        space.is_one_group and space.batch_rank == 1 and 1 < space.repeats and g.width <= LINE
-        and (is_block or abs(space.batch_strides[0]) <= CACHE_BYTES // space.repeats)
+        space.is_one_group and space.batch_rank == 1 and 1 < space.repeats
+        and g.width <= LINE and space.per_batch <= SHORT_BLOCK
         and g.walk.mode != REDIRECT and not g.walk.has_pad
         and g.walk.first % space.per_batch == 0 and g.count % space.per_batch == 0
     )
@@ -69,39 +68,34 @@ cdef inline bint is_shared(const Gather* g) noexcept nogil:
 cdef inline uint64_t gather_shared(const Gather* g, int64_t task) noexcept nogil:
     """Convert the tuples that all batches share once, and gather the batches of a task."""
     cdef int64_t offsets[SHORT_BLOCK]
-    cdef int64_t t = 0, batches = g.count // g.walk.space.per_batch
-    cdef uint8_t* target
+    cdef int64_t n = g.walk.space.per_batch, batches = g.count // n
     cdef Cursor cursor
     cdef SharedTuples s
-    s.offsets, s.pitch, s.row = offsets, g.walk.space.batch_strides[0], g.walk.space.per_batch
-    s.first, s.stop = batches * task // g.tasks, batches * (task + 1) // g.tasks
     seek(&cursor, &g.walk, 0)
-    while t < s.row:
-        s.n = min(SHORT_BLOCK, s.row - t)
-        if next_offsets(&cursor, &g.walk, t, s.n, offsets):
-            return 1
-        target = g.target + t * g.width
-        if g.width == 1:
-            copy_shared(&s, target, g.source, 1)
-        elif g.width == 2:
-            copy_shared(&s, target, g.source, 2)
-        elif g.width == 4:
-            copy_shared(&s, target, g.source, 4)
-        elif g.width == 8:
-            copy_shared(&s, target, g.source, 8)
-        elif g.width == 16:
-            copy_shared(&s, target, g.source, 16)
-        else:
-            copy_shared(&s, target, g.source, g.width)
-        t += s.n
+    if next_offsets(&cursor, &g.walk, 0, n, offsets):
+        return 1
+    s.offsets, s.n, s.pitch = offsets, n, g.walk.space.batch_strides[0]
+    s.first, s.stop = batches * task // g.tasks, batches * (task + 1) // g.tasks
+    if g.width == 1:
+        copy_shared(&s, g.target, g.source, 1)
+    elif g.width == 2:
+        copy_shared(&s, g.target, g.source, 2)
+    elif g.width == 4:
+        copy_shared(&s, g.target, g.source, 4)
+    elif g.width == 8:
+        copy_shared(&s, g.target, g.source, 8)
+    elif g.width == 16:
+        copy_shared(&s, g.target, g.source, 16)
+    else:
+        copy_shared(&s, g.target, g.source, g.width)
     return 0
 
 
 cdef struct SharedTuples:
-    # the offsets of n of the `row` tuples of batches [first, stop), `pitch` bytes apart
+    # the offsets of n tuples, for batches [first, stop), each `pitch` bytes after the previous one
     const int64_t* offsets
     Py_ssize_t n
-    int64_t row, pitch, first, stop
+    int64_t pitch, first, stop
 
 
 cdef inline void copy_shared "ndtool_copy_shared"(
@@ -110,11 +104,11 @@ cdef inline void copy_shared "ndtool_copy_shared"(
     cdef const SharedTuples* s = <const SharedTuples*> shared
     cdef int64_t batch
     cdef Py_ssize_t j
-    target += s.first * s.row * width
+    target += s.first * s.n * width
     for batch in range(s.first, s.stop):
         for j in range(s.n):
             memcpy(target + j * width, source + batch * s.pitch + s.offsets[j], width)
-        target += s.row * width
+        target += s.n * width
 
 
 cdef inline uint64_t gather_range(
