@@ -111,11 +111,12 @@ class ModelNode(Value):
 
 @dataclass(frozen=True, slots=True)
 class Computed(Value):
-    """How many nodes of a model an engine computed, ndtool included; version: the engine's."""
+    """How many nodes of a model an engine computed, ndtool included; operators: of these nodes."""
 
     engine: str
     version: str
     nodes: int
+    operators: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ class Model(Answer):
             f"breaks a rule: {node.node}: {node.problem}" for node in self.nodes if node.problem
         ]
         others = [
-            f"{format_count(item.nodes, 'node')} by {item.engine}" for item in self.computed[1:]
+            f"{format_count(item.nodes, 'node')} by {item.engine} ({', '.join(item.operators)})"
+            for item in self.computed[1:]
         ]
         notes += [f"computed: {', '.join(others)}"] if others else []
         rows = [node.row for node in self.nodes]
@@ -369,9 +371,12 @@ class _ModelRun:
         except RuleError as exc:
             return exc
         finally:
-            self.computed = (
-                Computed("ndtool", __version__, sum(node.runs or 0 for node in self.nodes)),
-                *(Computed(*engine, len(ids)) for engine, ids in model_run.computed.items()),
+            computed = {("ndtool", __version__): [node.title for node in self.nodes if node.runs]}
+            for engine, titles in model_run.computed.items():
+                computed[engine] = list(titles.values())
+            self.computed = tuple(
+                Computed(*engine, len(titles), tuple(sorted(set(titles))))
+                for engine, titles in computed.items()
             )
         return None
 

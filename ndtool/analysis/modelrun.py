@@ -74,8 +74,8 @@ class ModelRun:
     """A run of a model of the onnx package.
 
     path: for messages. compute: returns the output of a gather or scatter, given the node, its
-    inputs and its standard such as "onnx:13". computed: the IDs of the nodes that each engine
-    computed, by its name and version.
+    inputs and its standard such as "onnx:13". computed: by an engine's name and version, the
+    operators of the nodes that it computed, by their IDs.
     """
 
     def __init__(self, path: str, model: Any, compute: Compute, threads: int) -> None:
@@ -88,7 +88,7 @@ class ModelRun:
         self._bodies: dict[int, _Body] = {}  # by the ID of a graph or of a function's node
         self._constants: dict[int, Array] = {}  # by the ID of the array
         self._sessions: dict[tuple[Any, ...], tuple[Engine, Any]] = {}
-        self.computed: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self.computed: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs of the model."""
@@ -255,7 +255,9 @@ class ModelRun:
             except Exception as exc:
                 raise self._engine_error(engine, exc) from None
             else:
-                self.computed[engine.name, engine.version] |= set(map(id, segment.nodes))
+                self.computed[engine.name, engine.version] |= {
+                    id(node): node.op_type for node in segment.nodes
+                }
                 return results
         raise AssertionError("the last engine computes or raises")
 

@@ -691,7 +691,10 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
     except UnicodeError:
         raise UsageError(f"{path}: the name of the column is not UTF-8") from None
     encoder = _GroupEncoder(metadata, target)
-    return EncodedSink(target, metadata, encoder, batch_size_of(metadata, GROUP_BYTES), 1)
+    min_size = 1  # compressed, a Parquet file may have any size
+    if not encoder.is_parquet:
+        min_size += metadata.nbytes // (8 if metadata.dtype.kind == "b" else 1)
+    return EncodedSink(target, metadata, encoder, batch_size_of(metadata, GROUP_BYTES), min_size)
 
 
 class _OutputFile(io.RawIOBase):
@@ -728,7 +731,7 @@ class _GroupEncoder:
             else element_type
         )
         self._schema = pa.schema([pa.field(target.member or DEFAULT_NAME, column_type, False)])
-        self._is_parquet = target.path.partition("?")[0].endswith(".parquet")
+        self.is_parquet = target.path.partition("?")[0].endswith(".parquet")
         self._file = _OutputFile()
         self._writer: Any = None
 
@@ -751,7 +754,7 @@ class _GroupEncoder:
     def _open_writer(self, write: Write) -> Any:
         """Return pyarrow's writer, created at first use; its output is passed to `write`."""
         self._file.write_bytes = write
-        if self._writer is None and self._is_parquet:
+        if self._writer is None and self.is_parquet:
             import pyarrow.parquet
 
             self._writer = pyarrow.parquet.ParquetWriter(self._file, self._schema)

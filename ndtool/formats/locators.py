@@ -248,7 +248,10 @@ def open_location(argument: str) -> tuple[File | Folder, Locator]:
             with closing(locations.open_storage(file_path)) as storage:
                 file_format = table.recognised_format(storage, file_path)
             reason = "the file holds one array" if file_format else "the file has no known format"
-            raise InputError(f"{printable(argument)}: {reason}, and has no members") from None
+            hint = "" if file_format else f"a column of text is read as text:{printable(argument)}"
+            raise InputError(
+                f"{printable(argument)}: {reason}, and has no members", hint=hint
+            ) from None
         raise
 
 

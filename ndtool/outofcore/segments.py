@@ -402,16 +402,15 @@ def find_folder(location: str, run_name: str) -> SpillFolder | None:
 
 def abandoned_folders(location: str, run_name: str = "") -> list[str]:
     """Return the spill folders of killed runs in a directory or at a URL; with a name if given."""
+    pattern = f"{_SPILL}-{run_name or '[0-9a-f]+'}"
     if locations.is_url(location):
         from ndtool.publish import claims
 
-        shared = locations.is_shared(location)
-        prefix = f"{_SPILL}-{run_name}-" if run_name else f"{_SPILL}-"
-        return claims.abandoned_folders(location, prefix)[0] if shared else []
+        if not locations.is_shared(location):
+            return []
+        return claims.abandoned_folders(location, f"{pattern}(-[0-9a-f]+)?")  # see create_folder
     try:
-        folders, _ = cleanup.abandoned_folders(
-            os.path.abspath(location), f"{_SPILL}-{run_name or '[0-9a-f]+'}"
-        )
+        folders = cleanup.abandoned_folders(os.path.abspath(location), pattern)
     except OSError:
         return []  # creating a folder reports the error
     return [os.path.join(path, cleanup.NEW_FOLDER) for path in folders]

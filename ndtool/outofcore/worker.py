@@ -16,7 +16,7 @@ from ndtool.formats.streams import Streams
 from ndtool.outofcore import execution, phases, segments
 from ndtool.outofcore.partitioning import Partitioning
 from ndtool.outofcore.phases import Work
-from ndtool.publish.admission import AdmissionLock
+from ndtool.publish.newfolder import AdmissionLock
 from ndtool.publish.shared import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
 

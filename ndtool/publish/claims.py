@@ -151,22 +151,19 @@ def is_abandoned(url: str, path: str) -> bool:
     return owner is not None and owner.has_ended and owner.folder == _relative_folder(url, path)
 
 
-def abandoned_folders(url: str, name: str) -> tuple[list[str], list[str]]:
-    """Return the URLs of the abandoned folders in a folder, whose names begin with `name`.
-
-    The second list has the folders of other machines, whose processes may be running.
-    """
+def abandoned_folders(url: str, name: str) -> list[str]:
+    """Return the URLs of the abandoned folders in a folder; name: a pattern of their names."""
     _require_folder(url)
-    abandoned, possibly_active = [], []
-    for lock_url in _lock_urls(url):
-        if not lock_url.rpartition("/")[2].startswith(f".{name}"):
-            continue
-        owner = _owner(_read(lock_url)[0])
-        if owner is not None and owner.has_ended:
-            abandoned.append(join(lock_url, owner.folder, sibling=True))
-        elif owner is not None and owner.machine != _machine_id():
-            possibly_active.append(join(lock_url, owner.folder, sibling=True))
-    return abandoned, possibly_active
+    owners = [
+        (lock_url, _owner(_read(lock_url)[0]))
+        for lock_url in _lock_urls(url)
+        if re.fullmatch(rf"\.{name}\.ndtool", lock_url.rpartition("/")[2])
+    ]
+    return [
+        join(lock_url, owner.folder, sibling=True)
+        for lock_url, owner in owners
+        if owner is not None and owner.has_ended
+    ]
 
 
 def clean(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:

@@ -110,21 +110,17 @@ def find_unremovable(path: str) -> str:
     return errors[0] if errors else ""
 
 
-def abandoned_folders(parent: str, name: str) -> tuple[list[str], list[str]]:
+def abandoned_folders(parent: str, name: str) -> list[str]:
     """Return the temporary folders that killed runs on this system abandoned.
 
     name: a pattern of their final names.
-
-    The second list has the folders of other systems or boots, whose processes may be running.
     """
-    paths = _temporary_paths(parent, name, "-[0-9a-f-]{8}")
-    local_paths = [path for path in paths if boot_id() and path.endswith(f"-{boot_id()}")]
     abandoned = []
-    for path in local_paths:
+    for path in _temporary_paths(parent, name, f"-{boot_id()}"):
         if (lock_fd := _lock(path)) >= 0:
             os.close(lock_fd)
             abandoned.append(path)
-    return abandoned, [path for path in paths if path not in local_paths]
+    return abandoned
 
 
 def _temporary_paths(parent: str, name: str, suffix: str) -> list[str]:

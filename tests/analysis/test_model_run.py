@@ -217,6 +217,9 @@ def test_who_computed_the_nodes(engine: str) -> None:
     counts = {item.engine: item.nodes for item in outcome.computed}
     expected = {"onnxruntime": 1, "onnx": 1} if engine == "onnxruntime" else {"onnx": 2}
     assert (outcome.error, counts) == (None, {"ndtool": 1} | expected)
+    operators = {item.engine: item.operators for item in outcome.computed}
+    assert operators["ndtool"] == ("Gather",)
+    assert operators["onnx"] == (("Cast",) if engine == "onnxruntime" else ("Cast", "Neg"))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from command import ndtool, save, snapshot
 from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 
 FORMATS = ["out.npy", "out.npz", "old.npz:new", "out.safetensors", "old.safetensors:new", "out.pb"]
+FORMATS += ["out.arrow"] if find_spec("pyarrow") else []
 STORES = ["out.zarr", "old.zarr:new"]
 RUNS = {
     "gather-nd": ("data", "pairs"),

@@ -1,6 +1,7 @@
 """The conformance suite that all formats and storages run."""
 
 import errno
+import importlib
 import io
 import os
 import shutil
@@ -10,7 +11,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import product
 from math import prod
@@ -64,6 +65,13 @@ def has_pyarrow() -> bool:
 EXISTING = b"old bytes"
 TOY = Format(".toy", False, "toy_format")
 MEMORY_LIMIT = 4 << 20  # bytes that a header may allocate, whatever it declares
+
+
+@pytest.fixture(scope="module", autouse=True)
+def event_loop() -> None:
+    """Start the event loop of requests for objects, whose descriptors stay open."""
+    with suppress(ImportError):
+        importlib.import_module("fsspec.asyn").get_loop()
 
 
 @pytest.fixture(autouse=True)
@@ -143,11 +151,8 @@ def is_chunked(array: Any) -> bool:
 
 def write_files(path: str, raw: bytes | dict[str, bytes]) -> None:
     """Write a file, or the files of a store."""
-    if isinstance(raw, bytes):
-        Path(path).write_bytes(raw)
-        return
     shutil.rmtree(path, ignore_errors=True)
-    for name, content in raw.items():
+    for name, content in named_bodies(raw):
         target = Path(path, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
@@ -297,12 +302,12 @@ STORES = {
         lambda a: zarr_files(a, zarr_format=2, order="F"), {".zarray": HUGE}
     ),
 }
-STORAGES = ("file", "standard input", "pipe", "FIFO")
+STORAGES = ("file", "object", "standard input", "pipe", "FIFO")
 WRITERS_AND_STORAGES = [
     pytest.param(format_writer, storage, id=f"{name}-{storage}")
     for name, format_writer in (WRITERS | STORES).items()
     for storage in STORAGES
-    if storage == "file" or format_writer.streamed
+    if storage in ("file", "object") or format_writer.streamed
 ]
 all_storages = pytest.mark.parametrize(("format_writer", "storage"), WRITERS_AND_STORAGES)
 every_writer = pytest.mark.parametrize("format_writer", WRITERS.values(), ids=WRITERS)
@@ -314,6 +319,12 @@ def open_storage(storage: str, raw: Any) -> Iterator[tuple[str, Streams]]:
     write_files("in", raw)
     if storage == "file":
         yield "in", Streams()
+        return
+    if storage == "object":
+        memory = pytest.importorskip("fsspec").filesystem("memory")
+        memory.pipe({f"/in/{name}".rstrip("/"): body for name, body in named_bodies(raw)})
+        yield "memory://in", Streams()
+        memory.rm("/in", recursive=True)
         return
     if storage == "standard input":
         fd = os.open("in", os.O_RDONLY)
@@ -341,6 +352,11 @@ def open_storage(storage: str, raw: Any) -> Iterator[tuple[str, Streams]]:
     thread.join()
     if storage == "FIFO":
         os.unlink("fifo")
+
+
+def named_bodies(raw: bytes | dict[str, bytes]) -> list[tuple[str, bytes]]:
+    """Return the bytes of a file under the name "", or those of the files of a store."""
+    return list(raw.items()) if isinstance(raw, dict) else [("", raw)]
 
 
 def read_array(opened: Any) -> Any:

@@ -323,6 +323,17 @@ def test_tensorstore_writes_zarr(driver: str) -> None:
         require_equal("t.zarr", expected)
 
 
+def test_a_store_in_an_archive_has_a_way_on() -> None:
+    zarr = pytest.importorskip("zarr")
+    store = zarr.storage.ZipStore("x.zarr.zip", mode="w")
+    zarr.create_array(store, name="a", data=np.arange(5))
+    store.close()
+    for argument in ("x.zarr.zip:a", "x.zarr.zip"):
+        with pytest.raises(InputError, match="is a Zarr store in an archive") as excinfo:
+            files.gather(argument, "[0]")
+        assert excinfo.value.hint == "unzip x.zarr.zip -d STORE.zarr"
+
+
 def test_attributes_that_change_values_are_said() -> None:
     zarr = pytest.importorskip("zarr")
     for version in (2, 3):

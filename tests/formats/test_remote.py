@@ -115,16 +115,6 @@ def test_a_member_after_a_query(server: Server) -> None:
     assert np.array_equal(load(f"{url}?sig=a%3Ab:few"), ROWS[:3])
 
 
-def test_safetensors_and_tensors_of_onnx(server: Server, workdir: Path) -> None:
-    saved = pytest.importorskip("safetensors.numpy")
-    helper = pytest.importorskip("onnx.numpy_helper")
-    raw = saved.save({"rows": ROWS, "few": ROWS[:3]})
-    assert np.array_equal(load(server.add("/m.safetensors", raw) + ":few"), ROWS[:3])
-    assert np.array_equal(load(server.add("/m.safetensors", raw) + ":rows"), ROWS)
-    raw = helper.from_array(ROWS, "t").SerializeToString()
-    assert np.array_equal(load(server.add("/t.pb", raw)), ROWS)
-
-
 def test_models_in_several_files(server: Server, workdir: Path) -> None:
     """An index or a model at a URL refers only to files next to it on the server."""
     saved = pytest.importorskip("safetensors.numpy")

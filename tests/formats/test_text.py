@@ -554,6 +554,14 @@ def test_text_compressed_with_gzip() -> None:
     assert read("i.ndjson").tolist() == [[5, 6], [7, 8]]
 
 
+def test_a_column_of_text_without_a_suffix_has_a_hint() -> None:
+    put("ids.log", "id\n5\n")
+    with pytest.raises(InputError, match="the file has no known format") as excinfo:
+        read("ids.log:id")
+    assert excinfo.value.hint == "a column of text is read as text:ids.log:id"
+    assert read("text:ids.log:id").tolist() == [5]
+
+
 def test_damaged_compressed_text(parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
     require_quick_parser(parser)
     raw = gzip.compress("".join(f"{n}\n" for n in range(100_000)).encode())

@@ -100,6 +100,7 @@ def test_the_text_is_as_short_as_possible() -> None:
         ("x.csv", np.zeros(2, "S3"), DtypeError, "x.csv: a text file cannot hold S3: valid bool"),
         ("x.csv", np.zeros(2, "c8"), DtypeError, "a text file cannot hold complex64"),
         ("x.json", np.zeros(2), UsageError, "x.json: .json is read, never written: expected one"),
+        ("x.csv.gz", np.zeros(2), UsageError, "x.csv.gz: compressed text is read, never written"),
         ("x.csv:a", np.zeros(2), UsageError, "the file holds one array, and has no members"),
         ("text:x", np.zeros(2), UsageError, "text:x: it is read, never written"),
     ],

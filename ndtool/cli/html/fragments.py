@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ndtool.notebook import Table
 
 _ICON = "data:,"  # an empty icon: without it browsers request one
+MAX_ROWS = 1000  # of an explanation; longer ones are shown in part
 _MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
 ENGINE_COLUMNS = ("engine", "version", "threads", "result", "different", "description")
 
@@ -89,6 +90,10 @@ def comparison_elements(comparison: Comparison) -> list[Element]:
 
 def table_element(content: Table) -> Element:
     """Return a table of an answer, with its title and notes."""
+    if (omitted := len(content.rows) - MAX_ROWS) > 0:
+        half = MAX_ROWS // 2
+        remark = (f"... {omitted} more rows, which the command prints",)
+        content = content._replace(rows=[*content.rows[:half], remark, *content.rows[-half:]])
     content, table = content.printable(), None
     if content.columns and content.bars:
         largest = max(1, *(int(row[-1]) for row in content.rows))

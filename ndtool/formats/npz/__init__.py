@@ -17,7 +17,7 @@ from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
-from ndtool.storage.local import ByteRange, File, LocalFile, ProgressCallback, Ranges
+from ndtool.storage.local import ZARR_METADATA, ByteRange, File, LocalFile, ProgressCallback, Ranges
 
 DEFAULT_NAME = "output"  # name of a written member if none is given
 
@@ -92,6 +92,11 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
             " which is never loaded",
             hint="safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUTPUT)"
             " writes them to a safetensors file",
+        )
+    if any(info.orig_filename.rpartition("/")[2] in ZARR_METADATA for info in infos.values()):
+        raise InputError(
+            f"{printable(path)} is a Zarr store in an archive: expected its folder",
+            hint=f"unzip {printable(path)} -d STORE.zarr",
         )
     candidates = list(infos.values())
     if name is None:

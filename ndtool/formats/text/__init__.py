@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import InputError, printable
+from ndtool.errors import InputError, UsageError, printable
 from ndtool.formats.streams import Stream
 from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
 from ndtool.formats.text import lines, nested, rows, writer
@@ -110,6 +110,8 @@ def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> Me
 
 def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
     """Return a sink for a new file with a line for each row."""
+    if target.path.endswith(".gz"):
+        raise UsageError(f"{printable(target.path)}: compressed text is read, never written")
     return writer.create(target, metadata, _suffix(target.path))
 
 
