@@ -12,7 +12,7 @@ from cases import CONTIGUOUS_ROWS
 Results = dict[str, Any]
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
+DOCUMENTS = (ROOT / "docs/performance.md",)
 
 BOLD = "**"  # around a ratio below 1
 ALIGNMENT_NAMES = {

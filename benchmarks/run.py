@@ -1,7 +1,7 @@
 """Measure ndtool and its peers.
 
 A complete run takes twenty minutes and writes benchmarks/results.json and results.png, and the
-tables of docs/performance.md and README.md. A partial one (--quick, --only, --peers) is printed,
+tables of docs/performance.md. A partial one (--quick, --only, --peers) is printed,
 and written to build/bench. --limits needs no peer, but a C compiler.
 """
 

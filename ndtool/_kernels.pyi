@@ -300,6 +300,9 @@ class TypedCall:
     ) -> TypedCall: ...
 
 @final
+class Temporaries: ...
+
+@final
 class Calls:
     def __new__(cls, array: type, empty: Any, make: Any, fallback: Any, tuning: Any) -> Calls: ...
     def call(

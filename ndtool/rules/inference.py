@@ -119,7 +119,8 @@ def infer(
     except NdtoolError as error:
         name_inputs(error, inputs)
         error.hint = (
-            error.hint
+            _numpy_hint(operator, inputs, attributes)
+            or error.hint
             or _swap_hint(operator, inputs, attributes, spec)
             or _operator_hint(operator, inputs, attributes)
         )
@@ -192,7 +193,8 @@ def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
             argument_name(name), argument_name(inputs["past" if is_lowered else "data"].name)
         )
         if not error.hint and not is_literal(name):
-            error.hint = mistakes.likeliest_cause(error.value, error.size, dtype)
+            hint = mistakes.likeliest_cause(error.value, error.size, dtype)
+            error.hint = mistakes.with_raw_pairs(hint, name)
     elif isinstance(error, DuplicatesError):
         error.name(argument_name(inputs["indices"].name))
     elif isinstance(error, RuleError | DtypeError):
@@ -200,6 +202,40 @@ def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
         if error.hint.endswith(shapes.GATHER_COMMAND):
             names = _quote_argument(inputs["data"].name), _quote_argument(inputs["indices"].name)
             error.hint = error.hint.removesuffix("DATA INDICES") + " ".join(names)
+
+
+def _numpy_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str:
+    """Return the command by which NumPy makes indices of a mask, or broadcasts updates, or ""."""
+    if "indices" not in inputs:
+        return ""
+    data, indices, updates = inputs["data"], inputs["indices"], inputs.get("updates")
+    if indices.dtype.name == "bool" and not operator.endswith("elements"):
+        function = "argwhere" if operator.endswith("nd") else "flatnonzero"
+        if operator.endswith("nd") or len(indices.shape) == 1:
+            command = _numpy_command(indices.name, "indices", f"np.{function}({{}})")
+            return command and f"it looks like a mask. Then: {command}"
+    if updates is None or len(updates.shape) > len(data.shape) + len(indices.shape):
+        return ""
+    try:
+        expected = shapes.updates_shape(operator, data.shape, indices.shape, attributes)
+    except (IndexError, TypeError):  # of arguments that inference refuses
+        return ""
+    padded = (1,) * (len(expected) - len(updates.shape)) + updates.shape
+    if updates.shape == expected or len(padded) != len(expected):
+        return ""
+    if not all(size in (1, wanted) for size, wanted in zip(padded, expected, strict=True)):
+        return ""
+    command = _numpy_command(updates.name, "broadcast", f"np.broadcast_to({{}}, {expected})")
+    return command and f"updates are not broadcast. Then: {command}"
+
+
+def _numpy_command(name: str, suffix: str, expression: str) -> str:
+    """Return a command that saves an expression of the array in a .npy file, "" for other files."""
+    if not name.endswith(".npy") or name != printable(name):
+        return ""
+    result = f"{name.removesuffix('.npy')}-{suffix}.npy"
+    program = f"import numpy as np; np.save({result!r}, {expression.format(f'np.load({name!r})')})"
+    return f"python -c {_quote_argument(program)}"
 
 
 def is_literal(name: str) -> bool:

@@ -5,12 +5,15 @@ Hints of errors, warnings and `stats` report them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ndtool.rules.dtypes import Dtype
 
 _BIT_WIDTHS = (16, 32, 64)
 _LOWEST_INTEGERS = (-(2**31), -(2**63))
+_PLACEHOLDERS = (-100, 2**31 - 1, 2**63 - 1)  # PyTorch's ignore_index, and the largest integers
+_INT32_PAIR = "two int32 read as one int64?"
 
 
 def likely_causes(values: Sequence[tuple[int, int]], dtype: Dtype) -> list[str]:
@@ -22,6 +25,12 @@ def likely_causes(values: Sequence[tuple[int, int]], dtype: Dtype) -> list[str]:
     guesses = []
     if any(value in _LOWEST_INTEGERS for value, _ in values):
         guesses.append("NaN converts to the lowest integer: were the indices floats?")
+    if first in _PLACEHOLDERS and all(value == first for value, _ in values):
+        guesses.append(f"{first} is often padding. Then: --pad {first}")
+    if dtype.itemsize == 8 and all(
+        0 <= value & 0xFFFFFFFF < size and 0 < value >> 32 < size for value, size in values
+    ):
+        guesses.append(f"{first} is ({first & 0xFFFFFFFF}, {first >> 32}) as int32: {_INT32_PAIR}")
     for bits in _BIT_WIDTHS:
         if all(2**bits - size <= value < 2**bits > 2 * size for value, size in values):
             guesses.append(f"{first} is {first - 2**bits} as uint{bits}: was a sign lost?")
@@ -44,9 +53,17 @@ def likeliest_cause(value: int, size: int, dtype: Dtype) -> str:
     """
     bits = min((n for n in _BIT_WIDTHS if abs(value) < 2**n), default=64)
     is_significant = 2 * size <= 2 ** (min(bits, 8 * dtype.itemsize) - 7)
-    if not is_significant and value not in (*_LOWEST_INTEGERS, *(2**n - 1 for n in _BIT_WIDTHS)):
+    if not is_significant and value not in (
+        *_LOWEST_INTEGERS, *_PLACEHOLDERS, *(2**n - 1 for n in _BIT_WIDTHS),
+    ):  # fmt: skip
         return ""
     return next(iter(likely_causes([(value, size)], dtype)), "")
+
+
+def with_raw_pairs(hint: str, name: str) -> str:
+    """Return a hint at pairs of int32 with the argument that reads them from raw bytes."""
+    raw = re.fullmatch(r"raw:u?int64\[([0-9, ]*)\](.*)", name)
+    return f"{hint} Then: raw:int32[{raw[1]},2]{raw[2]}" if raw and _INT32_PAIR in hint else hint
 
 
 def padding_warning(count: int, total: int, sample: str = "", components: int = 1) -> str:

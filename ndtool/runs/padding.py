@@ -27,7 +27,7 @@ def padding_warnings(
     """
     name, dtype, _ = info
     if attributes.pad is not None or not attributes.negatives:
-        return _unsigned_warnings(info, attributes.pad)
+        return _unsigned_warnings(info, attributes)
     code = _CODES.get(dtype.name)
     if code is None or not len(indices) or is_literal(name):
         return []
@@ -48,8 +48,9 @@ def padding_warnings(
     return [f"{argument_name(name)}: {warning}"] if warning else []
 
 
-def _unsigned_warnings(info: Input, pad: int | None) -> list[str]:
+def _unsigned_warnings(info: Input, attributes: Attributes) -> list[str]:
     """Return the warning that no index of an unsigned type equals a negative pad."""
+    pad = attributes.pad
     if pad is None or pad >= 0 or info.dtype.kind != "u":
         return []
     bits = 8 * info.dtype.itemsize

@@ -21,7 +21,7 @@ def counts_in_a_table(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """Run each test also with counts in a table of the slices that have updates."""
     if request.param:
         monkeypatch.setattr(tuning, "SPARSE_UPDATES", 0)
-        monkeypatch.setattr(tuning, "SMALL_CALL", 0)
+        monkeypatch.setattr(tuning, "COMPILED_CALL", 0)
 
 
 def counting_options(dtype: np.dtype) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ A reduction or an out-of-bounds mode would also need kernel loops: see docs/arch
 example format is in toy_format.py.
 """
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,16 @@ def test_an_operator_without_engines_is_refused_by_against(
     request = Request(SCATTER_ROWS.name, "data.npy", "idx.npy", "upd.npy")
     with pytest.raises(UsageError, match="no standard has scatter-rows"):
         engines.verify(request, ("numpy",), engines.EngineSettings(), lambda *_: None)
+
+
+def test_attributes_travel_as_one_value() -> None:
+    """Below the front doors, no function takes an attribute beside `Attributes` or a plan."""
+    package = Path(operators.__file__).parent.parent
+    names = {*Attributes._fields} - {"axis", "mode", "fill", "batch_dims", "reduction"}
+    for folder in ("engine", "runs", "chunkwise", "arrays"):
+        for path in (package / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef):
+                    arguments = (*node.args.args, *node.args.kwonlyargs)
+                    taken = names & {argument.arg for argument in arguments}
+                    assert not taken, f"{path.name}: {node.name} takes {taken}"

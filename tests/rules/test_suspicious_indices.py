@@ -1,5 +1,8 @@
 """Suspicious indices: a run reports the likely cause, as `stats` does."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -153,3 +156,51 @@ def test_a_run_beyond_memory_warns_of_padding() -> None:
     assert "is it padding? --pad -1 lets it select nothing" in warning
     literal = ndtool("gather", "data.npy", "[-1, -1, 5]", "-o", "out.npy", "--memory", "1MiB")
     assert literal.err == ""
+
+
+def type_hint(err: str) -> list[str]:
+    """Run the command that a hint ends with, or return the words to add to the call."""
+    command = " ".join(err.partition("hint: ")[2].split()).partition("Then: ")[2]
+    assert command
+    if not command.startswith("python "):
+        return command.split()
+    python = os.path.dirname(sys.executable)
+    env = {**os.environ, "PATH": f"{python}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", command], env=env, check=True)
+    return []
+
+
+def test_the_command_that_a_hint_ends_with_is_the_way_on() -> None:
+    data = np.arange(12.0).reshape(4, 3)
+    np.save("my data.npy", data)
+    save(mask=np.array([True, False, True, False]), grid=data > 7, ids=np.array([0, 2, -100]))
+    save(
+        most=np.array([1, 2**31 - 1], "i4"),
+        rows=np.array([1, 3]),
+        row=np.ones(3),
+        one=np.ones((2, 1)),
+    )
+    np.array([[0, 1], [3, 2]], "<i4").tofile("pairs.bin")
+    gather = ("gather", "my data.npy")
+    for ids, expected in (
+        ("ids.npy", [*data[[0, 2]], np.zeros(3)]), ("most.npy", [data[1], np.zeros(3)]),
+    ):  # fmt: skip
+        flags = type_hint(ndtool(*gather, ids, "-o", "o.npy").err)
+        assert ndtool(*gather, ids, "-o", "o.npy", *flags).status == 0
+        assert np.array_equal(np.load("o.npy"), expected)
+    type_hint(ndtool(*gather, "mask.npy", "-o", "o.npy").err)
+    assert ndtool(*gather, "mask-indices.npy", "-o", "o.npy").status == 0
+    assert np.array_equal(np.load("o.npy"), data[[0, 2]])
+    type_hint(ndtool("gather-nd", "my data.npy", "grid.npy", "-o", "o.npy").err)
+    assert ndtool("gather-nd", "my data.npy", "grid-indices.npy", "-o", "o.npy").status == 0
+    assert np.array_equal(np.load("o.npy"), data[data > 7])
+    for updates in ("row", "one"):
+        scatter = ("scatter", "my data.npy", "rows.npy")
+        type_hint(ndtool(*scatter, f"{updates}.npy", "-o", "o.npy").err)
+        assert ndtool(*scatter, f"{updates}-broadcast.npy", "-o", "o.npy").status == 0
+        assert np.array_equal(np.load("o.npy")[[1, 3]], np.ones((2, 3)))
+    completed = ndtool("gather-nd", "my data.npy", "raw:int64[2,1]:pairs.bin", "-o", "o.npy")
+    (argument,) = type_hint(completed.err)
+    assert argument == "raw:int32[2,1,2]:pairs.bin"
+    assert ndtool("gather-nd", "my data.npy", argument, "-o", "o.npy").status == 0
+    assert np.load("o.npy").tolist() == [[data[0, 1]], [data[3, 2]]]
