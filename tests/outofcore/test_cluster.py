@@ -279,6 +279,31 @@ def test_tasks_of_a_killed_worker_run_again_in_groups(
         assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_random_calls_on_workers_have_the_bits_of_the_reference(
+    workdir: Path, workers: Workers, force_depth: Callable[[int], None], depth: int
+) -> None:
+    force_depth(depth)
+    rng = np.random.default_rng(depth)
+    for dtype, mode, reduction, pad in (
+        ("<f4", "error", "mean", None), (">i8", "fill", "none", -5), ("<f2", "clip", "max", None),
+        ("<i2", "wrap", "sub", -5),
+    ):  # fmt: skip
+        data, upd = rng.integers(-9, 9, (512, 700)).astype(dtype), rng.integers(-3, 3, 20_000)
+        idx = rng.integers((-512, -700), (512, 700), (20_000, 2))
+        options: dict[str, Any] = {"out_of_bounds": mode, "pad": pad}
+        idx[rng.random(len(idx)) < 0.1, 1] = 9999 if mode != "error" else 3
+        idx[rng.random(len(idx)) < 0.1] = 7, -5
+        save(data=data, idx=idx, upd=upd.astype(dtype))
+        run: dict[str, Any] = {"out": "out.npy", "scheduler": workers.client}
+        files.gather_nd("data.npy", "idx.npy", **run, **options)
+        assert bits_equal(np.load("out.npy"), reference.gather_nd(data, idx, **options))
+        options = {**options, "out_of_bounds": "drop" if mode == "fill" else mode}
+        files.scatter_nd("data.npy", "idx.npy", "upd.npy", reduction=reduction, **run, **options)
+        expected = reference.scatter_nd(data, idx, upd.astype(dtype), reduction, **options)
+        assert bits_equal(np.load("out.npy"), expected)
+
+
 def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 512, 5000

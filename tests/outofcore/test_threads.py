@@ -177,6 +177,8 @@ def test_no_more_threads_than_the_work_is_worth(count, monkeypatch):
 CALLS_SCRIPT = """
 import os
 import numpy as np, ndtool, ndtool._kernels
+from ndtool.machine import threads as counts
+counts.MIN_WORK = 1 << 20  # else it is measured
 rng = np.random.default_rng(1)
 data, idx = rng.integers(0, 99, 1 << 20), rng.integers(0, 1 << 20, (1 << 20, 1))
 expected = data[idx[:, 0]]
