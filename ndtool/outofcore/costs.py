@@ -234,7 +234,8 @@ class CostModel(NamedTuple):
         read += self._file_bytes("sweep", depth)
         if depth:
             written = self._file_bytes("sweep", depth - 1)
-            requests += self._write_requests("sweep", depth - 1, 1)
+            blocks_of_group = -(-blocks // partitioning.groups(depth))
+            requests += self._write_requests("sweep", depth - 1, blocks_of_group)
         else:
             written = self.output.nbytes
             requests += self.output.write_requests()

@@ -87,7 +87,7 @@ def test_the_store_counts_the_planned_requests(
         costs.CostModel, "phases", lambda model: (models.append(model), phases_of(model))[1]
     )
     with distributed.Client(
-        processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None,
+        processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0",
         set_as_default=False,
     ) as client:  # fmt: skip
         request = Request(
