@@ -179,7 +179,9 @@ class Cluster:
         request = partial(self._client.run, call, *arguments, on_error="return")
         outcomes: dict[str, Any] = _call_briefly(request, seconds) or {}
         return {
-            name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, OSError)
+            name: outcome
+            for name, outcome in outcomes.items()
+            if isinstance(outcome, NdtoolError) or not isinstance(outcome, OSError)
         }
 
     def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:

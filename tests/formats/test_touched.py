@@ -238,7 +238,7 @@ def test_byte_ranges_of_few_elements(order: str) -> None:
 def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None:
     put(data=DATA, indices=ROWS, updates=DATA[:5])
     with typed.open_typed_call(Request("gather_nd", "data.toy", "indices.toy")) as call:
-        (one,), _ = explain.explain(call, [(2, 9)], [(4, 0)])
+        one, _ = explain.explain(call, [(2, 9)], [(4, 0)]).explained
     assert one.value == DATA[4, 9]
     assert block_numbers(read, "data.toy") == [0, 2]
     read.clear()

@@ -10,7 +10,13 @@ from zipfile import ZipInfo
 from ndtool.errors import InputError, NdtoolError, ResourceError, library_message, printable
 from ndtool.formats import npy
 from ndtool.formats.decoding import inflate_limit
-from ndtool.storage.descriptors import BLOCK_SIZE, Read, sequential_reader
+from ndtool.storage.descriptors import (
+    BLOCK_SIZE,
+    EXHAUSTION_ERRNOS,
+    Read,
+    failure,
+    sequential_reader,
+)
 from ndtool.storage.tempfiles import Spool
 
 METHODS = {
@@ -251,6 +257,8 @@ def _damage(label: str, problem: str) -> Iterator[None]:
     except RuntimeError as exc:  # a module such as lzma is missing
         raise InputError(f"{printable(label)}: {library_message(exc)}") from None
     except Exception as exc:
+        if isinstance(exc, OSError) and exc.errno in EXHAUSTION_ERRNOS:
+            raise failure(exc, label) from None
         raise InputError(f"{printable(label)}: {problem}: {library_message(exc)}") from None
 
 
