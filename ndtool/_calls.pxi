@@ -1,7 +1,8 @@
 # Calls on arrays in memory: one function validates, plans and executes a call, whatever its shapes.
 #
-# `Calls.call` is the entry point of all operators. What does not depend on shapes (attributes, spec,
-# element types) is a TypedCall, made once by Python code; the rules for shapes are in `infer_call`.
+# `Calls.call` is the entry point of all operators. What does not depend on shapes (attributes,
+# spec, element types) is a TypedCall, made once by Python code; `infer_call` has the rules for
+# shapes.
 # A call that breaks a rule, and one that Python code must plan (other arrays, large ones), returns
 # None from `Calls.execute`: the general path then computes it or raises the error.
 
@@ -67,7 +68,7 @@ cdef class TypedCall:
 
 
 cdef struct CallPlan:
-    # N index tuples of k components, each of which selects a slice of data, as rules/plans.py has it
+    # N index tuples of k components, each of which selects a slice of data, as in rules/plans.py
     int rank                          # of the output
     int64_t shape[_blocks.MAX_RANK]   # of the output
     int first, k                      # the indexed axes of data: k from `first` on
@@ -133,7 +134,7 @@ cdef bint infer_call(
 
     updates: NULL for a gather. False also for arrays without elements.
     """
-    cdef int r = data.ndim, q = indices.ndim, d, n = 0, inner = 1
+    cdef int r = data.ndim, q = indices.ndim, d, n = 0
     cdef int64_t b = c.batch_dims, a = c.axis, total = 1
     cdef int last                  # axes of indices in the shape of gathered slices
     p.repeats = p.per_batch = p.tuples = 1
@@ -611,7 +612,8 @@ cdef class Calls:
             return None
         memory = Temporaries()
         # inputs
-        job.data.data, job.data.copy, job.data.nbytes = <const uint8_t*> views[0].buf, NULL, views[0].len
+        job.data.data, job.data.copy = <const uint8_t*> views[0].buf, NULL
+        job.data.nbytes = views[0].len
         merge_view(&job.data.view, views[0].shape, views[0].strides, 0, views[0].ndim, c.itemsize)
         job.data.swap_unit = c.swap_unit if c.swaps_data else 0
         job.indices.data, job.indices.copy = <const uint8_t*> views[1].buf, NULL

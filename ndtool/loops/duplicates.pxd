@@ -1,7 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Duplicates: index tuples that select the same row, found with one bit per row, or with a hash table
-# of the rows, which is smaller for few tuples. A search considers rows [low, low + size), so that
-# several searches suffice if memory has fewer bits than rows.
+# Duplicates: index tuples that select the same row, found with one bit per row, or with a hash
+# table of the rows, which is smaller for few tuples. A search considers rows [low, low + size), so
+# that several searches suffice if memory has fewer bits than rows.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
