@@ -29,6 +29,8 @@ def open_lowered(request: Request, open_sources: dict[str, Source] | None = None
             request.attributes.axis,
         )[1]
         indices = _indices(call, lowering)
+        if request.on_cluster:
+            indices = indices.astype(np.int64)  # as workers parse the literal
         call.require_unchanged()  # before write_indices, which have been read, are closed
         sources = {LOWERED_INPUTS[role]: source for role, source in call.sources.items()}
         if "indices" in sources:

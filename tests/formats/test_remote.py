@@ -124,8 +124,8 @@ def test_models_in_several_files(server: Server, workdir: Path) -> None:
     index = json.dumps({"weight_map": weights}).encode()
     assert np.array_equal(load(server.add("/m/m.safetensors.index.json", index) + ":rows"), ROWS)
     index = json.dumps({"weight_map": weights | {"out": "../one.safetensors"}}).encode()
-    with pytest.raises(InputError, match="not in the index's folder"):
-        load(server.add("/m/n.safetensors.index.json", index) + ":rows")
+    with pytest.raises(InputError, match="expected a relative path inside the model's folder"):
+        load(server.add("/m/n.safetensors.index.json", index) + ":out")
     tensor = onnx.TensorProto(name="w", data_type=1, dims=ROWS.shape, data_location=1)
     tensor.external_data.add(key="location", value="w.bin")
     graph = onnx.helper.make_graph([], "g", [], [], [tensor])
@@ -193,7 +193,7 @@ def test_local_files_refer_to_no_remote_ones(server: Server, workdir: Path, sche
     Path("m.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": url}}))
     with pytest.raises(InputError, match="expected a relative path inside the model's folder"):
         load("m.onnx")
-    with pytest.raises(InputError, match="not in the index's folder"):
+    with pytest.raises(InputError, match="expected a relative path inside the model's folder"):
         load("m.safetensors.index.json")
     assert server.requests == []
 
