@@ -34,7 +34,7 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
         for _, run, _, _ in tuples_and_slices(case)
     )
     with open_case(case) as call:
-        picture = pictures.picture(call, stats.stats(call))
+        picture = pictures.picture(stats.stats(call))
     total = int(np.prod(runs))
     assert (picture.slices, picture.selected, picture.tuples) == (
         total,
