@@ -7,6 +7,7 @@ import tracemalloc
 import zipfile
 import zlib
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import inputs
@@ -609,3 +610,10 @@ def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
     assert loaded.byte_range.position == len(raw)
     assert np.frombuffer(normalized).tolist() == [0, 1, 2]
     assert np.frombuffer(normalized, np.uint8).ctypes.data % 8 == 0
+
+
+def test_an_archive_on_several_disks_is_refused(workdir: Path) -> None:
+    locator = b"PK\6\7" + struct.pack("<IQI", 0, 0, 2)
+    Path("x.npz").write_bytes(b"PK\3\4" + bytes(96) + locator + b"PK\5\6" + bytes(18))
+    with pytest.raises(InputError, match="the central directory is damaged"):
+        load("x.npz")

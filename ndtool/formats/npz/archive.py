@@ -41,7 +41,7 @@ def is_archive(read: Read, size: int) -> bool:
         return True
     start = max(0, size - _TAIL_SIZE)
     has_end = b"PK\5\6" in read(start, size - start)
-    return has_end and zipfile.is_zipfile(_File(read, size, ""))
+    return has_end and _is_zipfile(_File(read, size, ""))
 
 
 def array_name(info: ZipInfo) -> str:
@@ -70,6 +70,14 @@ def zip64_values(raw: bytes, start: int, stop: int) -> dict[int, int]:
     return {}
 
 
+def _is_zipfile(file: "_File") -> bool:
+    """Whether a file ends as an archive; also if zipfile refuses it, as it does several disks."""
+    try:
+        return zipfile.is_zipfile(file)
+    except zipfile.BadZipFile:
+        return True  # opening it raises the error
+
+
 class Archive:
     """An open archive.
 
@@ -82,7 +90,7 @@ class Archive:
         self.read, self.name = read, name
         file = _File(read, size, name)
         truncated = "the archive is truncated: it has no end of central directory record"
-        if not zipfile.is_zipfile(file):
+        if not _is_zipfile(file):
             _refuse(name, truncated)
         with _damage(name, "the central directory is damaged"):
             self._zip = zipfile.ZipFile(file)
