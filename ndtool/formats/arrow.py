@@ -391,7 +391,7 @@ def column_values(
             )
         )
         kept = kept[~counts]
-        array = array.filter(library().array(np.repeat(~counts, per_row)))
+        array = array.filter(_column(np.repeat(~counts, per_row)))
 
     for size in (*inner_shape, None):
         if array.null_count:
@@ -422,7 +422,7 @@ def column_values(
 
 
 def _values(array: Any) -> Any:
-    """Return an array without nulls as an ndarray; its `to_numpy` would import pandas."""
+    """Return an array without nulls as an ndarray; pyarrow's `to_numpy` imports pandas."""
     import numpy as np
 
     pa = library()
@@ -432,6 +432,15 @@ def _values(array: Any) -> Any:
     buffer = stored.buffers()[1] or b""
     values = np.frombuffer(buffer, dtype, len(stored), stored.offset * dtype.itemsize)
     return values.view(bool) if is_bool else values
+
+
+def _column(values: Any) -> Any:
+    """Return a flat ndarray as an array of a column; `pyarrow.array` imports pandas."""
+    pa = library()
+    is_bool = values.dtype.kind == "b"
+    element_type = pa.uint8() if is_bool else pa.from_numpy_dtype(values.dtype)
+    array = pa.Array.from_buffers(element_type, len(values), [None, pa.py_buffer(values)])
+    return array.cast(pa.bool_()) if is_bool else array
 
 
 def _field(array: Any, path: tuple[str, ...]) -> Any:
@@ -758,7 +767,7 @@ class _GroupEncoder:
         flat = np.frombuffer(rows, self._dtype.descr)
         if self._dtype.kind == "b":
             flat = flat.view("u1").astype(bool)
-        values = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
+        values = _column(flat.astype(flat.dtype.newbyteorder("="), copy=False))
         if self._list_size:
             values = pa.FixedSizeListArray.from_arrays(values, type=self._schema.field(0).type)
         self._open_writer(write).write_batch(pa.record_batch([values], schema=self._schema))

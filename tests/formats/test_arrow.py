@@ -460,5 +460,6 @@ def test_reading_columns_imports_no_pandas() -> None:
     write_table("a.parquet", pa.table({"rows": rows, "flags": [True, False, True]}))
     program = "import sys, ndtool.files as files\n"
     program += "for name in ('rows', 'flags'): files.gather(f'a.parquet:{name}', [2])\n"
+    program += "files.gather('a.parquet:flags', [1], out='b.parquet')\n"
     completed = python(program + "assert 'pandas' not in sys.modules\n")
     assert completed.status == 0, completed.err
