@@ -265,7 +265,7 @@ class Table:
             for batch in self.batches(0, path[:1], 1 << 12):
                 array = _decode_storage(_field(batch.column(0), path[1:]))
                 array.validate(full=True)
-                lengths = _values(array.value_lengths().fill_null(0))
+                lengths = _values(array.value_lengths()) * ~_values(array.is_null())
                 if len(indices := np.flatnonzero(lengths)):
                     return int(lengths[indices[0]]), row + int(indices[0])
                 row += batch.num_rows
