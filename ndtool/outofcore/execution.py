@@ -106,7 +106,7 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
         with work.arena() as allocate:
             found = phases.find_out_of_bounds(work, block, allocate)
         with lock:
-            reports.add(block, found)
+            reports.add(found)
 
     blocks = (
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
