@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, combinations, pairwise, product
+from itertools import accumulate, chain, combinations, count, pairwise, product
 from math import isqrt, prod
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from ndtool.outofcore.partitioning import MAX_CHILDREN
 from ndtool.outofcore.phases import BoundsReports, OutOfBounds, permute, update_rows
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Shape
 
 Array = NDArray[Any]
 Chunks = tuple[tuple[int, ...], ...]  # the sizes of chunks along each axis, as in dask
@@ -47,18 +47,27 @@ MIN_EXCHANGED = 4  # a task depends on up to so many others without an exchange
 
 
 class Axes(NamedTuple):
-    """The axes of data by kind.
+    """The axes of data by kind, of rows with those of tuples that give a coordinate, as in a plan.
 
-    index_axes: for each axis of rows, the axis of tuples that gives its coordinate, or None for the
-    next component of the tuple. front: the number of axes of tuples that precede the outer axes in
-    a gather's output, and in updates.
+    front: the number of axes of tuples that precede the outer axes in a gather's output, and in
+    updates.
     """
 
     outer: Shape
     rows: Shape
     slice_axes: Shape
-    index_axes: tuple[int | None, ...]
+    grid_axes: tuple[int | None, ...]
     front: int
+
+    @property
+    def indexed(self) -> Shape:
+        """The axes along which components of tuples are coordinates."""
+        return tuple(d for d, i in zip(self.rows, self.grid_axes, strict=True) if i is None)
+
+    @property
+    def shared(self) -> Shape:
+        """The axes that data and tuples share, by which cells are divided."""
+        return tuple(i for i in self.grid_axes if i is not None)
 
     def arrange(
         self, tuples: Sequence[Any], outer: Sequence[Any], slice_axes: Sequence[Any]
@@ -69,15 +78,10 @@ class Axes(NamedTuple):
 
 def axes_of(plan: Plan) -> Axes:
     """Return the axes of a plan."""
-    axes = tuple(range(len(plan.data)))
-    if isinstance(plan, ElementsPlan):
-        return Axes((), axes, (), tuple(None if d == plan.axis else d for d in axes), 0)
-    shared, batch = len(plan.index_batch), len(plan.batch)
-    indexed = axes[batch : batch + plan.k]
-    index_axes = (*axes[:shared], *(None for _ in indexed))
-    return Axes(
-        axes[shared:batch], axes[:shared] + indexed, axes[batch + plan.k :], index_axes, shared
-    )
+    axes, front, components = range(len(plan.data)), len(plan.index_batch), count()
+    rows = tuple(plan.axis_of(next(components)) if i is None else i for i in plan.grid_axes)
+    outer, stop = tuple(axes[front : len(plan.batch)]), len(axes) - len(plan.slice_shape)
+    return Axes(outer, rows, tuple(axes[stop:]), plan.grid_axes, front)
 
 
 def align(inference: Inference, data: Chunks, tuples: Chunks) -> tuple[Chunks, Chunks]:
@@ -87,19 +91,18 @@ def align(inference: Inference, data: Chunks, tuples: Chunks) -> tuple[Chunks, C
     tuples of each block of a cell are consecutive ones.
     """
     axes, data_chunks, tuple_chunks = axes_of(inference.plan), [*data], [*tuples]
-    indexed = [d for d, i in zip(axes.rows, axes.index_axes, strict=True) if i is None]
-    for d, i in zip(axes.rows, axes.index_axes, strict=True):
-        if i is not None:
-            bounds = sorted({*accumulate(data[d]), *accumulate(tuples[i])} - {0})
-            stop = sum(tuples[i])
-            data_chunks[d] = _sizes(bounds)
-            tuple_chunks[i] = _sizes([bound for bound in bounds if bound <= stop])
+    indexed, shared = axes.indexed, axes.shared
+    for d in shared:
+        bounds = sorted({*accumulate(data[d]), *accumulate(tuples[d])} - {0})
+        stop = sum(tuples[d])
+        data_chunks[d] = _sizes(bounds)
+        tuple_chunks[d] = _sizes([bound for bound in bounds if bound <= stop])
     for d in indexed:
         data_chunks[d] = _regular(sum(data[d]), max(data[d]))
     while prod(len(data_chunks[d]) for d in indexed) > MAX_CHILDREN:
         d = max(indexed, key=lambda d: len(data_chunks[d]))
         data_chunks[d] = _regular(sum(data[d]), 2 * data_chunks[d][0])
-    free = [i for i in range(len(tuples)) if i not in axes.index_axes]
+    free = [i for i in range(len(tuples)) if i not in shared]
     if inference.scatters and any(
         len(tuples[later]) > 1 and max(tuples[i]) > 1 for i, later in combinations(free, 2)
     ):
@@ -137,31 +140,13 @@ class Call:
 
     @cached_property
     def grid(self) -> Shape:
-        """The number of chunks along each axis of rows, 1 along axes that cells divide."""
-        pairs = zip(self.axes.rows, self.axes.index_axes, strict=True)
-        return tuple(len(self.chunks[d]) if i is None else 1 for d, i in pairs)
+        """The number of chunks along each indexed axis."""
+        return tuple(len(self.chunks[d]) for d in self.axes.indexed)
 
     @cached_property
     def partitions(self) -> int:
         """The number of partitions of a cell."""
         return prod(self.grid)
-
-    def block_plan(self, positions: Shape) -> Plan:
-        """Return the plan of a block, whose tuples select from the rows of its cell."""
-        plan, pairs = self.plan, zip(self.axes.rows, self.axes.index_axes, strict=True)
-        rows = tuple(plan.data[d] if i is None else positions[i] for d, i in pairs)
-        attributes = plan.attributes
-        if check.is_error(plan):
-            attributes = attributes._replace(out_of_bounds="error")
-        if isinstance(plan, ElementsPlan):
-            return plan._replace(
-                data=rows, indices=positions, output=positions, attributes=attributes
-            )
-        batch = rows[: len(rows) - plan.k]
-        return NdPlan(
-            "gather_nd", rows, (*positions, plan.k), positions, batch, prod(positions), plan.sizes,
-            (), attributes=attributes,
-        )  # fmt: skip
 
 
 def _require_declared(call: Call, role: str, value: object, shape: Shape) -> Array:
@@ -247,7 +232,9 @@ def _segments(bundles: Iterable[Bundle | Split], target: int) -> list[Segment]:
 
 def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
     """Validate the tuples of a block, and sort them by partition."""
-    plan, partitions, n = call.block_plan(shape), call.partitions, prod(shape)
+    plan, partitions, n = call.plan.block(shape), call.partitions, prod(shape)
+    if check.is_error(call.plan):
+        plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
     component = () if call.plan.has_scalar_indices else (plan.k,)
     index = _require_declared(call, "indices", chunk, (*shape, *component))
     drops = plan.attributes.may_skip_tuples
@@ -260,7 +247,7 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
     buffer = normalize(index, dtype, dtype.order, False, 1)
     indices = bind.bind_indices(buffer, dtype, plan.attributes)
     if prod(plan.data):
-        pairs = zip(call.axes.rows, call.axes.index_axes, strict=True)
+        pairs = zip(call.axes.rows, plan.grid_axes, strict=True)
         steps = tuple(call.chunks[d][0] if i is None else shape[i] for d, i in pairs)
         boxes = bind.bind_boxes(plan.slice_grid, steps)
         unsorted = np.empty(n, np.dtype(f"u{boxes.row_bytes}"))
@@ -451,7 +438,7 @@ class TaskGraph:
         verdict = self._split(indices, original)
         cells = defaultdict[Shape, list[int]](list)
         for number, (position, *_) in enumerate(self._blocks):
-            cells[tuple(position[i] for i in axes.index_axes if i is not None)].append(number)
+            cells[tuple(position[i] for i in axes.shared)].append(number)
         if call.inference.requires_distinct:
             verdict = self._require_distinct(verdict, cells)
         if "updates" in names:
@@ -540,13 +527,10 @@ class TaskGraph:
 
     def _chunk(self, cell: Shape, partition: int, outer: Shape, slice_: Shape) -> tuple[Key, Shape]:
         """Return the key and the shape of a chunk of data."""
-        call, axes, along_cell = self.call, self.call.axes, iter(cell)
-        rows = layouts.unravel_index(partition, call.grid)
-        pairs = zip(rows, axes.index_axes, strict=True)
-        rows = tuple(i if axis is None else next(along_cell) for i, axis in pairs)
-        order = axes.outer + axes.rows + axes.slice_axes
-        position = dict(zip(order, outer + rows + slice_, strict=True))
-        coordinates = tuple(position[d] for d in range(len(order)))
+        call, axes = self.call, self.call.axes
+        order = axes.shared + axes.indexed + axes.outer + axes.slice_axes
+        position = cell + layouts.unravel_index(partition, call.grid) + outer + slice_
+        coordinates = tuple(i for _, i in sorted(zip(order, position, strict=True)))
         shape = tuple(sizes[i] for sizes, i in zip(call.chunks, coordinates, strict=True))
         return (self._names["data"], *coordinates), shape
 
@@ -602,9 +586,7 @@ class TaskGraph:
     def _scatter(self, verdict: Key | None, cells: dict[Shape, list[int]]) -> None:
         """Add the tasks of a scatter: one for each chunk of updates, and of data."""
         call, axes = self.call, self.call.axes
-        pairs = zip(axes.rows, axes.index_axes, strict=True)
-        counts = [len(call.chunks[d]) for d, i in pairs if i is not None]
-        for cell in product(*map(range, counts)):
+        for cell in product(*(range(len(call.chunks[d])) for d in axes.shared)):
             blocks = cells.get(cell, [])
             for (outer, _, outer_shape), (slice_, _, slice_shape) in self._lanes:
                 updates = {}

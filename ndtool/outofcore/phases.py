@@ -31,7 +31,7 @@ from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_a
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import NdPlan, Shape
+from ndtool.rules.plans import Shape
 from ndtool.storage.local import ByteRange
 
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
@@ -202,7 +202,7 @@ class Work:
         if check.is_error(plan):
             plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
         self.attributes = plan.attributes
-        self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
+        self.plan = plan.with_index_tuples
         self.rows = bind.bind_rows(self.plan)
         # The bytes of a row.
         self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
