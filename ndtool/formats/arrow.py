@@ -691,10 +691,12 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
     except UnicodeError:
         raise UsageError(f"{path}: the name of the column is not UTF-8") from None
     encoder = _GroupEncoder(metadata, target)
-    min_size = 1  # compressed, a Parquet file may have any size
+    nbytes, min_size = metadata.nbytes, 1  # compressed, a Parquet file may have any size
+    max_size = nbytes * (2 + 4 // metadata.dtype.itemsize) + (1 << 20)  # it has no short integers
     if not encoder.is_parquet:
-        min_size += metadata.nbytes // (8 if metadata.dtype.kind == "b" else 1)
-    return EncodedSink(target, metadata, encoder, batch_size_of(metadata, GROUP_BYTES), min_size)
+        min_size += nbytes // (8 if metadata.dtype.kind == "b" else 1)
+    batch_size = batch_size_of(metadata, GROUP_BYTES)
+    return EncodedSink(target, metadata, encoder, batch_size, min_size, max_size)
 
 
 class _OutputFile(io.RawIOBase):
