@@ -631,7 +631,7 @@ def _create_folder(
 
 
 def _is_one_disk(*paths: str) -> bool:
-    return not any(map(locations.is_url, paths)) and len({os.stat(p).st_dev for p in paths}) == 1
+    return all(map(os.path.exists, paths)) and len({os.stat(path).st_dev for path in paths}) == 1
 
 
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:

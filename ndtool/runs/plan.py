@@ -140,12 +140,10 @@ def partitioned_plan(
         is_remote = locations.is_url(locators.parse(output.name).path)
         target = costs.StoredArray(output.metadata, is_remote)
     directories = len(call.spill_directories)
-    run = costs.cost_model_for(call, call.remote_roles, partitioning, target, spill, directories)
-    phases = run.phases()
+    run = costs.count(call, call.remote_roles, partitioning, target, spill, directories)
     return Plan(
-        way, partitioning.partitions, partitioning.blocks, sum(item.read for item in phases),
-        sum(item.written for item in phases), partitioning.spilled, partitioning.memory,
-        run.requests(phases), reason, partitioning,
+        way, partitioning.partitions, partitioning.blocks, run.read, run.written,
+        partitioning.spilled, partitioning.memory, run.requests, reason, partitioning,
     )  # fmt: skip
 
 
