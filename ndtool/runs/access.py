@@ -14,7 +14,6 @@ from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
-from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
     from ndtool.outofcore.partitioning import Rows
@@ -24,7 +23,7 @@ SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods o
 TUPLES_PER_SAMPLE = 64
 
 
-def page_cost(data: ByteRange, prefetches: bool) -> int:
+def page_cost(data: ContiguousSource, prefetches: bool) -> int:
     """Measure the cost of a random page read, in bytes of sequential reading.
 
     prefetches: whether many pages are prefetched at once, as a gather of rows does.
@@ -38,9 +37,9 @@ def page_cost(data: ByteRange, prefetches: bool) -> int:
     for start in offsets if prefetches else ():
         data.advise("willneed", start, 1)
     for start in offsets:
-        data.read(start, buffer[:1])
+        data.read_bytes(start, buffer[:1])
     finished = perf_counter()
-    data.read(size // 4, buffer)
+    data.read_bytes(size // 4, buffer)
     per_read, sequential = (finished - started) / len(offsets), perf_counter() - finished
     return min(int(per_read / sequential * len(buffer)), tuning.RANDOM_READ_COST)
 
@@ -64,10 +63,9 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     local_count = total = highest = 0
     lowest = rows.row_count
     source = call.sources["indices"]
-    mapped = source.local_range if isinstance(source, ContiguousSource) else None
     for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
-        if mapped is not None:
-            mapped.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
+        if isinstance(source, ContiguousSource) and source.is_local:
+            source.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
         item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
         offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
         if _kernels.partition_ids(addressing, indices, 0, item, boxes, id_buffer, buffer, offsets):

@@ -4,7 +4,7 @@ import time
 from copy import copy
 from math import prod
 
-from ndtool.arrays.source import ArrayMetadata, Source, load_bytes
+from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import OutputError, ResourceError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -90,7 +90,7 @@ class OpenCall:
         if dtype.name not in INTEGERS:
             return source
         code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
-        buffer = load_bytes(source, directory=self.spill).buffer
+        buffer = source.load(directory=self.spill)
         values = np.ndarray(
             metadata.shape, code, buffer, order="F" if metadata.order == "F" else "C"
         )

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ndtool.arrays import memory as arrays
-from ndtool.arrays.loaded import load
+from ndtool.arrays.loaded import row_major
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, ResourceError, UsageError
 from ndtool.formats import literal
@@ -50,7 +50,7 @@ def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
     """Compute the indices of the scatter; BoundsError if an index is out of bounds."""
     info, write_indices = call.inference.inputs.get("write_indices"), None
     if info is not None:
-        raw = load(call, "write_indices").normalized("<", False)
+        raw = row_major(call, "write_indices", "<")
         code = f"<{info.dtype.kind}{info.dtype.itemsize}"
         write_indices = np.ndarray(info.shape, code, raw)
     try:

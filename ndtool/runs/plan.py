@@ -111,7 +111,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
         concurrency = max(concurrency, *(item.concurrency for item in call.sources.values()))
         nbytes += max(call.threads, concurrency) * chunk_bytes
-    if gathers and (not isinstance(data, ContiguousSource) or data.local_range is None):
+    if gathers and (not isinstance(data, ContiguousSource) or not data.is_local):
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
@@ -244,15 +244,14 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     data, output = call.sources["data"], call.inference.nbytes
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     assert isinstance(data, ContiguousSource), "no array has chunks"
-    local_range = data.local_range
-    if local_range is None or not _is_partitionable(data):
+    if not _is_partitionable(data):
         if limit is not None:
             _require_partitionable(call, data, allowed)
         return None, "data cannot be partitioned: not a local file or store in C order"
     is_constant = isinstance(data, Constant)
     if is_constant and not call.inference.scatters:
         return None, "data are one value"
-    if limit is None and not local_range.mapped and not is_constant:
+    if limit is None and not data.is_mapped and not is_constant:
         return None, "data are in memory"
     size = data.metadata.nbytes
     if isinstance(call.inference.plan, ElementsPlan):
@@ -284,12 +283,12 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitionings.cost(partitioning)
-    if gathers and local_range.mapped and sweep_cost < random_reads * (read_cost + rows.width):
-        uncached = 1 - local_range.cached_fraction(1, default=0.0) if limit is None else 1.0
+    if gathers and data.is_mapped and sweep_cost < random_reads * (read_cost + rows.width):
+        uncached = 1 - data.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
         if memory.can_hold(int(touched_bytes * uncached), allowed):
             prefetches = not isinstance(call.inference.plan, ElementsPlan)
-            read_cost = max(PAGE, int(uncached * access.page_cost(local_range, prefetches)))
+            read_cost = max(PAGE, int(uncached * access.page_cost(data, prefetches)))
     direct_cost = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
     reason = (
         f"random access takes as long as reading {direct_cost} bytes sequentially, a sweep"
@@ -308,7 +307,7 @@ def is_bounded(call: OpenCall) -> bool:
 def _is_partitionable(data: ContiguousSource) -> bool:
     """Whether partitions of contiguous data are byte ranges of a local file."""
     is_transposed = data.metadata.order == "F" and len(data.metadata.shape) > 1
-    return data.local_range is not None and not is_transposed
+    return data.is_local and not is_transposed
 
 
 def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int) -> None:
