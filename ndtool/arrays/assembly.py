@@ -57,7 +57,12 @@ class ChunkedSource(Source):
         return buffer.toreadonly()
 
     def read(
-        self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None, threads: int = 1
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
     ) -> None:
         """Read a box; a block is read again for every box that overlaps it."""
         blocks = box_blocks(self.metadata, box, chunks)

@@ -11,7 +11,7 @@ from math import prod
 
 from ndtool.arrays import assembly
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Source
+from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
@@ -20,28 +20,27 @@ from ndtool.rules.plans import Shape
 class Reader:
     """An array that is read in boxes over its leading axes, from any thread.
 
-    leading_shape: the shape of the leading axes. width: bytes of the slice at each of their
-    positions. chunk_shape: the chunk shape along these; None if a read fetches exactly the bytes of
-    its box. threads: the maximum number of chunks that a box reads concurrently.
+    leading_shape: the shape of the leading axes, merged or not. width: bytes of the slice at each
+    of their positions. chunk_shape: the chunk shape along these; None if a read fetches exactly the
+    bytes of its box. threads: the maximum number of chunks that a box reads concurrently.
     """
 
-    def __init__(self, source: Source, axes: int, threads: int = 1) -> None:
-        metadata = source.metadata
-        self.leading_shape, self.width = metadata.shape[:axes], _width(metadata, axes)
-        self.chunk_shape = (
-            None if isinstance(source, ContiguousSource) else metadata.block_shape[:axes]
-        )
+    def __init__(self, source: Source, leading_shape: Shape, threads: int = 1) -> None:
+        self.leading_shape, self.chunk_shape = leading_shape, None
+        self.width = source.metadata.nbytes // max(1, prod(leading_shape))
+        if not isinstance(source, ContiguousSource):
+            self.chunk_shape = source.metadata.block_shape[: len(leading_shape)]
         self._source, self._threads = source, threads
 
     def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
         """Read a box into a buffer; chunks: read only these, by row-major index in the box."""
-        self._source.read(box, buffer, chunks, self._threads)
+        self._source.read(self.leading_shape, box, buffer, chunks, self._threads)
 
     def of_copy(self, buffer: memoryview) -> Reader:
         """Return a reader of a copy of the complete array, in row-major order."""
         metadata = self._source.metadata._replace(order="C")
         source = ContiguousSource(self._source.name, metadata, buffer)
-        return Reader(source, len(self.leading_shape))
+        return Reader(source, self.leading_shape)
 
 
 class Writer:
@@ -52,10 +51,10 @@ class Writer:
     """
 
     def __init__(
-        self, sink: Sink, axes: int, threads: int = 1, buffer: memoryview | None = None
+        self, sink: Sink, leading_shape: Shape, threads: int = 1, buffer: memoryview | None = None
     ) -> None:
-        metadata = sink.metadata
-        self.leading_shape, self.width = metadata.shape[:axes], _width(metadata, axes)
+        self.leading_shape = leading_shape
+        self.width = sink.metadata.nbytes // max(1, prod(leading_shape))
         self._sink, self._buffer, self._threads = sink, buffer, min(sink.concurrency, threads)
         self._release = getattr(sink, "release", None)
 
@@ -73,10 +72,6 @@ class Writer:
             sink.write(start, part)
             if self._release is not None:
                 self._release(start, nbytes)
-
-
-def _width(metadata: ArrayMetadata, axes: int) -> int:
-    return metadata.nbytes // max(1, prod(metadata.shape[:axes]))
 
 
 def range_boxes(shape: Shape, first: int, stop: int) -> Iterator[Box]:

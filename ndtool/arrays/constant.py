@@ -10,7 +10,7 @@ from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
 from ndtool.rules.grid import Box
-from ndtool.rules.plans import Plan
+from ndtool.rules.plans import Plan, Shape
 from ndtool.storage import tempfiles
 
 PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
@@ -71,7 +71,12 @@ class Constant(ContiguousSource):
         return self.buffer
 
     def read(
-        self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None, threads: int = 1
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
     ) -> None:
         self.fill(buffer)
 

@@ -231,11 +231,17 @@ class Source:
         raise NotImplementedError
 
     def read(
-        self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None, threads: int = 1
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
     ) -> None:
         """Read a box over the leading axes into a buffer, from any thread.
 
-        chunks: read only these, by their row-major indices in the box.
+        shape: of these axes, which may be merged in an array without chunks. chunks: read only
+        these, by their row-major indices in the box.
         """
         raise NotImplementedError
 
@@ -341,9 +347,13 @@ class ContiguousSource(Source):
             self.check()
 
     def read(
-        self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None, threads: int = 1
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
     ) -> None:
-        shape = self.metadata.shape[: len(box)]
         width = self.metadata.nbytes // max(1, prod(shape))
         for start, offset, nbytes in grid.byte_ranges(shape, box, width):
             self.read_bytes(start, buffer[offset : offset + nbytes])

@@ -132,11 +132,13 @@ def arrays(
     def reader(role: str, axes_shape: Shape) -> Reader:
         source = call.sources[role]
         if isinstance(source, ContiguousSource) and not isinstance(source, Constant):
-            loaded, metadata = load(call, role, dry=role in unread), source.metadata
+            metadata, dry = source.metadata, role in unread
             if metadata.order == "F" and len(metadata.shape) > 1:
-                buffer = row_major(call, role, metadata.dtype.order, operand=loaded)
+                buffer = row_major(call, role, metadata.dtype.order, dry=dry)
                 source = ContiguousSource(source.name, metadata._replace(order="C"), buffer)
-        return Reader(source, len(axes_shape), partitioning.concurrency)
+            else:
+                load(call, role, dry=dry)
+        return Reader(source, axes_shape, partitioning.concurrency)
 
     return Arrays(
         reader("data", partitioning.rows.shape),
@@ -156,7 +158,7 @@ def writer(
     )
     if partitioning.gathers:
         shape = plan.output[: len(plan.output) - len(slice_shape)]
-    return Writer(sink, len(shape), partitioning.concurrency, buffer)
+    return Writer(sink, shape, partitioning.concurrency, buffer)
 
 
 def _output_writer(

@@ -416,7 +416,7 @@ def test_every_format_gives_the_values_and_metadata(
                 box = grid.box(shape, step, index)
                 expected = read_array(opened)[box_slices(box)].tobytes()
                 buffer = memoryview(bytearray(len(expected)))
-                opened.read(box, buffer)
+                opened.read(shape, box, buffer)
                 assert buffer == expected
         with open_storage(storage, format_writer.make_file(array)) as (argument, streams):
             (entry,) = locators.describe(argument, streams)

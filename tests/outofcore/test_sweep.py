@@ -483,8 +483,8 @@ def test_only_data_that_fit_in_memory_are_prefetched(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     requested: list[str] = []
-    monkeypatch.setattr(direct.ByteRange, "cached_fraction", lambda self: 0.0)
-    monkeypatch.setattr(direct.ByteRange, "advise", lambda self, kind, *_: requested.append(kind))
+    monkeypatch.setattr(ContiguousSource, "cached_fraction", lambda self: 0.0)
+    monkeypatch.setattr(ContiguousSource, "advise", lambda self, kind, *_: requested.append(kind))
     monkeypatch.setattr(direct.memory, "can_hold", lambda nbytes: fits)
     request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")
     with OpenCall(request) as call:
