@@ -563,6 +563,8 @@ def run(
         folder.working_folder,
     )  # fmt: skip
     try:
+        if hasattr(sink, "fits") and _is_one_disk(folder.working_folder, shared_output.path):
+            sink.fits(partitioning.spilled_total)
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
         raise_first(cluster.run_on_workers(worker.check_access, task_call), BaseException)
@@ -627,6 +629,10 @@ def _create_folder(
             folder.drop()
             raise
     return folder
+
+
+def _is_one_disk(*paths: str) -> bool:
+    return not any(map(locations.is_url, paths)) and len({os.stat(p).st_dev for p in paths}) == 1
 
 
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:

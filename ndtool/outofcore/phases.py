@@ -22,16 +22,15 @@ from ndtool._kernels import (
     WorkItem,
 )
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
-from ndtool.engine import bind, check, copies, counting
+from ndtool.engine import bind, check, copies, counting, dispatch
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import pool
 from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning
 from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
 from ndtool.rules import grid
-from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import NdPlan, Shape
+from ndtool.rules.plans import Shape
 
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 Allocate = Callable[[int], memoryview]
@@ -201,14 +200,13 @@ class Work:
         if check.is_error(plan):
             plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
         self.attributes = plan.attributes
-        self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
+        self.plan = plan.with_index_tuples
         self.rows = bind.bind_rows(self.plan)
         # The bytes of a row.
         self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
-        order = dtype.order if self.attributes.reduction == "none" else NATIVE
-        # Whether arithmetic needs a byte swap of data, and of updates.
-        self.swaps_data = dtype.swap_size > 1 and dtype.order != order
+        order = dispatch.arithmetic_order(dtype, self.attributes.reduction)
         updates = inference.inputs.get("updates")
+        # Whether arithmetic needs another byte order of updates.
         self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
         box = tuple((0, size) for size in partitioning.rows.shape)
         self.root = Group((), box, partitioning.rows.tuples)
@@ -430,11 +428,11 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
                     copies.swap_bytes(updates, work.inference.dtype.swap_size)
         result = SplitResult(bytes(starts[: boxes.partitions + 1]), out_of_bounds)
         sorted_local = allocate(n * size)
-        _permute(ids, starts[:-1], local, sorted_local, n, inverse=False)
+        permute(ids, starts[:-1], local, sorted_local, n, inverse=False)
         views = [sorted_local, ids]
         if updates is not None:
             views[1] = allocate(n * width)
-            _permute(ids, starts[:-1], updates, views[1], n, inverse=False)
+            permute(ids, starts[:-1], updates, views[1], n, inverse=False)
         if work.shared_store is not None and not group.depth:
             views.append(memoryview(result.trailer))
         work.store.write(work.split_segment(group, block), views)
@@ -459,7 +457,7 @@ def _read_block(
         position = end
     if position < n:
         raise changed_error()
-    addressing, indices, _ = _bind_local(_row_count(group), local, n, 1, size)
+    addressing, indices, _ = bind_local(_row_count(group), local, n, 1)
     return addressing, indices
 
 
@@ -500,7 +498,7 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 if missing := _missing_chunks(work, partition.box, local, n, allocate, is_read):
                     work.arrays.data.read(partition.box, buffer, missing)
                 gathered = allocate(n * width)
-                addressing, indices, items = _bind_local(row_count, local, n, width)
+                addressing, indices, items = bind_local(row_count, local, n, width)
                 if _kernels.gather(
                     addressing, buffer, 0, indices, items, gathered, KernelOptions(1)
                 ):
@@ -529,7 +527,7 @@ def _missing_chunks(
         return range(grid.count_blocks(sizes, steps) if is_new else 0)
     boxes = bind.bind_boxes(sizes, steps)
     counts = _zeros(len(is_read) + 1)
-    addressing, indices, tuples = _bind_local(
+    addressing, indices, tuples = bind_local(
         grid.count_blocks(sizes, (1,) * len(sizes)), local, n, 1
     )
     ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
@@ -547,32 +545,47 @@ def _missing_chunks(
 
 def _update(work: Work, partition: Group) -> None:
     """Apply the updates of a partition, in order, and write it."""
-    partitioning, dtype = work.partitioning, work.inference.dtype
-    width, row_count = partitioning.rows.width, _row_count(partition)
-    with work.partition_buffer() as partition_buffer:
-        buffer = partition_buffer[: row_count * width]
-        work.arrays.data.read(partition.box, buffer)
-        swaps = bool(partition.tuples) and work.swaps_data
-        if swaps:
-            copies.swap_bytes(buffer, dtype.swap_size)
-        counts = None
-        if partition.tuples and work.attributes.is_counted:
-            zeros = memoryview(bytearray(row_count * partitioning.rows.count_bytes))
-            counts = counting.bind_counts(work.attributes, zeros, partitioning.rows.tuples, width)
+    width, output = work.partitioning.rows.width, work.arrays.output
+    assert output is not None
+
+    def batches() -> Iterator[tuple[memoryview, memoryview]]:
         for batch in work.batches(partition, 0, partition.tuples):
-            n = batch.tuples
             with work.arena() as allocate:
-                local, updates = allocate(n * 4), allocate(n * width)
+                local, updates = allocate(batch.tuples * 4), allocate(batch.tuples * width)
                 work.read_batch(partition, batch, local, updates)
-                spec = UpdateSpec(updates, width, work.attributes.reduction, dtype.name, counts)
-                bound = _bind_local(row_count, local, n, width)
-                if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
-                    raise changed_error()
-        counting.divide_sums(work.attributes, counts, buffer, width, dtype, 1)
-        if swaps:
-            copies.swap_bytes(buffer, dtype.swap_size)
-        assert work.arrays.output is not None
-        work.arrays.output.write(partition.box, buffer)
+                yield local, updates
+
+    with work.partition_buffer() as partition_buffer:
+        buffer = partition_buffer[: _row_count(partition) * width]
+        work.arrays.data.read(partition.box, buffer)
+        if partition.tuples:
+            update_rows(work.inference, buffer, width, work.partitioning.rows.tuples, batches())
+        output.write(partition.box, buffer)
+
+
+def update_rows(
+    inference: Inference, buffer: Any, width: int, tuples: int, batches: Iterable[tuple[Any, Any]]
+) -> None:
+    """Apply updates, in order, to a buffer of rows of `width` bytes in data's byte order.
+
+    tuples: at least the number of updates. batches: the indices of rows, and their updates in the
+    byte order of arithmetic.
+    """
+    attributes, dtype, row_count = inference.plan.attributes, inference.dtype, len(buffer) // width
+    order = dispatch.arithmetic_order(dtype, attributes.reduction)
+    swaps = dtype.swap_size > 1 and dtype.order != order
+    if swaps:
+        copies.swap_bytes(buffer, dtype.swap_size)
+    zeros = bytearray(row_count * counting.count_itemsize(attributes, tuples, width))
+    counts = counting.bind_counts(attributes, memoryview(zeros), tuples, width)
+    for local, updates in batches:
+        spec = UpdateSpec(updates, width, attributes.reduction, dtype.name, counts)
+        bound = bind_local(row_count, local, len(updates) // width, width)
+        if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
+            raise changed_error()
+    counting.divide_sums(attributes, counts, buffer, width, dtype, 1)
+    if swaps:
+        copies.swap_bytes(buffer, dtype.swap_size)
 
 
 def replay(work: Work, group: Group, block: int) -> None:
@@ -618,7 +631,7 @@ def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memory
         counts.append(n - sum(counts))
         rows[len(rows) - counts[-1] * width :] = work.fill_bytes * counts[-1]
     table = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-    _permute(ids, table, rows, restored, n, inverse=True)
+    permute(ids, table, rows, restored, n, inverse=True)
     return restored
 
 
@@ -668,7 +681,7 @@ def run(
     rows = partitioning.rows
 
     def add_split(block: int, result: SplitResult) -> None:
-        reports.add(block, result.out_of_bounds)
+        reports.add(result.out_of_bounds)
         if result.offsets:
             table.add(block, result.offsets)
         advance(work.tuple_count(group, block) * rows.tuple_bytes)
@@ -714,15 +727,14 @@ class BoundsReports:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._first: tuple[int, OutOfBounds] | None = None  # with the number of its block
+        self._first: OutOfBounds | None = None
         self._count = 0
 
-    def add(self, block: int, report: OutOfBounds | None) -> None:
+    def add(self, report: OutOfBounds | None) -> None:
         """Add the report of a block."""
         if report is not None:
             self._count += report.tuples
-            if self._first is None or block < self._first[0]:
-                self._first = block, report
+            self._first = min(self._first or report, report)
 
     def raise_or_report(self, report: ReportCallback) -> None:
         """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
@@ -731,7 +743,7 @@ class BoundsReports:
         if not self._count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
         plan = self._inference.plan
-        error = check.make_bounds_error(plan, self._first[1][:3], self._count)
+        error = check.make_bounds_error(plan, self._first[:3], self._count)
         if check.is_error(plan):
             raise error
         report(error)
@@ -749,17 +761,15 @@ def _row_count(group: Group) -> int:
     return count
 
 
-def _bind_local(
-    row_count: int, local: memoryview, n: int, width: int, size: int = 4
+def bind_local(
+    row_count: int, local: Any, n: int, width: int
 ) -> tuple[Addressing, Indices, WorkItem]:
-    """Bind the rows of a group, and n local row indices of `size` bytes each."""
+    """Bind the rows of a box, and n local row indices of 4 or 8 bytes each."""
     addressing = Addressing((row_count,), (width,), n, (), (), False)
-    return addressing, Indices(local, size, True, False), WorkItem(0, n, 0, width)
+    return addressing, Indices(local, len(local) // n, True, False), WorkItem(0, n, 0, width)
 
 
-def _permute(
-    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, inverse: bool
-) -> None:
+def permute(ids: Any, starts: Any, rows: Any, out: Any, n: int, inverse: bool) -> None:
     """Sort the rows of tuples stably by partition; inverse: restore the order of tuples."""
     table = memoryview(bytearray(starts)).cast("q")
     if _kernels.permute(ids, table, rows, out, n, inverse):

@@ -18,7 +18,6 @@ from ndtool.formats import locators
 from ndtool.machine import memory
 from ndtool.outofcore import partitioning as partitionings
 from ndtool.outofcore.partitioning import Partitioning, chunk_buffers, partitioning_for, rows_of
-from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import access
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
@@ -254,7 +253,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if limit is None and not data.is_mapped and not is_constant:
         return None, "data are in memory"
     size = data.metadata.nbytes
-    if isinstance(call.inference.plan, ElementsPlan):
+    if call.inference.plan.is_elementwise:
         size = max(size, output)
     size += _update_count_nbytes(call)
     if memory.can_hold(size, allowed):
@@ -287,7 +286,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         uncached = 1 - data.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
         if memory.can_hold(int(touched_bytes * uncached), allowed):
-            prefetches = not isinstance(call.inference.plan, ElementsPlan)
+            prefetches = not call.inference.plan.is_elementwise
             read_cost = max(PAGE, int(uncached * access.page_cost(data, prefetches)))
     direct_cost = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
     reason = (
@@ -301,7 +300,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
 
 def is_bounded(call: OpenCall) -> bool:
     """Whether direct execution can release pages of data after it has read them."""
-    return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
+    return not call.inference.scatters and not call.inference.plan.is_elementwise
 
 
 def _is_partitionable(data: ContiguousSource) -> bool:

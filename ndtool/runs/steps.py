@@ -156,7 +156,8 @@ def dry_run(run: PreparedRun) -> Outcome:
     """Do what `execute` does before it writes the first byte, then remove the files.
 
     The same code creates the output and the temporary files and reserves their space, so that a
-    lack of permissions or space raises the same errors.
+    lack of permissions or space raises the same errors. An output whose size depends on its
+    elements, and that may not fit, is computed.
     """
     call, reports = run.call, list[BoundsError]()
     sink: Sink | None = None
@@ -166,6 +167,12 @@ def dry_run(run: PreparedRun) -> Outcome:
             if call.inference.nbytes:
                 with closing(run.execution(sink, ignore_progress, reports.append, True)) as phases:
                     next(phases)
+                    fits = _fits(sink)
+                if not fits:
+                    with _with_file_names(call.inference):
+                        for _ in run.execution(sink, ignore_progress, reports.append, False):
+                            pass
+                    sink.finish()
     finally:
         if sink is not None:
             sink.abort()
@@ -201,12 +208,21 @@ def execute(
             execution = run.execution(sink, progress, reports.append, False)
             with _with_file_names(call.inference), closing(execution) as phases:
                 for name in phases:
+                    _fits(sink)
                     phase(name)
         call.require_unchanged()
         sinks.commit(sink, *companions)
     finally:
         sink.abort()
     return _outcome(run, sink.preserved, reports)
+
+
+def _fits(sink: Any) -> bool:
+    """Whether an output fits on the disk, when all other space is reserved.
+
+    Raises ResourceError if it does not; False if only its elements decide.
+    """
+    return not hasattr(sink, "fits") or sink.fits()
 
 
 def outcome_without_output(run: PreparedRun) -> Outcome:
