@@ -207,7 +207,9 @@ class Split:
             return {}
         n, moved = len(self.local), np.empty_like(rows)
         if rows.size:
-            permute(self.ids, self.offsets[:-1], as_bytes(rows), as_bytes(moved), n, False)
+            permute(
+                as_bytes(self.ids), self.offsets[:-1], as_bytes(rows), as_bytes(moved), n, False
+            )
         return {
             partition: [segment._replace(rows=moved[slice(*self.offsets[partition:][:2])].copy())]
             for partition in range(partitions)
@@ -256,7 +258,7 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
             bind.bind_rows(plan), indices, 0, WorkItem(0, n, 0, 0), boxes, as_bytes(ids),
             as_bytes(unsorted), offsets,
         ):  # fmt: skip
-            permute(ids.view(np.uint8), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
+            permute(as_bytes(ids), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
             return Split(number, shape, ids, offsets, local)
     addressing, _, components = bind.bind_check(plan)
     bad, component_index, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
@@ -368,7 +370,7 @@ def replay(
         sorted_rows[filled:] = np.frombuffer(call.inference.fill_bytes, sorted_rows.dtype)
     out = np.empty_like(sorted_rows)
     if out.size:
-        ids = split.ids.view(np.uint8)
+        ids = as_bytes(split.ids)
         permute(ids, split.offsets[:-1], as_bytes(sorted_rows), as_bytes(out), n, True)
     outer_rank, tuple_rank = len(outer_shape), len(split.shape)
     axes = range(tuple_rank + outer_rank + len(slice_shape))
