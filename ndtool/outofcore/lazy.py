@@ -201,6 +201,11 @@ class Split:
         start, stop = self.offsets[partition : partition + 2]
         return [Segment(self.number, self.local[start:stop].copy())] if stop > start else []
 
+    def reached(self, partitions: Array) -> list[int]:
+        """Return those of some partitions from which tuples select."""
+        is_reached = self.offsets[partitions + 1] > self.offsets[partitions]
+        return partitions[is_reached].tolist()  # type: ignore[no-any-return]
+
     def with_rows(self, partitions: int, rows: Array) -> Bundle:
         """Return segments with rows, given the bytes of a row for each tuple in order."""
         if self.report:
@@ -212,7 +217,7 @@ class Split:
             )
         return {
             partition: [segment._replace(rows=moved[slice(*self.offsets[partition:][:2])].copy())]
-            for partition in range(partitions)
+            for partition in self.reached(np.arange(partitions))
             for segment in self.get(partition)
         }
 
@@ -221,10 +226,15 @@ class Split:
 Bundle = Mapping[int, list[Segment]]
 
 
-def select(bundles: Sequence[Bundle | Split], targets: Sequence[int]) -> Bundle:
+def select(bundles: Sequence[Bundle | Split], targets: Array) -> Bundle:
     """Collect what several tasks have for some partitions or blocks."""
-    found = {int(target): _segments(bundles, target) for target in targets}
-    return {target: segments for target, segments in found.items() if segments}
+    found = defaultdict[int, list[Segment]](list)
+    for bundle in bundles:
+        reached = bundle.reached(targets) if isinstance(bundle, Split) else targets.tolist()
+        for target in reached:
+            if segments := bundle.get(target, ()):
+                found[target] += segments
+    return found
 
 
 def _segments(bundles: Iterable[Bundle | Split], target: int) -> list[Segment]:
@@ -478,8 +488,7 @@ class TaskGraph:
             block = split(self.call, indices[box], number, origin, shape)
             reports += [block.report] if block.report else []
             self.tasks[key] = block
-            counts = np.diff(block.offsets[: self.call.partitions + 1])
-            self._links[number] = np.flatnonzero(counts).tolist()
+            self._links[number] = block.reached(np.arange(self.call.partitions))
         if not reports:
             return None
         key = self._key("verdict")
