@@ -19,13 +19,8 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import (
-    AccessedElements,
-    ArrayMetadata,
-    ContiguousSource,
-    MemberInfo,
-    StoredSource,
-)
+from ndtool.arrays.assembly import ChunkedSource, as_bytes
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable
 from ndtool.formats import members
 from ndtool.formats.decoding import library_errors
@@ -90,8 +85,7 @@ def open_source(
         position = table.position(columns)
     if position is None or isinstance(storage, LocalFolder):
         return ColumnsSource(name, table, columns)
-    byte_range = storage.byte_range(position, columns.metadata.nbytes, name)
-    return ContiguousSource(name, columns.metadata, byte_range, storage)
+    return ContiguousSource.in_file(name, columns.metadata, storage, position, name)
 
 
 def library() -> Any:
@@ -265,14 +259,14 @@ class Table:
             for batch in self.batches(0, path[:1], 1 << 12):
                 array = _decode_storage(_field(batch.column(0), path[1:]))
                 array.validate(full=True)
-                lengths = np.asarray(array.value_lengths().fill_null(0))
+                lengths = _values(array.value_lengths()) * ~_values(array.is_null())
                 if len(indices := np.flatnonzero(lengths)):
                     return int(lengths[indices[0]]), row + int(indices[0])
                 row += batch.num_rows
         return 0, 0
 
 
-class ColumnsSource(StoredSource):
+class ColumnsSource(ChunkedSource):
     """A source of columns, decoded in order from the row group of a block on.
 
     A row that is null, or a list of another length, is an error if a run reads it.
@@ -291,13 +285,11 @@ class ColumnsSource(StoredSource):
             for row, batch in self._decode(0):
                 self._values(batch, row)
 
-    def load(self, touched: AccessedElements | None = None) -> None:
+    def prefetch(self, touched: AccessedElements | None) -> None:
         self._touched = touched
 
     def block(self, index: int) -> memoryview:
         import numpy as np
-
-        from ndtool.arrays.assembly import as_bytes
 
         metadata = self.metadata
         (first, last), *_ = grid.box(metadata.shape, metadata.block_shape, index)
@@ -391,15 +383,15 @@ def column_values(
             )
         )
         kept = kept[~counts]
-        array = array.filter(library().array(np.repeat(~counts, per_row)))
+        array = array.filter(_column(np.repeat(~counts, per_row)))
 
     for size in (*inner_shape, None):
         if array.null_count:
-            nulls = array.is_null().to_numpy(zero_copy_only=False)
+            nulls = _values(array.is_null())
             drop(nulls, lambda index: "null: expected a value in every row")
         if size is None or not per_row:
             break
-        lengths = np.asarray(array.value_lengths()) if hasattr(array, "value_lengths") else None
+        lengths = _values(array.value_lengths()) if hasattr(array, "value_lengths") else None
         if lengths is not None and (lengths != size).any():
             like = columns.length[1] if columns.length else 0
             drop(
@@ -410,7 +402,7 @@ def column_values(
             )
         array, per_row = _decode_storage(array.flatten()), per_row * size
     dtype, shape = np.dtype(columns.metadata.dtype.descr), (len(kept), *inner_shape)
-    values = array.to_numpy(zero_copy_only=False) if per_row else np.empty(0, dtype)
+    values = _values(array) if per_row else np.empty(0, dtype)
     if values.dtype != dtype or values.size != prod(shape):
         raise InputError(f"{printable(columns.label)}: rows from {row} on are not {dtype.name}")
     values = values.reshape(shape)
@@ -419,6 +411,28 @@ def column_values(
     complete = np.zeros((rows, *inner_shape), dtype)
     complete[kept] = values
     return complete, iter(sorted(problem for found in problems for problem in found))
+
+
+def _values(array: Any) -> Any:
+    """Return an array without nulls as an ndarray; pyarrow's `to_numpy` imports pandas."""
+    import numpy as np
+
+    pa = library()
+    is_bool = pa.types.is_boolean(array.type)
+    stored = array.cast(pa.uint8()) if is_bool else array
+    dtype = np.dtype(stored.type.to_pandas_dtype())
+    buffer = stored.buffers()[1] or b""
+    values = np.frombuffer(buffer, dtype, len(stored), stored.offset * dtype.itemsize)
+    return values.view(bool) if is_bool else values
+
+
+def _column(values: Any) -> Any:
+    """Return a flat ndarray as an array of a column; `pyarrow.array` imports pandas."""
+    pa = library()
+    is_bool = values.dtype.kind == "b"
+    element_type = pa.uint8() if is_bool else pa.from_numpy_dtype(values.dtype)
+    array = pa.Array.from_buffers(element_type, len(values), [None, pa.py_buffer(values)])
+    return array.cast(pa.bool_()) if is_bool else array
 
 
 def _field(array: Any, path: tuple[str, ...]) -> Any:
@@ -532,7 +546,8 @@ class _ArrowFile(Table):
         super().__init__(storage, path)
         pa = library()
         with library_errors(path):
-            self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).load())
+            storage.download([(0, storage.size)])
+            self._buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
             self.is_stream = storage.peek(0, 4) == _STREAM
             self.schema = self._open(None).schema
             self._is_encoded = any(map(self._is_copied, islice(self._iterate(None, 0), 1)))
@@ -691,10 +706,12 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
     except UnicodeError:
         raise UsageError(f"{path}: the name of the column is not UTF-8") from None
     encoder = _GroupEncoder(metadata, target)
-    min_size = 1  # compressed, a Parquet file may have any size
+    nbytes, min_size = metadata.nbytes, 1  # compressed, a Parquet file may have any size
+    max_size = nbytes * (2 + 4 // metadata.dtype.itemsize) + (1 << 20)  # it has no short integers
     if not encoder.is_parquet:
-        min_size += metadata.nbytes // (8 if metadata.dtype.kind == "b" else 1)
-    return EncodedSink(target, metadata, encoder, batch_size_of(metadata, GROUP_BYTES), min_size)
+        min_size += nbytes // (8 if metadata.dtype.kind == "b" else 1)
+    batch_size = batch_size_of(metadata, GROUP_BYTES)
+    return EncodedSink(target, metadata, encoder, batch_size, min_size, max_size)
 
 
 class _OutputFile(io.RawIOBase):
@@ -743,7 +760,7 @@ class _GroupEncoder:
         flat = np.frombuffer(rows, self._dtype.descr)
         if self._dtype.kind == "b":
             flat = flat.view("u1").astype(bool)
-        values = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
+        values = _column(flat.astype(flat.dtype.newbyteorder("="), copy=False))
         if self._list_size:
             values = pa.FixedSizeListArray.from_arrays(values, type=self._schema.field(0).type)
         self._open_writer(write).write_batch(pa.record_batch([values], schema=self._schema))

@@ -102,6 +102,14 @@ class NdPlan(NamedTuple):
         """The same plan for the batches of the stored tuples, each of which counts once."""
         return self._replace(batch=self.index_batch, tuples=prod(self.positions))
 
+    def block(self, positions: Shape) -> NdPlan:
+        """Return the plan of a block of stored tuples, which select from a grid of elements."""
+        grid = block_grid(self, positions)
+        return NdPlan(
+            "gather_nd", grid, (*positions, self.k), positions, grid[: len(self.index_batch)],
+            prod(positions), self.sizes, (), attributes=self.attributes,
+        )  # fmt: skip
+
     def tuple_position(self, position: Position) -> Position:
         """Return the position of the tuple that selects an element of a gather's output."""
         groups, b = len(self.index_batch), len(self.batch)
@@ -237,6 +245,11 @@ class ElementsPlan(NamedTuple):
         """The same plan: no index is repeated."""
         return self
 
+    def block(self, positions: Shape) -> ElementsPlan:
+        """Return the plan of a block of indices, which select from a grid of elements."""
+        grid = block_grid(self, positions)
+        return self._replace(data=grid, indices=positions, output=positions)
+
     def tuple_position(self, position: Position) -> Position:
         """Return the position of the index that selects an element of a gather's output."""
         return position
@@ -259,3 +272,9 @@ class ElementsPlan(NamedTuple):
 
 
 Plan = NdPlan | ElementsPlan
+
+
+def block_grid(plan: Plan, positions: Shape) -> Shape:
+    """Return the grid of slices that a block of tuples selects from; positions: their shape."""
+    pairs = zip(plan.slice_grid, plan.grid_axes, strict=True)
+    return tuple(size if axis is None else positions[axis] for size, axis in pairs)

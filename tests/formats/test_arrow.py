@@ -14,7 +14,6 @@ from outputs import open_sink
 from outputs import save as write_array
 
 from ndtool import files
-from ndtool.arrays import source
 from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
 from ndtool.formats import arrow, locators
@@ -48,7 +47,7 @@ def write_table(name: str, table: Any, rows: int = 2, **options: Any) -> None:
 
 def read(argument: str) -> Any:
     with closing(locators.open_source(argument, Streams(-1))) as opened:
-        raw = source.load_bytes(opened).buffer.tobytes()
+        raw = opened.load().tobytes()
         return np.frombuffer(raw, opened.metadata.dtype.descr).reshape(opened.metadata.shape)
 
 
@@ -135,7 +134,7 @@ def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
     for name, expected in (("a", np.arange(30_000)), ("e", lists)):
         with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as opened:
             assert isinstance(opened, ContiguousSource)
-            assert opened.load().mapped
+            assert opened.is_mapped
         (entry,) = locators.describe(f"x.{suffix}:{name}")
         raw = np.fromfile(f"x.{suffix}", expected.dtype, expected.size, offset=entry.position)
         assert np.array_equal(raw.reshape(expected.shape), expected)
@@ -452,3 +451,14 @@ def test_a_missing_pyarrow_is_reported() -> None:
     assert "a Parquet or Arrow file needs the pyarrow package" in completed.err
     assert "pip install 'ndtool[arrow]'" in completed.err
     assert sys.modules["pyarrow"] is not None
+
+
+def test_reading_columns_imports_no_pandas() -> None:
+    """As pyarrow's own conversions to NumPy do, which takes longer than most runs."""
+    rows = pa.array([[1.5, 2.5], None, [3.5, 4.5]], pa.list_(pa.float32()))
+    write_table("a.parquet", pa.table({"rows": rows, "flags": [True, False, True]}))
+    program = "import sys, ndtool.files as files\n"
+    program += "for name in ('rows', 'flags'): files.gather(f'a.parquet:{name}', [2])\n"
+    program += "files.gather('a.parquet:flags', [1], out='b.parquet')\n"
+    completed = python(program + "assert 'pandas' not in sys.modules\n")
+    assert completed.status == 0, completed.err

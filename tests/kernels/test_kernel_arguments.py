@@ -55,9 +55,11 @@ def update_spec(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
 
 
 def counted_spec(
-    counts: int = 32, pitch: int = 8, count_itemsize: int = 8, nbytes: int = 16
+    counts: int = 32, pitch: int = 8, count_itemsize: int = 8, nbytes: int = 16, table: int = 0
 ) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(counts), count_itemsize, False)
+    """Return updates whose slices are counted, in a table for `table` tuples if not 0."""
+    slots = (False, buffer(64), table, 1) if table else ()
+    counter = _kernels.UpdateCounts(buffer(counts), count_itemsize, False, *slots)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", counter)
 
 
@@ -232,6 +234,7 @@ INVALID_CALLS = [
         {"item": _kernels.WorkItem(0, 2, 0, 4), "spec": counted_spec()},
         "complete slices are counted",
     ),
+    ("scatter", {"spec": counted_spec(table=1)}, "there are more updates than tuples in the table"),
     ("scatter", {"spec": window_spec()}, "there is no window"),
     ("scatter", {"spec": totals_spec()}, "short slices have no totals"),
     (
