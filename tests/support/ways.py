@@ -13,7 +13,7 @@ import ndtool
 from ndtool import files
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.arrays.assembly import box_slices
+from ndtool.arrays.assembly import ChunkedSource, box_slices
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError, NdtoolError
@@ -183,19 +183,16 @@ def run_phases(call: OpenCall, partitioning: Any, sink: Any, report: BoundsError
     assert [*map(bounds_fields, reports)] == [*map(bounds_fields, expected)]
 
 
-class Chunks:
+class Chunks(ChunkedSource):
     """A source or sink of a chunked array in memory that counts its calls."""
 
-    name, warning, progress, concurrency, streamed, kept = "chunks", None, None, 1, False, None
+    name, streamed, kept = "chunks", False, None
 
     def __init__(self, metadata: ArrayMetadata, array: Any) -> None:
         self.metadata, self.array, self.counts = metadata, array, Counter()
 
     def _window(self, number: int) -> Any:
         return box_slices(grid.box(self.metadata.shape, self.metadata.block_shape, number))
-
-    def load(self, touched: Any = None) -> None:
-        return None
 
     def block(self, index: int) -> memoryview:
         self.counts[index] += 1
@@ -210,9 +207,6 @@ class Chunks:
         to = self.array[self._window(block)]
         assert (start, len(view)) == (0, to.size * to.itemsize)
         to[...] = np.ndarray(to.shape, to.dtype, view)
-
-    def require_unchanged(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def in_chunks(metadata: ArrayMetadata, draw: st.DrawFn) -> ArrayMetadata:
