@@ -334,11 +334,7 @@ def locate(
         source = sources[role]
         is_literal = _is_literal(role, argument) or isinstance(source, Constant)
         if isinstance(source, ContiguousSource) and not is_literal:
-            if (
-                not source.is_reopenable
-                or source.local_range is None
-                or argument.startswith("raw:")
-            ):
+            if not source.is_reopenable or not source.is_local or argument.startswith("raw:"):
                 raise UsageError(
                     f"{argument_name(argument)}: workers cannot read parts of it:"
                     " expected a Zarr store or a file of another format"

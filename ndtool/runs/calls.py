@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from ndtool.arrays import memory as arrays
-from ndtool.arrays.source import ArrayMetadata, Source, load_bytes
+from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import BoundsError, OutputError, ResourceError, UsageError, argument_name
 from ndtool.formats import literal, locators
 from ndtool.formats.streams import Streams
@@ -136,7 +136,7 @@ class OpenCall:
         import numpy as np
 
         metadata, dtype = source.metadata, source.metadata.dtype
-        buffer = load_bytes(source, directory=self.spill).buffer
+        buffer = source.load(directory=self.spill)
         code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
         return np.ndarray(metadata.shape, code, buffer, order="F" if metadata.order == "F" else "C")
 

@@ -24,7 +24,6 @@ from strategies import bits_equal
 from test_cluster import CALLS, expected_result, load, run_operator, stores
 from twoworkers import PATIENT, Workers, two_workers
 
-from ndtool.arrays import source
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import BoundsError, OutputError, UsageError
 from ndtool.formats import outputs
@@ -121,7 +120,7 @@ def test_arrays_and_spilled_data_may_be_remote_or_local(
     )
     assert set(os.listdir()) - workdir == (set() if out.startswith(BUCKET_URL) else {out})
     with open_input(out) as opened:
-        raw = bytes(source.load_bytes(opened).buffer)
+        raw = bytes(opened.load())
     assert raw == expected_result("scatter_nd").tobytes()
 
 
@@ -301,7 +300,7 @@ def test_segments_of_a_killed_run_are_resumed(
     assert report["resumed"] == {"split": report["plan"]["blocks"]}
     assert not [line for line in workers.pop_records() if "idx.zarr" in line]
     with open_input(out) as opened:
-        assert bytes(source.load_bytes(opened).buffer) == expected_result("scatter_nd").tobytes()
+        assert bytes(opened.load()) == expected_result("scatter_nd").tobytes()
     assert top_level_names(s3) == ({"out.zarr"} if out.startswith(BUCKET_URL) else set())
     assert not [name for name in os.listdir() if name.startswith(".")]
 
