@@ -103,19 +103,23 @@ cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
         g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
         and local_fraction(&g.walk, g.count) == 1
     )
-    if is_gather_by_row(g):
-        for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= gather_by_row_task(g, task)
-    else:
-        for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= gather_task(g, task)
+    cdef bint by_row = is_gather_by_row(g)
+    if threads == 1:    # without OpenMP, whose system calls take longer than a small call
+        return gather_by_row_task(g, 0) if by_row else gather_task(g, 0)
+    for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
+        bad |= gather_by_row_task(g, task) if by_row else gather_task(g, task)
     return bad
 
 
 cdef uint64_t run_scatter(const Scatter* s, int threads) noexcept nogil:
     """Execute the tasks of a scatter, each with the caller's rounding of floats."""
-    cdef uint64_t bad = 0, previous, floats = float_state()
+    cdef uint64_t bad = 0, previous, floats
     cdef int64_t task
+    if threads == 1:
+        for task in range(s.tasks):
+            bad |= scatter_task(s, task)
+        return bad
+    floats = float_state()
     for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
         previous = set_float_state(floats)
         bad |= scatter_task(s, task)
@@ -125,8 +129,13 @@ cdef uint64_t run_scatter(const Scatter* s, int threads) noexcept nogil:
 
 cdef uint64_t run_units(const Units* c, int64_t count, bint scatters, int threads) noexcept nogil:
     """Gather or update units of panels."""
-    cdef uint64_t bad = 0, previous, floats = float_state()
+    cdef uint64_t bad = 0, previous, floats
     cdef int64_t task
+    if threads == 1:
+        for task in range(count):
+            bad |= scatter_unit(c, task, 0) if scatters else gather_unit(c, task, 0)
+        return bad
+    floats = float_state()
     if not scatters:
         for task in prange(count, num_threads=team_size(threads), schedule="dynamic"):
             bad |= gather_unit(c, task, threadid())
