@@ -82,7 +82,7 @@ class StoredArray(NamedTuple):
         slab, step = 1, self.metadata.block_shape
         for d, size in enumerate(self.shape):
             if min(step[d], size) > 1:
-                incomplete = d and size % step[d]
+                incomplete = prod(self.shape[:d]) > 1 and size % step[d]
                 slab = prod(self.shape[d:]) if incomplete else step[d] * prod(self.shape[d + 1 :])
                 break
         if slab == 1:

@@ -2,15 +2,14 @@
 
 import time
 from copy import copy
-from math import prod
 
-from ndtool.arrays.source import ArrayMetadata, Source, load_bytes
-from ndtool.errors import OutputError, ResourceError, UsageError, argument_name
+from ndtool.arrays.source import ArrayMetadata, Source
+from ndtool.errors import OutputError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
-from ndtool.rules.dtypes import INTEGERS, Dtype
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.runs.request import Request
 from ndtool.storage import locations
@@ -24,7 +23,7 @@ class OpenCall:
     attribute. A call is immutable: each later step takes it and returns a new value.
 
     sources: all inputs by role. inference: the trace and the plan of shapes. reported: the
-    inference to report; of a lowered operator that of the user's call. threads: the maximum number
+    inference to report, with the inputs as the user gave them. threads: the maximum number
     of threads. spill_directories: the directories for spilled data, empty for TMPDIR. spill: the
     directory for other temporary files, None for TMPDIR. started: the start time by
     time.perf_counter. from_caller: the roles of inputs that the caller had open.
@@ -51,10 +50,18 @@ class OpenCall:
             self.inference = inference.infer(
                 request.operator, inputs, request.attributes, request.spec, request.dtype
             )
-            self.reported = reported or self.inference
+            self.reported = reported or self._as_stored(self.inference)
         except BaseException:
             self.close()
             raise
+
+    def _as_stored(self, inferred: Inference) -> Inference:
+        """Return an inference with the type of indices before they were made to count from 0."""
+        inputs, origin = inferred.inputs, getattr(self.sources.get("indices"), "origin", None)
+        if origin is None:
+            return inferred
+        indices = inputs["indices"]._replace(dtype=origin.metadata.dtype)
+        return inferred._replace(inputs={**inputs, "indices": indices})
 
     def _open(self, open_sources: dict[str, Source]) -> None:
         streams = Streams(directory=self.spill)
@@ -62,42 +69,14 @@ class OpenCall:
             source = open_sources.get(role)
             source = source or locators.open_role(role, argument, streams, self._data_dtype)
             if role == "indices" and self.request.attributes.index_base:
-                source = self._rebased(source)
+                from ndtool.formats import computed
+
+                source = computed.rebased(source, self.request.attributes)
             self.sources[role] = source
             if self.request.output == "-" and source.is_same_file(1):
                 raise OutputError(
                     f"standard output is redirected to {argument_name(argument)}, which is an input"
                 )
-
-    def _rebased(self, source: Source) -> Source:
-        """Return the indices of a source, in memory, as ones that count from 0."""
-        import numpy as np
-
-        from ndtool.arrays import memory as arrays
-        from ndtool.inmemory.arguments import rebase
-        from ndtool.machine import memory
-
-        metadata, limit = source.metadata, self.request.memory
-        allowed = memory.available() if limit is None else limit
-        if self.request.on_cluster:
-            raise UsageError("--index-base 1: a run on a cluster has indices that count from 0")
-        if 8 * prod(metadata.shape) > allowed:
-            raise ResourceError(
-                f"{argument_name(source.name)}: with --index-base 1 the indices must fit in memory"
-                f" of {allowed} bytes"
-            )
-        dtype = metadata.dtype
-        if dtype.name not in INTEGERS:
-            return source
-        code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
-        buffer = load_bytes(source, directory=self.spill).buffer
-        values = np.ndarray(
-            metadata.shape, code, buffer, order="F" if metadata.order == "F" else "C"
-        )
-        rebased = arrays.source(source.name, rebase(values, self.request.attributes))
-        source.require_unchanged()
-        source.close()
-        return rebased
 
     @property
     def _data_dtype(self) -> Dtype | None:

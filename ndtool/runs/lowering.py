@@ -6,15 +6,15 @@ from math import prod
 
 import numpy as np
 
-from ndtool.arrays import memory as arrays
 from ndtool.arrays.loaded import load
-from ndtool.arrays.source import Source
-from ndtool.errors import BoundsError, ResourceError, UsageError
+from ndtool.arrays.source import Source, load_bytes
+from ndtool.errors import BoundsError, UsageError
 from ndtool.formats import literal
+from ndtool.formats.computed import ComputedSource
 from ndtool.inmemory import tensorscatter
-from ndtool.machine import memory
 from ndtool.rules import inference
 from ndtool.rules import tensorscatter as rules
+from ndtool.rules.grid import Box
 from ndtool.rules.operators import LOWERED_INPUTS
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
@@ -28,17 +28,16 @@ def open_lowered(request: Request, open_sources: dict[str, Source] | None = None
             {role: info.shape for role, info in call.inference.inputs.items()},
             request.attributes.axis,
         )[1]
-        indices = _indices(call, lowering)
-        if request.on_cluster:
-            indices = indices.astype(np.int64)  # as workers parse the literal
-        call.require_unchanged()  # before write_indices, which have been read, are closed
         sources = {LOWERED_INPUTS[role]: source for role, source in call.sources.items()}
-        if "indices" in sources:
-            sources["indices"].close()
-        sources["indices"] = arrays.source("the computed indices", indices)
+        indices = _computed_indices(call, lowering, sources.get("indices"))
+        sources["indices"] = indices
+        if request.on_cluster:
+            sources["indices"] = literal.open_source(_literal(indices))  # as workers parse it
+            indices.require_unchanged()
+            indices.close()
         computed = request._replace(
             operator="scatter", attributes=lowering.attributes, spec="ndtool",
-            indices=_literal(indices) if request.on_cluster else sources["indices"].name,
+            indices=sources["indices"].name,
         )  # fmt: skip
         return OpenCall(computed, sources, call.inference)
     except BaseException:
@@ -46,40 +45,42 @@ def open_lowered(request: Request, open_sources: dict[str, Source] | None = None
         raise
 
 
-def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
-    """Compute the indices of the scatter; BoundsError if an index is out of bounds."""
-    info, write_indices = call.inference.inputs.get("write_indices"), None
+def _computed_indices(
+    call: OpenCall, lowering: rules.Lowering, origin: Source | None
+) -> ComputedSource:
+    """Return the indices of the scatter; BoundsError if a write index is out of bounds.
+
+    origin: the source of write_indices, None if they are absent.
+    """
+    info, mode = call.inference.inputs.get("write_indices"), call.request.attributes.mode
+    write_indices: tensorscatter.Array = np.broadcast_to(np.int64(0), lowering.batch)
     if info is not None:
         raw = load(call, "write_indices").normalized("<", False)
-        code = f"<{info.dtype.kind}{info.dtype.itemsize}"
-        write_indices = np.ndarray(info.shape, code, raw)
-    try:
-        mode = call.request.attributes.mode
-        firsts = tensorscatter.start_positions(lowering, write_indices, mode)
-    except BoundsError as error:
-        inference.name_inputs(error, call.inference.inputs)
-        raise
-    _require_memory(prod(lowering.indices), call.request.memory)
-    return tensorscatter.scatter_indices(lowering, firsts)
+        write_indices = np.ndarray(info.shape, f"<{info.dtype.kind}{info.dtype.itemsize}", raw)
+        try:
+            tensorscatter.require_bounds(lowering, write_indices, mode)
+        except BoundsError as error:
+            inference.name_inputs(error, call.inference.inputs)
+            raise
+
+    def compute(_: int, box: Box) -> tensorscatter.Array:
+        (first, stop), columns = box
+        return tensorscatter.scatter_indices(lowering, write_indices[first:stop], mode, columns)
+
+    dtype = tensorscatter.index_type(lowering)
+    return ComputedSource("the computed indices", dtype, lowering.indices, compute, origin)
 
 
-def _require_memory(indices: int, limit: int | None) -> None:
-    """Raise ResourceError if the computed indices do not fit in memory."""
-    allowed = memory.available() if limit is None else limit
-    if 8 * indices > allowed:
-        raise ResourceError(
-            f"{indices} computed indices are {8 * indices} bytes: they must fit in memory of"
-            f" {allowed} bytes"
-        )
-
-
-def _literal(indices: tensorscatter.Array) -> str:
+def _literal(indices: ComputedSource) -> str:
     """Return indices as a literal for workers to parse; UsageError if it is too long."""
-    text = str(indices.tolist())
-    if len(text) > literal.MAX_CHARACTERS:
-        raise UsageError(
-            f"{indices.size} computed indices are too many for a cluster: valid up to"
-            f" {literal.MAX_CHARACTERS} characters",
-            hint="without --scheduler and --workers, there is no limit",
-        )
-    return text
+    shape = indices.metadata.shape
+    if 3 * prod(shape) <= literal.MAX_CHARACTERS:
+        buffer = load_bytes(indices).buffer
+        text = str(np.ndarray(shape, indices.metadata.dtype.name, buffer).tolist())
+        if len(text) <= literal.MAX_CHARACTERS:
+            return text
+    raise UsageError(
+        f"{prod(shape)} computed indices are too many for a cluster: valid up to"
+        f" {literal.MAX_CHARACTERS} characters",
+        hint="without --scheduler and --workers, there is no limit",
+    )
