@@ -43,7 +43,8 @@ from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, firs
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
 from ndtool.loops.indices cimport (
-    ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    ENTRIES, ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    as_int64_bits, bound_index_exact,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
@@ -90,6 +91,60 @@ prepare(os.fsencode(__file__))
 cdef inline int64_t task_count(int threads) noexcept nogil:
     """Return the number of tasks of a parallel loop: several per thread, to balance the load."""
     return 16 * threads if threads > 1 else 1
+
+
+cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
+    """Gather with at most `threads` threads."""
+    cdef uint64_t bad = 0
+    cdef int64_t task
+    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # few long slices
+    g.tasks = threads if g.by_columns else task_count(threads)
+    g.is_local = (
+        g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
+        and local_fraction(&g.walk, g.count) == 1
+    )
+    cdef bint by_row = is_gather_by_row(g)
+    if threads == 1:    # without OpenMP, whose system calls take longer than a small call
+        return gather_by_row_task(g, 0) if by_row else gather_task(g, 0)
+    for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
+        bad |= gather_by_row_task(g, task) if by_row else gather_task(g, task)
+    return bad
+
+
+cdef uint64_t run_scatter(const Scatter* s, int threads) noexcept nogil:
+    """Execute the tasks of a scatter, each with the caller's rounding of floats."""
+    cdef uint64_t bad = 0, previous, floats
+    cdef int64_t task
+    if threads == 1:
+        for task in range(s.tasks):
+            bad |= scatter_task(s, task)
+        return bad
+    floats = float_state()
+    for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
+        previous = set_float_state(floats)
+        bad |= scatter_task(s, task)
+        set_float_state(previous)
+    return bad
+
+
+cdef uint64_t run_units(const Units* c, int64_t count, bint scatters, int threads) noexcept nogil:
+    """Gather or update units of panels."""
+    cdef uint64_t bad = 0, previous, floats
+    cdef int64_t task
+    if threads == 1:
+        for task in range(count):
+            bad |= scatter_unit(c, task, 0) if scatters else gather_unit(c, task, 0)
+        return bad
+    floats = float_state()
+    if not scatters:
+        for task in prange(count, num_threads=team_size(threads), schedule="dynamic"):
+            bad |= gather_unit(c, task, threadid())
+        return bad
+    for task in prange(count, num_threads=team_size(threads), schedule="dynamic"):
+        previous = set_float_state(floats)
+        bad |= scatter_unit(c, task, threadid())
+        set_float_state(previous)
+    return bad
 
 
 include "_operands.pxi"
@@ -196,8 +251,7 @@ def gather(
 ) -> int:
     """Gather a work item of the slices into out; `origin`: byte offset of data[0, ..., 0]."""
     cdef Gather g
-    cdef uint64_t bad = 0
-    cdef int64_t task
+    cdef uint64_t bad
     cdef int threads = options.threads
     a._bind(&g.walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, 0, item.column + item.width)
@@ -208,20 +262,9 @@ def gather(
     g.target = &out[0]
     g.count = item.tuples
     g.width = item.width
-    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # a few long slices
-    g.tasks = threads if g.by_columns else task_count(threads)
     g.non_temporal = options.non_temporal
-    g.is_local = (
-        g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
-        and local_fraction(&g.walk, g.count) == 1
-    )
     with nogil:
-        if is_gather_by_row(&g):
-            for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
-                bad |= gather_by_row_task(&g, task)
-        else:
-            for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
-                bad |= gather_task(&g, task)
+        bad = run_gather(&g, threads)
     return bad != 0
 
 
@@ -236,9 +279,7 @@ def scatter(
     bounds, NAN if a first pass finds a NaN in an update.
     """
     cdef Scatter s
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
+    cdef uint64_t bad
     cdef int threads = options.threads
     cdef bint full_lines, has_many_tuples
     cdef int64_t per_batch = a.space.per_batch
@@ -275,10 +316,7 @@ def scatter(
         s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
     with nogil:
-        for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= scatter_task(&s, task)
-            set_float_state(previous)
+        bad = run_scatter(&s, threads)
     return bad & (_BAD | NAN)
 
 
@@ -291,9 +329,7 @@ def scatter_copies(
     The tuples are divided in order: the first copy receives the first share of them.
     """
     cdef Scatter s
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
+    cdef uint64_t bad
     a._bind(&s.walk, indices, first, count)
     a._check_span(size, 0, 0, spec.pitch)
     if spec.counts is not None:
@@ -308,11 +344,9 @@ def scatter_copies(
     s.non_temporal = False
     s.division = BY_COPIES
     s.tasks = options.threads
+    cdef int threads = options.threads
     with nogil:
-        for task in prange(s.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= scatter_task(&s, task)
-            set_float_state(previous)
+        bad = run_scatter(&s, threads)
     return bad != 0
 
 
@@ -469,8 +503,7 @@ def gather_tiles(
 ) -> int:
     """Gather units [unit, stop) of a grid; with scratch, from packed copies of data's tiles."""
     cdef Units c
-    cdef uint64_t bad = 0
-    cdef int64_t task
+    cdef uint64_t bad
     g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.out_row_stride else out.shape[0])
     if g.p.out_row_stride and (
         out.shape[0] < g._output_bytes(g.p.index_rows) or g.p.band_rows < g.p.data_rows
@@ -480,9 +513,9 @@ def gather_tiles(
     c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
     c.target = &out[0]
+    cdef int threads = options.threads
     with nogil:
-        for task in prange(stop - unit, num_threads=team_size(options.threads), schedule="dynamic"):
-            bad |= gather_unit(&c, task, threadid())
+        bad = run_units(&c, stop - unit, False, threads)
     return bad != 0
 
 
@@ -492,9 +525,7 @@ def scatter_tiles(
 ) -> int:
     """Apply updates in units [unit, stop); with scratch, in packed tiles; see `scatter`."""
     cdef Units c
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
+    cdef uint64_t bad
     g._check_span(data.shape[0], 0, spec.updates.shape[0])
     g._bind(&c, indices, unit, stop, spec.window(g._packed_bytes()), options)
     spec._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
@@ -513,11 +544,9 @@ def scatter_tiles(
         g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
     c.data = &data[0]
     c.target = &out[0]
+    cdef int threads = options.threads
     with nogil:
-        for task in prange(stop - unit, num_threads=team_size(options.threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= scatter_unit(&c, task, threadid())
-            set_float_state(previous)
+        bad = run_units(&c, stop - unit, True, threads)
     return bad & (_BAD | NAN)
 
 

@@ -23,7 +23,7 @@ from ndtool.analysis.oracle.distances import (
     records_as_void,
 )
 from ndtool.analysis.values import as_array, json_value, short_text
-from ndtool.arrays.source import Source, load_bytes
+from ndtool.arrays.source import Source
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
@@ -41,7 +41,6 @@ from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.rules.plans import Position
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
-from ndtool.storage.local import ByteRange
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
@@ -251,10 +250,10 @@ def verify(
 
 
 class OpenArrays(NamedTuple):
-    """The inputs of a call, and its output if it has one, by role; byte_ranges: their bytes."""
+    """The inputs of a call, and its output if it has one, by role."""
 
     arrays: dict[str, NDArray[Any]]
-    byte_ranges: dict[str, ByteRange]
+    sources: dict[str, Source]
 
 
 @contextmanager
@@ -274,8 +273,8 @@ def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> I
             source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
             stack.callback(source.close)
             opened_sources.append(source)
-            call.byte_ranges[role] = load_bytes(source)
-            call.arrays[role] = _as_array(source, call.byte_ranges[role], role, request.dtype)
+            call.sources[role] = source
+            call.arrays[role] = _as_array(source, role, request.dtype)
         try:
             yield call
         except (DifferenceError, BoundsError):  # the cause may be a changed input
@@ -374,11 +373,11 @@ def difference_error(comparison: Comparison, label: str, operator: str) -> Diffe
     return error
 
 
-def _as_array(source: Source, byte_range: ByteRange, role: str, dtype: str | None) -> NDArray[Any]:
+def _as_array(source: Source, role: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
     argument = Input(source.name, metadata.dtype, metadata.shape)
     typed = argument if role.endswith("indices") else argument.view_as(dtype)
-    return as_array(byte_range.buffer, typed.dtype, metadata.shape, metadata.order == "F")
+    return as_array(source.load(), typed.dtype, metadata.shape, metadata.order == "F")
 
 
 def _check_type(

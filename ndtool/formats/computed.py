@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ndtool.arrays.assembly import box_slices
+from ndtool.arrays import assembly
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.formats.chunked import ChunkedSource, default_chunks
 from ndtool.inmemory.arguments import rebase
 from ndtool.rules import dtypes, grid
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.grid import Box
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Shape
@@ -64,20 +65,30 @@ class ComputedSource(ChunkedSource):
 
 def rebased(source: Source, attributes: Attributes) -> Source:
     """Return indices that count from 0, computed from those of a source; itself if they do."""
-    dtype, shape, order, block_shape, *_ = source.metadata
-    if not attributes.index_base or dtype.name not in dtypes.INTEGERS:
+    metadata, lock = source.metadata, Lock()
+    if not attributes.index_base or metadata.dtype.name not in dtypes.INTEGERS:
         return source
-    code, lock = f"{dtype.order}{dtype.kind}{dtype.itemsize}", Lock()
 
-    def compute_from_chunk(index: int, box: Box) -> Any:
-        return rebase(np.ndarray(grid.box_shape(box), code, source.block(index)), attributes)
-
-    def compute_from_all(index: int, box: Box) -> Any:
+    def compute(index: int, box: Box) -> Any:
+        if isinstance(source, assembly.ChunkedSource):
+            chunk = np.ndarray(grid.box_shape(box), _code(metadata.dtype), source.block(index))
+            return rebase(chunk, attributes)
         with lock:
-            buffer = source.block(0)
-        stored = np.ndarray(shape, code, buffer, order="F" if order == "F" else "C")
-        return rebase(stored[box_slices(box)], attributes)
+            stored = as_array(source)
+        return rebase(stored[assembly.box_slices(box)], attributes)
 
-    if source.metadata.is_chunked:
-        return ComputedSource(source.name, "int64", shape, compute_from_chunk, source, block_shape)
-    return ComputedSource(source.name, "int64", shape, compute_from_all, source)
+    is_chunked = isinstance(source, assembly.ChunkedSource)
+    blocks = metadata.block_shape if is_chunked else None
+    return ComputedSource(source.name, "int64", metadata.shape, compute, source, blocks)
+
+
+def as_array(source: Source, directory: str | None = None) -> Any:
+    """Return all elements of a source of numbers; directory: of a large temporary copy."""
+    metadata = source.metadata
+    buffer = source.load(directory=directory)
+    order: Any = metadata.order
+    return np.ndarray(metadata.shape, _code(metadata.dtype), buffer, order=order)
+
+
+def _code(dtype: Dtype) -> str:
+    return f"{dtype.order}{dtype.kind}{dtype.itemsize}"

@@ -201,16 +201,23 @@ class Split:
         start, stop = self.offsets[partition : partition + 2]
         return [Segment(self.number, self.local[start:stop].copy())] if stop > start else []
 
+    def reached(self, partitions: Array) -> list[int]:
+        """Return those of some partitions from which tuples select."""
+        is_reached = self.offsets[partitions + 1] > self.offsets[partitions]
+        return partitions[is_reached].tolist()  # type: ignore[no-any-return]
+
     def with_rows(self, partitions: int, rows: Array) -> Bundle:
         """Return segments with rows, given the bytes of a row for each tuple in order."""
         if self.report:
             return {}
         n, moved = len(self.local), np.empty_like(rows)
         if rows.size:
-            permute(self.ids, self.offsets[:-1], as_bytes(rows), as_bytes(moved), n, False)
+            permute(
+                as_bytes(self.ids), self.offsets[:-1], as_bytes(rows), as_bytes(moved), n, False
+            )
         return {
             partition: [segment._replace(rows=moved[slice(*self.offsets[partition:][:2])].copy())]
-            for partition in range(partitions)
+            for partition in self.reached(np.arange(partitions))
             for segment in self.get(partition)
         }
 
@@ -219,10 +226,15 @@ class Split:
 Bundle = Mapping[int, list[Segment]]
 
 
-def select(bundles: Sequence[Bundle | Split], targets: Sequence[int]) -> Bundle:
+def select(bundles: Sequence[Bundle | Split], targets: Array) -> Bundle:
     """Collect what several tasks have for some partitions or blocks."""
-    found = {int(target): _segments(bundles, target) for target in targets}
-    return {target: segments for target, segments in found.items() if segments}
+    found = defaultdict[int, list[Segment]](list)
+    for bundle in bundles:
+        reached = bundle.reached(targets) if isinstance(bundle, Split) else targets.tolist()
+        for target in reached:
+            if segments := bundle.get(target, ()):
+                found[target] += segments
+    return found
 
 
 def _segments(bundles: Iterable[Bundle | Split], target: int) -> list[Segment]:
@@ -256,7 +268,7 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
             bind.bind_rows(plan), indices, 0, WorkItem(0, n, 0, 0), boxes, as_bytes(ids),
             as_bytes(unsorted), offsets,
         ):  # fmt: skip
-            permute(ids.view(np.uint8), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
+            permute(as_bytes(ids), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
             return Split(number, shape, ids, offsets, local)
     addressing, _, components = bind.bind_check(plan)
     bad, component_index, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
@@ -368,7 +380,7 @@ def replay(
         sorted_rows[filled:] = np.frombuffer(call.inference.fill_bytes, sorted_rows.dtype)
     out = np.empty_like(sorted_rows)
     if out.size:
-        ids = split.ids.view(np.uint8)
+        ids = as_bytes(split.ids)
         permute(ids, split.offsets[:-1], as_bytes(sorted_rows), as_bytes(out), n, True)
     outer_rank, tuple_rank = len(outer_shape), len(split.shape)
     axes = range(tuple_rank + outer_rank + len(slice_shape))
@@ -476,8 +488,7 @@ class TaskGraph:
             block = split(self.call, indices[box], number, origin, shape)
             reports += [block.report] if block.report else []
             self.tasks[key] = block
-            counts = np.diff(block.offsets[: self.call.partitions + 1])
-            self._links[number] = np.flatnonzero(counts).tolist()
+            self._links[number] = block.reached(np.arange(self.call.partitions))
         if not reports:
             return None
         key = self._key("verdict")

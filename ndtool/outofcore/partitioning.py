@@ -233,6 +233,11 @@ class Partitioning(NamedTuple):
         """Return the number of blocks of a group with so many tuples."""
         return -(-tuples // self.block_tuples)
 
+    def divided_ends(self, unit: int) -> int:
+        """Return how many blocks end within a unit of so many tuples."""
+        ends = self.blocks - 1
+        return ends - ends * self.block_tuples // lcm(self.block_tuples, unit)
+
     def groups(self, depth: int) -> int:
         """Return the number of groups at a depth; at the last depth they are the partitions."""
         return grid.count_blocks(self.rows.shape, self.shapes[depth - 1]) if depth else 1
@@ -589,6 +594,5 @@ def reread_bytes(
             read += 2 * partitioning.blocks * (unit - 1)
             reread += read * rows.tuple_bytes - metadata.nbytes
         else:
-            aligned = ends * partitioning.block_tuples // lcm(partitioning.block_tuples, unit)
-            reread += (ends - aligned) * unit * (metadata.nbytes // rows.tuples)
+            reread += partitioning.divided_ends(unit) * unit * (metadata.nbytes // rows.tuples)
     return reread

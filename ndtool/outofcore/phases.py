@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import sub
-from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from ndtool import _kernels
@@ -22,7 +21,7 @@ from ndtool._kernels import (
     UpdateSpec,
     WorkItem,
 )
-from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated, write_range
+from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
 from ndtool.engine import bind, check, copies, counting, dispatch
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import pool
@@ -32,7 +31,6 @@ from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import Shape
-from ndtool.storage.local import ByteRange
 
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 Allocate = Callable[[int], memoryview]
@@ -74,27 +72,32 @@ class SplitResult(NamedTuple):
         return cls(trailer[:-REPORT_BYTES], report)
 
 
-class Offsets(Protocol):
-    """The offsets of a group's segments, in tuples.
+class TaskOffsets(NamedTuple):
+    """The offsets that a task on a cluster is sent: those of its child, or of its block, in tuples.
 
-    firsts: the first tuple of each child among those of all children; empty on a cluster, where a
-    child has a file of its own.
+    A child has a file of its own, so it begins at 0.
     """
 
-    firsts: Sequence[int]
+    starts: bytes
+    stops: bytes
 
-    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
-        """Return the start and stop of a child's tuples in the segment of each block."""
+    @property
+    def firsts(self) -> Sequence[int]:
+        return ()
 
-    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
-        """Return the start and stop of a block's rows in the segment of each child."""
+    def of_child(self, _: int) -> tuple[memoryview, memoryview]:
+        return memoryview(self.starts).cast("q"), memoryview(self.stops).cast("q")
+
+    def of_block(self, _: int) -> tuple[memoryview, memoryview]:
+        return self.of_child(_)
 
 
 class OffsetTable:
-    """The offsets of a group's segments in memory.
+    """The offsets of a group's segments, in tuples.
 
     by_child: a line for each child and for the end, with the offset in each block. by_block: a line
-    for each block and for the end, with the offset in each child.
+    for each block and for the end, with the offset in each child. firsts: the first tuple of each
+    child among those of all children.
     """
 
     def __init__(self, children: int, blocks: int) -> None:
@@ -107,6 +110,7 @@ class OffsetTable:
         self.by_child[block :: self._blocks] = memoryview(offsets).cast("q")
 
     def of_child(self, number: int) -> tuple[memoryview, memoryview]:
+        """Return the start and stop of a child's tuples in the segment of each block."""
         first, stop = number * self._blocks, (number + 1) * self._blocks
         return self.by_child[first:stop], self.by_child[stop : stop + self._blocks]
 
@@ -123,29 +127,9 @@ class OffsetTable:
         self.firsts = list(accumulate(lines[-1].tolist(), initial=0))
 
     def of_block(self, block: int) -> tuple[memoryview, memoryview]:
+        """Return the start and stop of a block's rows in the segment of each child."""
         first, stop = block * self._children, (block + 1) * self._children
         return self.by_block[first:stop], self.by_block[stop : stop + self._children]
-
-
-class StoredOffsets:
-    """The offsets of a call's segments in two files, of which a task reads its own lines."""
-
-    firsts: Sequence[int] = ()
-    BY_CHILD, BY_BLOCK = "by_child", "by_block"
-
-    def __init__(self, store: SharedStore, children: int, blocks: int) -> None:
-        self._store, self._children, self._blocks = store, children, blocks
-
-    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
-        return self._lines(self.BY_CHILD, number, self._blocks)
-
-    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
-        return self._lines(self.BY_BLOCK, block, self._children)
-
-    def _lines(self, name: str, line: int, length: int) -> tuple[memoryview, memoryview]:
-        buffer = _zeros(2 * length)
-        self._store.read_file(name, 8 * length * line, buffer.cast("B"))
-        return buffer[:length], buffer[length:]
 
 
 class Group(NamedTuple):
@@ -153,7 +137,8 @@ class Group(NamedTuple):
 
     path: the numbers of its ancestors and of itself among their siblings. first: its first tuple
     among those of its parent. parent: its parent; starts, stops: the range of its tuples in the
-    segment of each of the parent's blocks.
+    segment of each of the parent's blocks. offsets: those that a task is sent, None if this process
+    has a table.
     """
 
     path: tuple[int, ...]
@@ -163,6 +148,7 @@ class Group(NamedTuple):
     parent: Group | None = None
     starts: Sequence[int] = ()
     stops: Sequence[int] = ()
+    offsets: TaskOffsets | None = None
 
     @property
     def depth(self) -> int:
@@ -196,7 +182,7 @@ class Work:
         store: SegmentStore | None,
     ) -> None:
         self.inference, self.partitioning, self.arrays = inference, partitioning, arrays
-        self.shared_store = store if isinstance(store, SharedStore) else None
+        self.is_shared = isinstance(store, SharedStore)
         self._store = store
         plan, dtype = inference.plan, inference.dtype
         if check.is_error(plan):
@@ -222,7 +208,7 @@ class Work:
         if partitioning.index_bytes:
             buffer = memoryview(bytearray(partitioning.index_bytes))
             read_range(arrays.indices, 0, buffer)
-            self._indices = FlatReader(ByteRange(buffer), arrays.indices.leading_shape, Lock())
+            self._indices = arrays.indices.of_copy(buffer)
 
     @property
     def store(self) -> SegmentStore:
@@ -253,12 +239,9 @@ class Work:
         """Whether split has an ID for dropped tuples."""
         return self.partitioning.rows.drops and not group.depth
 
-    def offsets(self, group: Group) -> Offsets:
+    def offsets(self, group: Group) -> OffsetTable | TaskOffsets:
         """Return the offsets of a group's segments."""
-        if table := self.tables.get(group.path):
-            return table
-        assert self.shared_store is not None, "a group in this process has a table"
-        return StoredOffsets(self.shared_store, self.boxes(group).partitions, self.blocks(group))
+        return group.offsets or self.tables[group.path]
 
     def child(self, group: Group, number: int) -> Group:
         """Return a child of a group."""
@@ -435,7 +418,7 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
         if updates is not None:
             views[1] = allocate(n * width)
             permute(ids, starts[:-1], updates, views[1], n, inverse=False)
-        if work.shared_store is not None and not group.depth:
+        if work.is_shared and not group.depth:
             views.append(memoryview(result.trailer))
         work.store.write(work.split_segment(group, block), views)
     return result
@@ -693,9 +676,6 @@ def run(
     if report is not None:
         reports.raise_or_report(report)
     work.tables[group.path] = table
-    if distributes:
-        assert work.shared_store is not None
-        work.shared_store.write_file(StoredOffsets.BY_CHILD, [table.by_child.cast("B")])
     yield "sweep"
     is_last = group.depth + 1 == partitioning.depth
 
@@ -714,9 +694,6 @@ def run(
     table.by_child = _zeros(0)
     if group.depth:
         return
-    if distributes:
-        assert work.shared_store is not None
-        work.shared_store.write_file(StoredOffsets.BY_BLOCK, [table.by_block.cast("B")])
     yield "replay"
     mapper(
         "replay", group, blocks,

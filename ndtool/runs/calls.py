@@ -2,15 +2,19 @@
 
 import time
 from copy import copy
+from math import prod
+from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata, Source
-from ndtool.errors import OutputError, argument_name
-from ndtool.formats import locators
+from ndtool.errors import BoundsError, OutputError, UsageError, argument_name
+from ndtool.formats import literal, locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference, Input
+from ndtool.rules.operators import LOWERED
 from ndtool.runs.request import Request
 from ndtool.storage import locations
 
@@ -20,21 +24,17 @@ class OpenCall:
 
     open_sources: inputs that the caller has open, by role; the constructor opens the other ones
     from the request's arguments. Raises NdtoolError for an invalid argument, type, shape or
-    attribute. A call is immutable: each later step takes it and returns a new value.
+    attribute. A call is immutable: each later step takes it and returns a new value. A lowered
+    operator becomes the operator that computes it.
 
     sources: all inputs by role. inference: the trace and the plan of shapes. reported: the
-    inference to report, with the inputs as the user gave them. threads: the maximum number
-    of threads. spill_directories: the directories for spilled data, empty for TMPDIR. spill: the
+    inference to report, with the inputs as the user gave them. threads: the maximum number of
+    threads. spill_directories: the directories for spilled data, empty for TMPDIR. spill: the
     directory for other temporary files, None for TMPDIR. started: the start time by
     time.perf_counter. from_caller: the roles of inputs that the caller had open.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        open_sources: dict[str, Source] | None = None,
-        reported: Inference | None = None,
-    ) -> None:
+    def __init__(self, request: Request, open_sources: dict[str, Source] | None = None) -> None:
         self.request, self.started = request, time.perf_counter()
         self.threads = threads.resolve_threads(request.threads)
         self.spill_directories = request.spill_locations
@@ -43,17 +43,24 @@ class OpenCall:
         self.sources: dict[str, Source] = {}
         try:
             self._open(open_sources or {})
-            inputs = {
-                role: Input(source.name, source.metadata.dtype, source.metadata.shape)
-                for role, source in self.sources.items()
-            }
-            self.inference = inference.infer(
-                request.operator, inputs, request.attributes, request.spec, request.dtype
-            )
-            self.reported = reported or self._as_stored(self.inference)
+            self.inference = self._infer()
+            self.reported = self._as_stored(self.inference)
+            if request.operator in LOWERED:
+                self._lower()
+                self.inference = self._infer()
         except BaseException:
             self.close()
             raise
+
+    def _infer(self) -> Inference:
+        inputs = {
+            role: Input(source.name, source.metadata.dtype, source.metadata.shape)
+            for role, source in self.sources.items()
+        }
+        request = self.request
+        return inference.infer(
+            request.operator, inputs, request.attributes, request.spec, request.dtype
+        )
 
     def _as_stored(self, inferred: Inference) -> Inference:
         """Return an inference with the type of indices before they were made to count from 0."""
@@ -77,6 +84,46 @@ class OpenCall:
                 raise OutputError(
                     f"standard output is redirected to {argument_name(argument)}, which is an input"
                 )
+
+    def _lower(self) -> None:
+        """Turn a call of TensorScatter into one of a scatter with computed indices."""
+        import numpy as np
+
+        from ndtool.formats import computed
+        from ndtool.inmemory import tensorscatter
+        from ndtool.rules import tensorscatter as rules
+
+        attributes, inputs = self.request.attributes, self.inference.inputs
+        sizes = {role: info.shape for role, info in inputs.items()}
+        lowering, stored = rules.infer(sizes, attributes.axis)[1], self.sources.get("write_indices")
+        firsts: Any = np.broadcast_to(np.int64(0), lowering.batch)
+        if stored is not None:
+            firsts = computed.as_array(stored, self.spill)
+        try:
+            tensorscatter.require_bounds(lowering, firsts, attributes.mode)
+        except BoundsError as error:
+            inference.name_inputs(error, inputs)
+            raise
+
+        def compute(_: int, box: Box) -> Any:
+            (first, stop), columns = box
+            return tensorscatter.scatter_indices(
+                lowering, firsts[first:stop], attributes.mode, columns
+            )
+
+        dtype, name = tensorscatter.index_type(lowering), "the computed indices"
+        indices: Source = computed.ComputedSource(name, dtype, lowering.indices, compute, stored)
+        self.sources = {
+            "data": self.sources["past"], "indices": indices, "updates": self.sources["update"],
+        }  # fmt: skip
+        if self.request.on_cluster:
+            self.sources["indices"] = literal.open_source(_literal(indices))  # as workers parse it
+            indices.require_unchanged()
+            indices.close()
+        self.request = self.request._replace(
+            operator="scatter", attributes=lowering.attributes, spec="ndtool",
+            indices=self.sources["indices"].name,
+        )  # fmt: skip
 
     @property
     def _data_dtype(self) -> Dtype | None:
@@ -127,3 +174,19 @@ class OpenCall:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _literal(indices: Source) -> str:
+    """Return indices as a literal for workers to parse; UsageError if it is too long."""
+    from ndtool.formats import computed
+
+    count = prod(indices.metadata.shape)
+    if 3 * count <= literal.MAX_CHARACTERS:
+        text = str(computed.as_array(indices).tolist())
+        if len(text) <= literal.MAX_CHARACTERS:
+            return text
+    raise UsageError(
+        f"{count} computed indices are too many for a cluster: valid up to"
+        f" {literal.MAX_CHARACTERS} characters",
+        hint="without --scheduler and --workers, there is no limit",
+    )

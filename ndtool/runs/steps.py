@@ -1,6 +1,6 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`open_call` opens the inputs; `resolve_output` resolves the output; `prepare` plans, validates and
+An `OpenCall` opens the inputs; `resolve_output` resolves the output; `prepare` plans, validates and
 yields a `Prepared`; `execute` or `dry_run` returns an `Outcome`. All of these are immutable.
 """
 
@@ -21,16 +21,13 @@ from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
-from ndtool.rules.operators import LOWERED
 from ndtool.runs import direct, operands, padding, plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.operands import Validated
 from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
-    from ndtool.arrays.source import Source
     from ndtool.outofcore.cluster import Resumed
-    from ndtool.runs.request import Request
 
 ReportCallback = Callable[[BoundsError], object]  # takes the bounds report
 Execution = Callable[
@@ -73,15 +70,6 @@ class Outcome(NamedTuple):
     bounds_report: BoundsError | None
     resumed: dict[str, int]
     warnings: list[str]
-
-
-def open_call(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call; a lowered operator becomes a call of the operator that computes it."""
-    if request.operator not in LOWERED:
-        return OpenCall(request, open_sources)
-    from ndtool.runs import lowering
-
-    return lowering.open_lowered(request, open_sources)
 
 
 def resolve_output(call: OpenCall) -> Output | None:
@@ -271,11 +259,11 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
     source = call.sources["indices"]
     if (
         not isinstance(source, ContiguousSource)
-        or source.local_range is None
+        or not source.is_local
         or source.metadata.order != "C"
     ):
         return None
-    return source.local_range.buffer
+    return source.buffer
 
 
 def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from command import ndtool, save
 
-from ndtool.arrays import source
 from ndtool.errors import InputError, NdtoolError, ResourceError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -49,7 +48,7 @@ def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
     with closing(
         locators.open_source(argument, Streams(-1), literals=literals, dtype=expected)
     ) as opened_source:
-        raw = source.load_bytes(opened_source).buffer
+        raw = opened_source.load()
         values = np.frombuffer(raw.tobytes(), opened_source.metadata.dtype.descr)
         return values.reshape(opened_source.metadata.shape)
 
@@ -444,7 +443,7 @@ def test_a_number_is_the_same_element_everywhere(dtype: str, parser: str) -> Non
                 with closing(
                     locators.open_source(argument, Streams(-1), dtype=dtypes.from_name(dtype))
                 ) as source:
-                    found = source.load().buffer.tobytes()
+                    found = source.load().tobytes()
             except NdtoolError:
                 found = None
             assert found == element, (text, argument, found, element)

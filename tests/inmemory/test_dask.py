@@ -252,6 +252,18 @@ def test_graphs_do_not_grow_with_the_square_of_the_chunks(in_memory: bool) -> No
     assert all(0 < large < 10 * small for small, large in zip(*sizes, strict=True)), sizes
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_calls_on_more_chunks_than_a_byte_counts(in_memory: bool) -> None:
+    rng = np.random.default_rng(2)
+    data, updates = rng.random(600), rng.random(500)
+    indices = rng.integers(-600, 600, (500, 1))
+    x, u = da.from_array(data, 2), da.from_array(updates, 3)
+    i = indices if in_memory else da.from_array(indices, 100)
+    gathered, scattered = lazy.gather_nd(x, i), lazy.scatter_nd(x, i, u, "add")
+    assert bits_equal(gathered.compute(), ndtool.gather_nd(data, indices))
+    assert bits_equal(scattered.compute(), ndtool.scatter_nd(data, indices, updates, "add"))
+
+
 def test_indices_in_memory_need_no_tasks() -> None:
     x = da.zeros((400, 30), chunks=(4, 15))
     result = lazy.gather(x, np.zeros(300, int))

@@ -22,14 +22,16 @@ from strategies import EXAMPLES, Case, bits_equal, cases, void_view
 from ndtool import files
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.cli.options import _parse_memory
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, NdtoolError, UsageError
 from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Rows, partitioning_for, rows_of
+from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import access, direct, operands, plan, steps
+from ndtool.runs import direct, operands, plan, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.storage import local, tempfiles
@@ -208,8 +210,8 @@ def test_the_cost_of_a_page_decides(
     np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
-    monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda *_, **__: cached)
-    monkeypatch.setattr(access, "page_cost", lambda data, prefetches: page)
+    monkeypatch.setattr(ContiguousSource, "cached_fraction", lambda *_, **__: cached)
+    monkeypatch.setattr(plan, "page_cost", lambda data, prefetches: page)
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
@@ -219,9 +221,11 @@ def test_the_cost_of_a_page_decides(
 @pytest.mark.parametrize("prefetches", [False, True])
 def test_the_cost_of_a_page_is_measured(folder: Path, prefetches: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
-        byte_range = file.byte_range(0, file.size, "data")
-        assert 0 < access.page_cost(byte_range, prefetches) <= tuning.RANDOM_READ_COST
-        byte_range.release()
+        shape = (file.size,)
+        metadata = ArrayMetadata(dtypes.from_name("uint8"), shape, "C", shape, {})
+        data = ContiguousSource.in_file("data", metadata, file, 0, "data")
+        assert 0 < plan.page_cost(data, prefetches) <= tuning.RANDOM_READ_COST
+        data.close()
 
 
 def test_the_output_may_be_data(folder: Path) -> None:
@@ -479,8 +483,8 @@ def test_only_data_that_fit_in_memory_are_prefetched(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     requested: list[str] = []
-    monkeypatch.setattr(direct.ByteRange, "cached_fraction", lambda self: 0.0)
-    monkeypatch.setattr(direct.ByteRange, "advise", lambda self, kind, *_: requested.append(kind))
+    monkeypatch.setattr(ContiguousSource, "cached_fraction", lambda self: 0.0)
+    monkeypatch.setattr(ContiguousSource, "advise", lambda self, kind, *_: requested.append(kind))
     monkeypatch.setattr(direct.memory, "can_hold", lambda nbytes: fits)
     request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")
     with OpenCall(request) as call:
@@ -515,5 +519,5 @@ def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) 
     for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
         save(idx=layout)
         with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
-            localities.append(access.sample_locality(call, rows_of(call.inference)))
+            localities.append(plan.sample_locality(call, rows_of(call.inference)))
     assert localities[0] == localities[1]

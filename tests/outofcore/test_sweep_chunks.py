@@ -16,7 +16,7 @@ from test_out_of_bounds import error_fields, out_of_bounds_calls, result_or_erro
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.arrays.assembly import box_slices
+from ndtool.arrays.assembly import ChunkedSource, box_slices
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError
@@ -32,19 +32,16 @@ zarr = pytest.importorskip("zarr", exc_type=ImportError)
 SMALL_MEMORY = ("--memory", "1MiB")
 
 
-class Chunks:
+class Chunks(ChunkedSource):
     """A source or sink of a chunked array in memory that counts its calls."""
 
-    name, warning, progress, concurrency, streamed, kept = "chunks", None, None, 1, False, None
+    name, streamed, kept = "chunks", False, None
 
     def __init__(self, metadata: ArrayMetadata, array: Any) -> None:
         self.metadata, self.array, self.counts = metadata, array, Counter()
 
     def _window(self, number: int) -> Any:
         return box_slices(grid.box(self.metadata.shape, self.metadata.block_shape, number))
-
-    def load(self, touched: Any = None) -> None:
-        return None
 
     def block(self, index: int) -> memoryview:
         self.counts[index] += 1
@@ -60,9 +57,6 @@ class Chunks:
         to = self.array[self._window(block)]
         assert (start, len(view)) == (0, to.size * to.itemsize)
         to[...] = np.ndarray(to.shape, to.dtype, view)
-
-    def require_unchanged(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def in_chunks(metadata: ArrayMetadata, grid: tuple[int, ...]) -> ArrayMetadata:
