@@ -22,7 +22,7 @@ cdef extern from *:
 
 cdef enum:
     MAX_TYPED = 1024            # cached TypedCalls
-    RELEASING = 1 << 15         # bytes that a call moves, from which it releases the GIL
+    MIN_PARALLEL = 1 << 15      # bytes of an array, from which threads copy it
     LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
     SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
     MAX_TEMPORARIES = 10
@@ -44,15 +44,15 @@ cdef class TypedCall:
     """A call of an operator but for its shapes.
 
     threads: at most this many. indices: their type, mode and padding, without a buffer; the fill
-    value is one element. stored_kind: of the indices as stored, from which those that count from
-    index_base, or are taken modulo the axis size, are converted. spec: None for a gather. itemsize: of data. swap_unit: bytes that a byte swap reverses.
+    value is one element. stored: the same of the indices as stored, from which those that count
+    from index_base, or are taken modulo the axis size, are converted. spec: None for a gather. itemsize: of data. swap_unit: bytes that a byte swap reverses.
     swaps_data, swaps_updates: whether arithmetic needs other byte orders than the arrays have.
     """
 
-    cdef int family, threads, index_base, stored_kind, swap_unit
+    cdef int family, threads, index_base, swap_unit
     cdef int64_t batch_dims, axis
     cdef bint swaps_data, swaps_updates, is_mean, is_distinct, is_circular
-    cdef Indices indices
+    cdef Indices indices, stored
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
 
@@ -65,7 +65,7 @@ cdef class TypedCall:
         self.index_base, self.is_mean = attributes.index_base, attributes.is_mean
         self.is_distinct = attributes.duplicates == "error"
         self.is_circular = attributes.mode == "circular"
-        self.indices, self.stored_kind = indices, stored.kind
+        self.indices, self.stored = indices, stored
         self.spec, self.itemsize, self.swap_unit = spec, itemsize, swap_unit
         self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
 
@@ -95,7 +95,8 @@ cdef struct Job:
     int threads
     Source data, indices, updates
     int64_t* converted       # indices that count from 0, if the stored ones do not; or NULL
-    int stored_kind, index_base
+    Walk stored              # the stored indices' kind and padding
+    int index_base
     bint copies_data         # of a scatter: whether the target does not contain data yet
     bint validates           # whether to validate all indices before the target changes
     int64_t stored_tuples
@@ -406,11 +407,12 @@ cdef void copy_source(
     """Copy an array to contiguous memory, with the byte order that is required."""
     cdef Copy c
     cdef Strips strips
-    cdef int64_t task, tasks, elements = s.nbytes // s.view.itemsize, smallest = PY_SSIZE_T_MAX
+    cdef int64_t task, tasks, elements, smallest = PY_SSIZE_T_MAX
     cdef int d, last = s.view.rank - 1
     if s.nbytes == 0:
         return
-    if threads == 1 and (last <= 0 or s.nbytes < RELEASING):
+    elements = s.nbytes // s.view.itemsize
+    if threads == 1 and (last <= 0 or s.nbytes < MIN_PARALLEL):
         if s.view.rank:
             copy_view(target, s.data, &s.view, 0, elements)
         else:
@@ -448,75 +450,78 @@ cdef inline const uint8_t* load(const Source* s, int threads) noexcept nogil:
     return s.copy
 
 
-cdef bint rebase(
-    const uint8_t* stored, int kind, int64_t count, int64_t base, int mode, int64_t* indices
-) noexcept nogil:
-    """Convert indices that count from `base`, as `rebase` in inmemory/arguments.py does.
+cdef bint rebase(Job* job) noexcept nogil:
+    """Convert indices to count from 0, as `rebase` in inmemory/arguments.py does.
 
     Returns whether all can be converted.
     """
     cdef int64_t block[ENTRIES]
     cdef const int64_t* values
-    cdef int64_t i, first = 0, n, v
+    cdef int64_t i, first = 0, n, v, count = job.stored_tuples * job.space.k
+    cdef int kind = job.stored.kind
     cdef bint is_uint64 = False, is_extreme = False
     while first < count:
         n = min(ENTRIES, count - first)
         values = as_int64_bits(
-            stored + first * (kind & ITEMSIZE_MASK), kind, n, block, &is_uint64
+            job.walk.index + first * (kind & ITEMSIZE_MASK), kind, n, block, &is_uint64
         )
         for i in range(n):
             v = values[i]
+            if job.stored.has_pad and v == job.stored.pad:
+                job.converted[first + i] = -PY_SSIZE_T_MAX - 1
+                continue
             if is_uint64 and v < 0:
                 v, is_extreme = PY_SSIZE_T_MAX, True
             is_extreme |= v <= -PY_SSIZE_T_MAX
-            indices[first + i] = max(v, -PY_SSIZE_T_MAX + 1) - base
+            job.converted[first + i] = max(v, -PY_SSIZE_T_MAX + 1) - job.index_base
         first += n
-    return not (is_extreme and mode == WRAP)
+    return not (is_extreme and job.walk.mode == WRAP)
 
 
-cdef uint64_t check_indices(Job* job) noexcept nogil:
-    """Return non-zero if an index is out of bounds, or a tuple is a duplicate that is an error."""
+cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcept nogil:
+    """Return non-zero if an index of the stored tuples is out of bounds, in mode "error"."""
     cdef Check c
-    cdef Walk walk = job.walk
     cdef int64_t task
     cdef uint64_t bad = 0
-    if job.validates and job.walk.mode == ERROR:
-        c.walk, c.count, c.tasks = job.walk, job.stored_tuples, task_count(job.threads)
-        if job.threads == 1:
-            bad = check_task(&c, 0)
-        else:
-            for task in prange(c.tasks, num_threads=team_size(job.threads), schedule="dynamic"):
-                bad |= check_task(&c, task)
-    if not bad and job.rows.size:
-        walk.space = &job.row_space
-        bad = first_duplicate(&walk, job.stored_tuples, &job.rows).position != -1
+    c.walk, c.count, c.tasks = job.walk, count, task_count(job.threads)
+    c.walk.index += first * job.walk.tuple_bytes
+    if job.threads == 1:
+        return check_task(&c, 0)
+    for task in prange(c.tasks, num_threads=team_size(job.threads), schedule="dynamic"):
+        bad |= check_task(&c, task)
     return bad
 
 
-cdef uint64_t execute_job(Job* job) noexcept nogil:
-    """Execute a call; non-zero if an index is out of bounds."""
-    cdef Means means
-    cdef uint64_t bad = 0
+cdef bint load_indices(Job* job) noexcept nogil:
+    """Make the indices contiguous, and such that they count from 0; return whether they can be."""
     job.walk.index = load(&job.indices, job.threads)
-    if job.converted != NULL:
-        if not rebase(
-            job.walk.index, job.stored_kind, job.stored_tuples * job.space.k, job.index_base,
-            job.walk.mode, job.converted,
-        ):
+    if job.converted == NULL:
+        return True
+    if not rebase(job):
+        return False
+    job.walk.index = <const uint8_t*> job.converted
+    return True
+
+
+cdef uint64_t load_arrays(Job* job) noexcept nogil:
+    """Copy data and updates where they cannot be used as they are; non-zero for a duplicate."""
+    cdef Walk walk = job.walk
+    if job.rows.size:
+        walk.space = &job.row_space
+        if first_duplicate(&walk, job.stored_tuples, &job.rows).position != -1:
             return 1
-        job.walk.index = <const uint8_t*> job.converted
-    if check_indices(job):
-        return 1
     if job.scatters:
         job.update.first = load(&job.updates, job.threads)
         if job.copies_data:
             copy_source(&job.data, job.target, job.threads, job.non_temporal)
     elif job.data.copy != NULL:
         job.data.data = load(&job.data, job.threads)
-    if job.tuples and job.width:
-        bad = execute_tuples(job)
-    if bad:
-        return bad
+    return 0
+
+
+cdef void finish_job(Job* job) noexcept nogil:
+    """Divide means, and copy the target to the output."""
+    cdef Means means
     if job.is_mean:
         means = Means(
             job.update.counts, job.target, job.update.counts.slices, 1, job.update.mean_type,
@@ -530,67 +535,90 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
             copy_to_view(job.target, job.out, &job.out_view)
         else:
             memcpy(job.out, job.target, job.target_bytes)
-    return 0
 
 
-cdef uint64_t execute_tuples(Job* job) noexcept nogil:
-    """Gather slices, or apply updates to slices, as the index tuples select them."""
+cdef uint64_t execute_job(Job* job) noexcept nogil:
+    """Execute a call at once; non-zero if an index is out of bounds."""
+    cdef uint64_t bad = 0
+    if not load_indices(job) or (
+        job.validates and job.walk.mode == ERROR and check_tuples(job, 0, job.stored_tuples)
+    ) or load_arrays(job):
+        return 1
+    if job.tuples and job.width:
+        bad = execute_item(job, 0, job.units if job.units else job.tuples, 0, job.width)
+    if not bad:
+        finish_job(job)
+    return bad
+
+
+cdef uint64_t execute_item(
+    const Job* job, int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width
+) noexcept nogil:
+    """Gather bytes [column, column + width) of slices, or apply updates to slices.
+
+    first, count: of units of panels, or of index tuples: of a gather, or all those of a scatter.
+    """
     cdef Gather g
     cdef GatherStrided strided
     cdef Scatter s
     cdef Units units
+    cdef Walk walk = job.walk
+    cdef uint8_t* target = job.target
     cdef uint64_t bad = 0
     cdef int64_t task
+    cdef int threads = job.threads
     cdef bint is_one_batch
     if job.units:
         units.p = &job.panels
         units.data = job.target if job.scatters else job.data.data
-        units.index, units.kind, units.mode = job.walk.index, job.walk.kind, job.walk.mode
-        units.has_pad, units.pad = job.walk.has_pad, job.walk.pad
+        units.index, units.kind, units.mode = walk.index, walk.kind, walk.mode
+        units.has_pad, units.pad = walk.has_pad, walk.pad
         units.fill_value, units.target = job.fill_value, job.target
         units.buffers, units.scratch = job.tiles, job.tile_bytes
-        units.first, units.non_temporal = 0, job.non_temporal
+        units.first, units.non_temporal = first, job.non_temporal
         if job.scatters:
             units.updates = job.update
-        return run_units(&units, job.units, job.scatters, job.threads)
+        return run_units(&units, count, job.scatters, threads)
     if job.scatters:
-        s.walk, s.updates, s.target = job.walk, job.update, job.target
-        s.count, s.width = job.tuples, job.width
-        is_one_batch = job.space.per_batch == job.tuples
+        s.walk, s.updates, s.target = walk, job.update, target
+        s.count, s.width = count, width
+        is_one_batch = job.space.per_batch == count
         s.division = BY_COLUMNS
         if not is_one_batch and (
-            s.width <= _blocks.LINE or job.tuples // job.space.per_batch >= job.threads
+            width <= _blocks.LINE or count // job.space.per_batch >= threads
         ):
             s.division = BY_BATCHES
-        elif s.width <= _blocks.LINE:
-            job.threads = 1
-        elif s.count >= 16 * job.threads or s.updates.counts.data != NULL:
+        elif width <= _blocks.LINE:
+            threads = 1
+        elif count >= 16 * threads or s.updates.counts.data != NULL:
             s.division = BY_SLICES
-        if job.threads == 1:
+        if threads == 1:
             s.division = BY_COLUMNS
-        s.tasks = task_count(job.threads) if s.division == BY_BATCHES else job.threads
+        s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
         s.non_temporal = job.non_temporal and s.updates.op == 0 and (
-            (s.width | <Py_ssize_t> s.target) % _blocks.LINE == 0 or s.width >= 4 * _blocks.LINE
+            (width | <Py_ssize_t> target) % _blocks.LINE == 0 or width >= 4 * _blocks.LINE
         )
-        return run_scatter(&s, job.threads)
+        return run_scatter(&s, threads)
+    walk.first = first
+    if job.space.repeats == 1:
+        walk.index += first * walk.tuple_bytes
+    target += first * job.width + column
     if job.slice.rank:
-        strided.walk, strided.view, strided.source = job.walk, &job.slice, job.data.data
+        strided.walk, strided.view, strided.source = walk, &job.slice, job.data.data
         strided.walk.redirect_offset = DROPPED
-        strided.target, strided.count = job.target, job.tuples
-        strided.tasks = task_count(job.threads)
-        strided.element, strided.elements = 0, job.width // job.slice.itemsize
+        strided.target, strided.count, strided.tasks = target, count, task_count(threads)
+        strided.element = column // job.slice.itemsize
+        strided.elements = width // job.slice.itemsize
         strided.fill_value = job.fill_value
-        if job.threads == 1:
+        if threads == 1:
             return gather_strided_task(&strided, 0)
-        for task in prange(
-            strided.tasks, num_threads=team_size(job.threads), schedule="dynamic"
-        ):
+        for task in prange(strided.tasks, num_threads=team_size(threads), schedule="dynamic"):
             bad |= gather_strided_task(&strided, task)
         return bad
-    g.walk, g.source, g.target = job.walk, job.data.data, job.target
+    g.walk, g.source, g.target = walk, job.data.data + column, target
     g.walk.redirect_offset = job.fill_value - g.source
-    g.count, g.width, g.non_temporal = job.tuples, job.width, job.non_temporal
-    return run_gather(&g, job.threads)
+    g.count, g.width, g.non_temporal = count, width, job.non_temporal
+    return run_gather(&g, threads)
 
 
 cdef void find_extent(const Py_buffer* view, int64_t* low, int64_t* high) noexcept nogil:
@@ -701,15 +729,22 @@ cdef class Calls:
     def call(
         self, tuple arguments, object data, object indices, object updates, object out, /
     ) -> object:
-        """Call an operator; arguments: its name and all arguments that are not arrays."""
-        result = self.execute(arguments, data, indices, updates, out)
+        """Call an operator; arguments: (name, threads, spec, *attributes), as the caller wrote them.
+        """
+        try:
+            result = self.execute(arguments, data, indices, updates, out)
+        except MemoryError:    # raised again by the general path
+            result = None
         return self.fallback(arguments, data, indices, updates, out) if result is None else result
 
     @cython.binding(False)
     def execute(
         self, tuple arguments, object data, object indices, object updates, object out, /
     ) -> object:
-        """Return the result of a call on ndarrays; None if the general path must compute it."""
+        """Return the result of a call on ndarrays; None if the general path must compute it.
+
+        arguments: as those of `call`, or (name, threads, spec, Attributes).
+        """
         cdef Py_buffer views[5]
         cdef object result = None
         cdef int i
@@ -722,7 +757,7 @@ cdef class Calls:
         memset(views, 0, sizeof(views))
         try:
             result = self._execute(arguments, data, indices, updates, out, views)
-        except (ValueError, BufferError, MemoryError):    # such as outputs that are read-only
+        except (ValueError, BufferError):    # such as outputs that are read-only
             pass
         finally:
             for i in range(5):
@@ -736,7 +771,7 @@ cdef class Calls:
         cdef int d
         cdef object value, fill = None
         # Equal arguments must be the same: of these types, only bool and float equal int.
-        for d in range(PyTuple_Size(arguments)):
+        for d in range(0 if PyTuple_Size(arguments) == 4 else PyTuple_Size(arguments)):
             value = <object> PyTuple_GetItem(arguments, d)
             if type(value) is bool:
                 if not 9 <= d <= 10:    # negatives, include_self
@@ -774,10 +809,11 @@ cdef class Calls:
         cdef Py_buffer* target_view = &views[3]
         cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step, gathered
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
+        cdef bint releases
         cdef int d, family
         cdef uint64_t bad
         cdef object dtype = data.dtype, result
-        if not limit:
+        if not limit and updates is not None:
             return None
         c = self._typed_call(
             arguments, dtype, None if indices is None else indices.dtype,
@@ -807,15 +843,16 @@ cdef class Calls:
         moved = views[1].len + gathered
         if job.scatters and not in_place:
             moved += views[0].len
-        if moved > limit:
+        if moved > limit and job.scatters:
             return None
         job.threads, job.non_temporal = 1, False
         job.target_bytes = views[0].len if job.scatters else gathered
         is_arithmetic = job.scatters and c.spec.op != 0
-        if moved >= RELEASING:
+        releases = moved >= <Py_ssize_t> self.tuning.RELEASING
+        if releases:
             job.threads = self.limit_threads(c.threads, moved)
             job.non_temporal = job.target_bytes >= self.tuning.NON_TEMPORAL
-            if moved >= LARGE and job.scatters and p.tuples and p.width and self.algorithms(
+            if job.scatters and moved >= LARGE and p.tuples and p.width and self.algorithms(
                 c.is_mean or c.spec.counts is not None, job.target_bytes, p.width, p.tuples,
                 p.per_batch, p.by_panels, in_place, job.threads,
             ):
@@ -834,7 +871,8 @@ cdef class Calls:
         job.converted = NULL
         job.stored_tuples = views[1].len // views[1].itemsize // p.k
         if c.index_base:
-            job.stored_kind, job.index_base = c.stored_kind, c.index_base
+            job.stored.kind, job.index_base = c.stored.kind, c.index_base
+            job.stored.has_pad, job.stored.pad = c.stored.has_pad, c.stored.pad_bits
             job.converted = <int64_t*> memory.allocate(job.stored_tuples * p.k * 8)
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
@@ -893,7 +931,7 @@ cdef class Calls:
         ):
             needs_temporary = False    # contiguous slices are updated where they are
         elif needs_temporary:
-            if job.target_bytes > limit:
+            if job.target_bytes > limit and job.scatters:
                 return None
             job.out, job.target = job.target, memory.allocate(job.target_bytes)
             job.copies_data = job.scatters
@@ -949,7 +987,10 @@ cdef class Calls:
         job.is_mean = job.scatters and c.is_mean
         if job.scatters:
             self._fill_updates(&job, c, &p, memory)
-        if moved >= RELEASING:
+        step = self.tuning.WORK_ITEM
+        if moved > step and not job.scatters:
+            bad = execute_items(&job, step, moved)
+        elif releases:
             with nogil:
                 bad = execute_job(&job)
         else:
@@ -1028,6 +1069,47 @@ cdef class Calls:
         return 0
 
 
+cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
+    """Execute a gather in items of about `limit` bytes, after each of which Ctrl-C takes effect.
+
+    Returns non-zero if an index is out of bounds.
+    """
+    cdef int64_t first = 0, total = job.units if job.units else job.tuples, n
+    cdef Py_ssize_t column, width = job.width, columns
+    cdef uint64_t bad
+    with nogil:
+        bad = not load_indices(job)
+    n = max(1, limit // max(1, job.walk.tuple_bytes))
+    while not bad and job.validates and job.walk.mode == ERROR and first < job.stored_tuples:
+        with nogil:
+            bad = check_tuples(job, first, min(n, job.stored_tuples - first))
+        PyErr_CheckSignals()
+        first += n
+    if bad:
+        return 1
+    with nogil:
+        load_arrays(job)
+    n, columns = max(1, limit // max(1, width)), width
+    if job.units:
+        n = max(job.threads, limit // max(1, moved // total))
+    elif width > limit:
+        columns = max(1, limit // job.data.view.itemsize) * job.data.view.itemsize
+    for first in range(0, total if width else 0, n):
+        for column in range(0, width, columns):
+            with nogil:
+                bad = execute_item(
+                    job, first, min(n, total - first), column, min(columns, width - column)
+                )
+            PyErr_CheckSignals()
+            if bad:
+                return 1
+            if job.units:
+                break
+    with nogil:
+        finish_job(job)
+    return 0
+
+
 cdef int write_starts(
     TypedCall c, Py_buffer* views, Py_ssize_t* shape, Py_ssize_t* strides, Temporaries memory
 ) except -1:
@@ -1063,7 +1145,7 @@ cdef int write_starts(
         while first < batches:
             n = min(ENTRIES, batches - first)
             values = as_int64_bits(
-                stored + first * views[4].itemsize, c.stored_kind, n, block, &is_uint64
+                stored + first * views[4].itemsize, c.stored.kind, n, block, &is_uint64
             )
             for i in range(n):
                 v = values[i]
