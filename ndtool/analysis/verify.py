@@ -142,10 +142,13 @@ class Comparison(Value):
         ]
         return [Table("", ("ulps apart", "elements"), rows, notes, bars=True)]
 
+    def table(self, title: str = "") -> Table:
+        """Return the table, or only its notes, with a title; title: by default the counts."""
+        counts = f"{self.description}: {self.equal} of {self.total} elements have the same bits"
+        return (self.tables() or [Table()])[0]._replace(title=title or counts)
+
     def _repr_html_(self) -> str:
-        title = f"{self.description}: {self.equal} of {self.total} elements have the same bits"
-        tables = self.tables() or [Table()]
-        return notebook.html_table(tables[0]._replace(title=title))
+        return notebook.html_table(self.table())
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +221,7 @@ class Verification(Answer):
             title = (
                 f"verified {argument_name(self.output or 'the output')}: {self.comparison.accuracy}"
             )
-            compared = self.comparison.tables() or [Table()]
-            tables.append(compared[0]._replace(title=title))
+            tables.append(self.comparison.table(title))
         if self.engines is not None:
             tables.append(Table("", ENGINE_COLUMNS, engine_rows(self.engines)))
         return tables
