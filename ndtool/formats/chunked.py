@@ -12,8 +12,6 @@ from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
 
-_DEFAULT_CHUNK_BYTES = 1 << 20  # approximate
-
 
 class ChunkedSource(assembly.ChunkedSource):
     """Base class of the sources of chunked formats. fill: the element of missing chunks."""
@@ -41,10 +39,10 @@ class ChunkedSource(assembly.ChunkedSource):
         return assembly.as_bytes(block).toreadonly()
 
 
-def default_chunks(shape: Shape, itemsize: int) -> Shape:
-    """Return the shape of chunks of complete rows, of about _DEFAULT_CHUNK_BYTES."""
+def default_chunks(shape: Shape, itemsize: int, nbytes: int = 1 << 20) -> Shape:
+    """Return the shape of chunks of complete rows, of about `nbytes`."""
     sizes = [max(1, size) for size in shape]
     for axis in range(len(sizes)):
         slice_nbytes = prod(sizes) // sizes[axis] * itemsize
-        sizes[axis] = min(sizes[axis], max(1, _DEFAULT_CHUNK_BYTES // slice_nbytes))
+        sizes[axis] = min(sizes[axis], max(1, nbytes // slice_nbytes))
     return tuple(sizes)

@@ -331,7 +331,7 @@ def locate(
     assert output is not None
     by_role = {}
     for role, argument in inputs.items():
-        source = sources[role]
+        source = getattr(sources[role], "origin", sources[role])  # of indices that count from 1
         is_literal = _is_literal(role, argument) or isinstance(source, Constant)
         if isinstance(source, ContiguousSource) and not is_literal:
             if not source.is_reopenable or not source.is_local or argument.startswith("raw:"):

@@ -163,6 +163,15 @@ def test_commands_take_indices_that_count_from_one() -> None:
     assert [bad["value"] for bad in statistics["first_out_of_bounds"]] == [5, 0]
     step = command("explain", "gather", "data.npy", "ids.npy", "--at", "1,2", "--json", *flags).json
     assert (step["steps"][0]["tuple"], step["value"]) == ([4], 11)
-    assert command(
-        "scatter", "data.npy", "ids.npy", "data.npy", "-o", "o.npy", *flags, "--workers", "1"
-    ).status in (2, 4)
+    for name, options in (
+        ("ids", ()),
+        ("ids", ("--out-of-bounds", "clip")),
+        ("bad", ("--out-of-bounds", "clip")),
+    ):
+        run = command(
+            "gather", "data.npy", f"{name}.npy", "-o", "o.npy", "--json", *flags, *options
+        )
+        stored = np.load(f"{name}.npy").dtype.name
+        assert run.json["inputs"]["indices"]["dtype"] == stored
+        report = command("infer", "gather", "data.npy", f"{name}.npy", "--json", *flags).json
+        assert report["inputs"]["indices"]["dtype"] == stored

@@ -119,6 +119,20 @@ def test_a_cluster_gives_the_bits_of_the_reference(
     assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
+@pytest.mark.parametrize("suffix", [".zarr", ".npy"])
+@pytest.mark.parametrize("operator", CALLS)
+def test_workers_read_indices_that_count_from_one(
+    stores: Path, workers: Workers, operator: str, suffix: str
+) -> None:
+    name = CALLS[operator][0][1]
+    indices = np.load(f"{name}.npy") % np.array(512, "i4")
+    save(**{name: indices + 1})
+    zarr.open_array(f"{name}.zarr")[...] = indices + 1
+    run_operator(operator, suffix, "out.npy", scheduler=workers.client, index_base=1)
+    save(**{name: indices})
+    assert bits_equal(load("out.npy"), expected_result(operator))
+
+
 @pytest.mark.parametrize(("operator", "mode"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
 def test_a_cluster_counts_indices_out_of_bounds(
     stores: Path, workers: Workers, operator: str, mode: str
