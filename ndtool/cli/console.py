@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from ndtool import notebook
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import OutputError, format_size
 from ndtool.notebook import Table
 from ndtool.storage.descriptors import write_next
 
-_UNLIMITED_WIDTH = 1 << 30  # columns of a file or pipe: no line is wrapped
-_DEFAULT_WIDTH = 80  # columns of a terminal of unknown width
 _INITIAL_DELAY = 1.0  # seconds before the first progress bar
 
 
@@ -48,36 +47,6 @@ def is_same_file(path: str, fd: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except (OSError, ValueError):
         return False
-
-
-def terminal_columns(fd: int) -> int:
-    """Return the columns of the terminal at `fd`; 2^30 if it is not a terminal."""
-    if not os.isatty(fd):
-        return _UNLIMITED_WIDTH
-    variable = os.environ.get("COLUMNS", "")
-    width = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
-    return width or os.get_terminal_size(fd).columns or _DEFAULT_WIDTH
-
-
-def wrap_line(line: str, fd: int) -> str:
-    """Return a line wrapped at spaces to the terminal that a descriptor refers to."""
-    if len(line) <= terminal_columns(fd):
-        return line
-    from textwrap import fill
-
-    return fill(
-        line,
-        terminal_columns(fd),
-        subsequent_indent=line[: len(line) - len(line.lstrip())] + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
-
-
-def wrap_lines(texts: Iterable[str], fd: int) -> str:
-    """Return lines, each wrapped to the terminal at `fd`."""
-    return "".join(f"{wrap_line(text, fd)}\n" for text in texts)
 
 
 def format_tables(tables: Iterable[Table], fd: int) -> Iterator[str | bytes]:
