@@ -256,11 +256,12 @@ cdef inline int merge_view(
     View* view, const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop,
     Py_ssize_t itemsize,
 ) noexcept nogil:
-    """Describe axes of an array; of rank 0 if they are contiguous."""
+    """Describe axes of an array, with contiguous rows as elements; of rank 0 if all is contiguous."""
     view.itemsize = itemsize
     view.rank = merge(shape, strides, first, stop, view.sizes, view.strides)
-    if view.rank == 1 and view.strides[0] == itemsize:
-        view.rank = 0
+    if view.rank and view.strides[view.rank - 1] == itemsize:
+        view.rank -= 1
+        view.itemsize *= view.sizes[view.rank]
     return view.rank
 
 
@@ -421,7 +422,9 @@ cdef void copy_source(
         c = Copy(s.data, target, s.nbytes, task_count(threads), non_temporal)
         for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
             copy_task(&c, task)
-    elif last and max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE:
+    elif last and s.view.itemsize < _blocks.LINE and (
+        max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE
+    ):
         strips = Strips(&s.view, 0, s.data, target, 0)
         for d in range(last):
             if max(s.view.strides[d], -s.view.strides[d]) < smallest:
@@ -618,7 +621,33 @@ cdef uint64_t execute_item(
     g.walk, g.source, g.target = walk, job.data.data + column, target
     g.walk.redirect_offset = job.fill_value - g.source
     g.count, g.width, g.non_temporal = count, width, job.non_temporal
+    if count == job.tuples and job.space.repeats > 1 and job.space.per_batch >= _blocks.SHORT_BLOCK:
+        if threads == 1 or job.space.per_batch * width >= MIN_PARALLEL:
+            return gather_batches(&g, threads)
     return run_gather(&g, threads)
+
+
+cdef uint64_t gather_batches(Gather* g, int threads) noexcept nogil:
+    """Gather long batches that share tuples one by one, without copies of the tuples."""
+    cdef const IndexSpace* space = g.walk.space
+    cdef IndexSpace one = space[0]
+    cdef Gather batch = g[0]
+    cdef Cursor cursor
+    cdef uint64_t bad = 0
+    cdef int64_t first = 0
+    one.repeats, one.batch_rank, one.is_one_group = 1, 0, False
+    batch.walk.space, batch.count = &one, space.per_batch
+    while first < g.count and not bad:
+        seek(&cursor, &g.walk, first)
+        batch.walk.index = g.walk.index
+        if not space.is_one_group:
+            batch.walk.index += cursor.batch // space.repeats * space.per_batch * g.walk.tuple_bytes
+        batch.source = g.source + cursor.base
+        batch.walk.redirect_offset = g.walk.redirect_offset - cursor.base
+        batch.target = g.target + first * g.width
+        bad = run_gather(&batch, threads)
+        first += space.per_batch
+    return bad
 
 
 cdef void find_extent(const Py_buffer* view, int64_t* low, int64_t* high) noexcept nogil:
@@ -943,7 +972,9 @@ cdef class Calls:
             job.slice.rank = 0
             if not in_place or needs_temporary:
                 strides = contiguous
-        elif job.data.view.rank and self._packs_data(&job, &p, gathered):
+        elif job.data.view.rank and self._packs_data(
+            &job, &p, gathered, c.itemsize
+        ):
             job.data.copy, strides, job.slice.rank = memory.allocate(views[0].len), contiguous, 0
         job.swaps_target = job.data.swap_unit != 0
         job.swap_unit = c.swap_unit
@@ -997,17 +1028,20 @@ cdef class Calls:
             bad = execute_job(&job)
         return None if bad else result
 
-    cdef bint _packs_data(self, const Job* job, const CallPlan* p, Py_ssize_t gathered) except -1:
+    cdef bint _packs_data(
+        self, const Job* job, const CallPlan* p, Py_ssize_t gathered, Py_ssize_t itemsize
+    ) except -1:
         """Return whether to copy strided data to row-major order before a gather."""
         cdef const View* view = &job.data.view
+        cdef bint has_rows = view.itemsize != itemsize
         cdef int64_t last = view.strides[view.rank - 1]
         if gathered >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning.PACKED_IN_CACHE:
             if p.by_panels:
-                return last != view.itemsize
+                return not has_rows
             if job.slice.rank or p.width <= _blocks.LINE:
                 return True
         return (
-            job.slice.rank > 0 and view.rank > 1 and max(last, -last) >= _blocks.LINE
+            job.slice.rank > 0 and not has_rows and view.rank > 1 and max(last, -last) >= _blocks.LINE
             and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning.MAX_PACKED)
         )
 
@@ -1093,7 +1127,9 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
     if job.units:
         n = max(job.threads, limit // max(1, moved // total))
     elif width > limit:
-        columns = max(1, limit // job.data.view.itemsize) * job.data.view.itemsize
+        columns = limit // _blocks.LINE * _blocks.LINE
+        if job.slice.rank:
+            columns = max(1, limit // job.slice.itemsize) * job.slice.itemsize
     for first in range(0, total if width else 0, n):
         for column in range(0, width, columns):
             with nogil:

@@ -33,7 +33,7 @@ from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64,
 )
-from ndtool.loops.blocks cimport CACHE_BYTES, DROPPED, IndexSpace, Walk
+from ndtool.loops.blocks cimport CACHE_BYTES, Cursor, DROPPED, IndexSpace, Walk, seek
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport (
     Check, OutOfBounds, check_task, check_range, find_out_of_bounds, local_fraction,

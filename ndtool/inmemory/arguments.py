@@ -187,7 +187,9 @@ def index_array(value: object, mode: str = "error", name: str = "indices") -> Ar
     converted, _, classes = _convert(name, value)
     if type(value) in _LIST_TYPES and not classes:
         return converted.astype(np.int64)
-    exact = None if converted.dtype.name in dtypes.INTEGERS else _large_integers(value)
+    if converted.dtype.kind in "iu" or converted.dtype.name in dtypes.INTEGERS:
+        return converted
+    exact = _large_integers(value)
     if exact is None:
         return converted
     if mode in MODES and not MODES[mode].ignores_distance:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import Any, cast
 
@@ -38,7 +37,7 @@ from ndtool.machine import threads
 from ndtool.rules import inference, numbers, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype, from_name
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
-from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.plans import Plan
 
 Array = NDArray[Any]
 
@@ -55,34 +54,6 @@ def _attributes(call: Call) -> tuple[Attributes, str]:
     return make_attributes(call[0], arguments), string("spec", call[2])
 
 
-@lru_cache(maxsize=1024)
-def infer_call(
-    name: str,
-    data: Shape,
-    data_dtype: np.dtype[Any],
-    indices: Shape,
-    indices_dtype: np.dtype[Any],
-    updates: Shape | None,
-    updates_dtype: np.dtype[Any] | None,
-    attributes: Attributes,
-    spec: str,
-) -> tuple[Plan, dict[str, Dtype]]:
-    """Return the plan of a call, and the inputs' element types."""
-    types = {
-        "data": element_type("data", data_dtype),
-        "indices": element_type("indices", indices_dtype),
-    }
-    sizes = {"data": data, "indices": indices}
-    if updates is not None and updates_dtype is not None:
-        types["updates"], sizes["updates"] = element_type("updates", updates_dtype), updates
-    _, _, plan = inference.check(name, types, sizes, attributes, spec)
-    if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MAX_SIZE:
-        raise RuleError(
-            f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot represent"
-        )
-    return plan, types
-
-
 def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
     """Validate the arguments of an operator and execute it."""
     attributes, spec = _attributes(call)
@@ -95,18 +66,20 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
             if result is not None:
                 return cast("Array", tensors.convert_result(data, result))
         index = rebase(given, attributes)
-        plan, types = infer_call(
-            call[0], source.shape, source.dtype, index.shape, index.dtype,
-            None if updates_array is None else updates_array.shape,
-            None if updates_array is None else updates_array.dtype,
-            attributes, spec,
-        )  # fmt: skip
+        inputs = {"data": source, "indices": index}
+        if updates_array is not None:
+            inputs["updates"] = updates_array
+        types = {role: element_type(role, value.dtype) for role, value in inputs.items()}
+        sizes = {role: value.shape for role, value in inputs.items()}
+        plan = inference.check(call[0], types, sizes, attributes, spec)[2]
+        if prod(d or 1 for d in plan.output) * source.itemsize > shapes.MAX_SIZE:
+            raise RuleError(
+                f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot"
+                " represent"
+            )
         buffer = None
         if out is not None:
             buffer = output_buffer(out, plan, source.dtype)
-            inputs = {"data": source, "indices": index}
-            if updates_array is not None:
-                inputs["updates"] = updates_array
             if scatters and out is data:
                 buffer = inputs.pop("data")
             require_no_overlap(buffer, **inputs)
