@@ -283,7 +283,7 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
             assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
             assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
             if killed:
-                out._store._folder.suspend()
+                out._store.suspend()
                 break
             out.write(0, memoryview(raw_bytes(DATA)))
             sinks.commit(out)
