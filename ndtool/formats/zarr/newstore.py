@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.formats.zarr import hierarchy, location
+from ndtool.formats.zarr.hierarchy import Body, WriteKey, consolidation_error, group_errors
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
@@ -21,12 +19,6 @@ from ndtool.storage.descriptors import require_space, reserve, write_at
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import METADATA_NAMES, LocalFolder
 
-if TYPE_CHECKING:
-    from ndtool.formats.zarr.remotestore import RemoteStore
-
-Body = bytes | memoryview
-WriteKey = Callable[[str, Body], None]  # writes the value of a key of a store
-
 
 def _require_removable(zarr_target: ZarrTarget) -> None:
     """Raise OutputError if the existing array or store could not be removed."""
@@ -35,15 +27,6 @@ def _require_removable(zarr_target: ZarrTarget) -> None:
             f"{printable(folder)}: nothing can be removed from it, so {printable(zarr_target.path)}"
             " cannot be replaced"
         )
-
-
-def create_store(zarr_target: ZarrTarget, target: Target) -> LocalStore | RemoteStore:
-    """Create an unpublished store for a new array. Raises OSError."""
-    if not target.url:
-        return LocalStore(zarr_target, target)
-    from ndtool.formats.zarr.remotestore import RemoteStore
-
-    return RemoteStore(zarr_target)
 
 
 def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
@@ -152,20 +135,3 @@ class LocalStore(NewFolder):
         for file in self._files:
             file.drop()
         super().drop()
-
-
-@contextmanager
-def group_errors(group: str) -> Iterator[None]:
-    """Add the group's name to OutputErrors about its metadata."""
-    try:
-        yield
-    except OutputError as exc:
-        raise OutputError(f"{printable(group)}: {exc.message}") from None
-
-
-def consolidation_error(path: str, group: str, exc: Exception) -> OutputError:
-    """Return the error that an array is missing in the consolidated metadata of a group."""
-    reason = exc.message if isinstance(exc, NdtoolError) else getattr(exc, "strerror", exc)
-    return OutputError(
-        f"{printable(path)} is written, but not in the metadata of {printable(group)}: {reason}"
-    )

@@ -8,9 +8,9 @@ from functools import partial
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import NdtoolError
 from ndtool.formats.zarr import hierarchy
+from ndtool.formats.zarr.hierarchy import Body, WriteKey, consolidation_error, group_errors
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.formats.zarr.metadata import label
-from ndtool.formats.zarr.newstore import Body, WriteKey, consolidation_error, group_errors
 from ndtool.publish.newobjects import NewObjects
 from ndtool.publish.shared import SharedOutput
 from ndtool.storage import locations
