@@ -120,7 +120,7 @@ class Build:
 def compare(first: Build, second: Build, name: str) -> tuple[float, float, float]:
     """Return the first build's best time of a call, and the ratios of best times and medians."""
     for build in (first, second):
-        build.ask(name)
+        build.send(name)
     duration = max(build.seconds(1) for build in (first, second))
     count = max(1, round(SECONDS / duration))
     pairs = [(first.seconds(count), second.seconds(count)) for _ in range(ROUNDS)]
@@ -134,7 +134,7 @@ def compare(first: Build, second: Build, name: str) -> tuple[float, float, float
 
 def compare_all(folders: list[str], only: list[str]) -> Iterator[float]:
     first, second = map(Build, folders)
-    for name in first.ask(NAMES).split(","):
+    for name in first.send(NAMES).split(","):
         if only and not any(fnmatchcase(name, pattern) for pattern in only):
             continue
         duration, best_ratio, median_ratio = compare(first, second, name)

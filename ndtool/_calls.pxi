@@ -102,7 +102,7 @@ cdef struct Job:
     Py_ssize_t target_bytes
     int64_t tuples
     Py_ssize_t width
-    bint scatters, swaps_target, is_mean
+    bint scatters, swaps_target, is_mean, includes_self
     int swap_unit
     Updates update
     uint8_t* out             # where to copy the target to; NULL if the target is the output
@@ -351,22 +351,14 @@ cdef inline const uint8_t* load(const Source* s) noexcept nogil:
     return s.copy
 
 
-cdef uint64_t execute_job(Job* job) noexcept nogil:
-    """Execute a call; non-zero if an index is out of bounds."""
+cdef uint64_t execute_loops(const Job* job, const Updates* updates) noexcept nogil:
+    """Gather, or apply the updates; non-zero if an index is out of bounds."""
     cdef Gather g
     cdef GatherStrided strided
     cdef Scatter s
     cdef Units units
-    cdef Means means
     cdef uint64_t bad = 0
     cdef int64_t unit
-    job.walk.index = load(&job.indices)
-    if job.validates and job.walk.mode == ERROR and check_range(&job.walk, 0, job.stored_tuples):
-        return 1
-    if job.scatters:
-        job.update.first = load(&job.updates)
-        if job.copies_data:
-            copy_source(&job.data, job.target)
     if job.units:
         units.p = &job.panels
         units.data = job.target if job.scatters else job.data.data
@@ -375,35 +367,56 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
         units.fill_value, units.target, units.buffers = job.fill_value, job.target, NULL
         units.first, units.non_temporal = 0, False
         if job.scatters:
-            units.updates = job.update
+            units.updates = updates[0]
         for unit in range(job.units):
             bad |= scatter_unit(&units, unit, 0) if job.scatters else gather_unit(&units, unit, 0)
-    elif job.scatters:
-        s.walk, s.updates, s.target = job.walk, job.update, job.target
+        return bad
+    if job.scatters:
+        s.walk, s.updates, s.target = job.walk, updates[0], job.target
         s.count, s.width, s.copy = job.tuples, job.width, 0
         s.division, s.tasks, s.non_temporal = BY_COLUMNS, 1, False
-        bad = scatter_task(&s, 0)
-    elif job.slice.rank:
+        return scatter_task(&s, 0, 0)
+    if job.slice.rank:
         strided.walk, strided.view, strided.source = job.walk, &job.slice, job.data.data
         strided.walk.redirect_offset = DROPPED
         strided.target, strided.count, strided.tasks = job.target, job.tuples, 1
         strided.element, strided.elements = 0, job.width // job.slice.itemsize
         strided.fill_value = job.fill_value
-        bad = gather_strided_task(&strided, 0)
-    else:
-        g.walk, g.source, g.target = job.walk, job.data.data, job.target
-        g.walk.redirect_offset = job.fill_value - g.source
-        g.count, g.width, g.tasks = job.tuples, job.width, 1
-        g.by_columns = g.non_temporal = g.is_local = False
-        bad = gather_by_row_task(&g, 0) if is_gather_by_row(&g) else gather_task(&g, 0)
-    if bad:
-        return bad
+        return gather_strided_task(&strided, 0, 0)
+    g.walk, g.source, g.target = job.walk, job.data.data, job.target
+    g.walk.redirect_offset = job.fill_value - g.source
+    g.count, g.width, g.tasks = job.tuples, job.width, 1
+    g.by_columns = g.non_temporal = g.is_local = False
+    return gather_by_row_task(&g, 0, 0) if is_gather_by_row(&g) else gather_task(&g, 0, 0)
+
+
+cdef uint64_t execute_job(Job* job) noexcept nogil:
+    """Execute a call; non-zero if the general path must: an index is out of bounds, for example."""
+    cdef Updates first_pass
+    cdef Means means
+    job.walk.index = load(&job.indices)
+    if job.validates and job.walk.mode == ERROR and check_range(&job.walk, 0, job.stored_tuples):
+        return 1
+    if job.scatters:
+        job.update.first = load(&job.updates)
+        if job.update.current == NEUTRAL and has_nan(
+            job.update.code, job.update.first, job.tuples * job.width
+        ):
+            return 1
+        if job.copies_data:
+            copy_source(&job.data, job.target)
+        if job.update.current == NEUTRAL:
+            first_pass = fill_pass(&job.update)
+            if execute_loops(job, &first_pass):
+                return 1
+    if execute_loops(job, &job.update):
+        return 1
     if job.is_mean:
         means = Means(
-            job.update.counts, job.target, job.update.counts.slices, 1, job.update.mean_type,
-            not job.update.counts.copies_first_update,
+            job.update.counts, job.target, job.target_bytes // job.width, 1, job.update.mean_type,
+            job.includes_self,
         )
-        means_task(&means, 0)
+        divide_task(&means, 0, 0)
     if job.swaps_target:
         swap_units(job.target, job.target_bytes // job.swap_unit, job.swap_unit)
     if job.out != NULL:
@@ -746,17 +759,18 @@ cdef class Calls:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
         cdef Counts counts = no_counts()
         cdef int64_t slices = job.target_bytes // p.width
-        if c.spec.counts is not None:
+        cdef int current = c.spec.current
+        if current == NEUTRAL and (p.width > _blocks.LINE or float_state() != DEFAULT_STATE):
+            current = REPLACED
+        if current == REPLACED or c.is_mean:
             c.spec.counts._describe(&counts, job.target, p.width)
-            counts.per_window = False
-            counts.count_itemsize = 1
-            if c.is_mean:
-                counts.count_itemsize = 8 if p.width > _blocks.LINE else 4
-            counts.slices = slices
-            if slices > limit // counts.count_itemsize:
+            if slices > limit // counts.itemsize:
                 raise ValueError("many counts")    # the general path's pages are zeroed lazily
-            counts.data = memory.allocate(slices * counts.count_itemsize, True)
+            counts.data = memory.allocate(slices * counts.itemsize, True)
+        job.includes_self = current == INCLUDED
         job.update = Updates(
-            NULL, p.width, c.spec.code, c.spec.op, counts, c.spec.mean_type, NULL, NULL
+            NULL, p.width, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
         )
+        if c.spec.neutral is not None:
+            job.update.neutral = &c.spec.neutral[0]
         return 0

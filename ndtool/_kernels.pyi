@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 MADVISE_BYTES: int
 MAX_BYTE_IDS: int
 OUT_OF_BOUNDS: int
-BAD: int
 BLOCK: int
 GROUP: int
 LINE: int
@@ -85,18 +84,9 @@ class WorkItem:
 
 @final
 class UpdateCounts:
-    count_itemsize: int
     tuples: int
-    copies_first_update: bool
     def __new__(
-        cls,
-        counts: Any,
-        count_itemsize: int,
-        copies_first_update: bool,
-        has_totals: bool = False,
-        table: Any = None,
-        tuples: int = 0,
-        factor: int = 0,
+        cls, counts: Any, itemsize: int, table: Any = None, tuples: int = 0, factor: int = 0
     ) -> UpdateCounts: ...
 
 @final
@@ -107,9 +97,9 @@ class UpdateSpec:
         pitch: int,
         reduction: str,
         name: str,
+        current: str = "included",
         counts: UpdateCounts | None = None,
         neutral: Any = None,
-        first_pass: bool = False,
     ) -> UpdateSpec: ...
     def window(self, nbytes: int) -> int: ...
 
@@ -226,6 +216,7 @@ def gather_tiles(
     out: Any,
     options: KernelOptions,
 ) -> int: ...
+def find_nan(updates: Any, name: str, threads: int) -> bool: ...
 def has_default_floats() -> bool: ...
 def measure_wake() -> int: ...
 def divide_means(

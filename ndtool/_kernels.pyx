@@ -38,7 +38,7 @@ from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permu
 from ndtool.loops.checks cimport (
     Check, OutOfBounds, check_task, check_range, find_out_of_bounds, local_fraction,
 )
-from ndtool.loops.counts cimport Counts, Means, means_task, no_counts
+from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
@@ -54,8 +54,8 @@ from ndtool.loops.radix cimport (
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, is_gather_by_row
 from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
-    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
-    Scatter, Updates, scatter_task, window_bytes, windows_task,
+    BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FILL, INCLUDED, NEUTRAL, REPLACED, BatchWindows,
+    NanSearch, Scatter, Updates, fill_pass, has_nan, nan_task, scatter_task, window_bytes, windows_task,
 )
 from ndtool.loops.startable cimport (
     bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
@@ -65,7 +65,6 @@ from ndtool.loops.views cimport (
 )
 
 # Constants of the loops that Python code needs, too.
-BAD = _BAD
 BLOCK, GROUP, LINE, MAX_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MAX_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
 MAX_BYTE_IDS = BYTE_IDS
@@ -84,6 +83,8 @@ _OPS = {
     "none": 0, "add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "max": MAX, "min": MIN, "mean": ADD,
 }
 
+_CURRENT = {"included": INCLUDED, "replaced": REPLACED, "neutral": NEUTRAL, "fill": FILL}
+
 prepare(os.fsencode(__file__))
 
 
@@ -92,21 +93,31 @@ cdef inline int64_t task_count(int threads) noexcept nogil:
     return 16 * threads if threads > 1 else 1
 
 
+ctypedef uint64_t (*Task)(const void* args, int64_t task, int thread) noexcept nogil
+
+
+cdef int run_tasks(Task task, const void* args, int64_t tasks, int threads) noexcept:
+    """Execute tasks on threads, in the caller's floating-point state; 1 if any returns non-zero."""
+    cdef uint64_t bad = 0, previous, floats = float_state()
+    cdef int64_t i
+    with nogil:
+        for i in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
+            previous = set_float_state(floats)
+            bad |= task(args, i, threadid())
+            set_float_state(previous)
+    return bad != 0
+
+
 include "_operands.pxi"
 
 
 def check(Addressing a, Indices indices, int64_t first, int64_t count, int threads) -> int:
     """Return non-zero if any of tuples [first, first + count) is out of bounds."""
     cdef Check c
-    cdef uint64_t bad = 0
-    cdef int64_t task
     a._bind(&c.walk, indices, first, count)
     c.count = count
     c.tasks = task_count(threads)
-    with nogil:
-        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= check_task(&c, task)
-    return bad != 0
+    return run_tasks(check_task, &c, c.tasks, threads)
 
 
 def sample_locality(Addressing a, Indices indices, int64_t count) -> float:
@@ -125,8 +136,6 @@ def linearize_rows(
     `a` addresses rows, not bytes.
     """
     cdef Ravel c
-    cdef uint64_t bad = 0
-    cdef int64_t task
     a._bind(&c.walk, indices, first, count)
     if indices.skips:
         raise ValueError("every tuple must select a row")
@@ -140,10 +149,7 @@ def linearize_rows(
     c.index_itemsize = itemsize
     c.count = count
     c.tasks = task_count(threads)
-    with nogil:
-        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= ravel_task(&c, task)
-    return bad != 0
+    return run_tasks(ravel_task, &c, c.tasks, threads)
 
 
 def locate_out_of_bounds(
@@ -196,8 +202,6 @@ def gather(
 ) -> int:
     """Gather a work item of the slices into out; `origin`: byte offset of data[0, ..., 0]."""
     cdef Gather g
-    cdef uint64_t bad = 0
-    cdef int64_t task
     cdef int threads = options.threads
     a._bind(&g.walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, 0, item.column + item.width)
@@ -215,14 +219,9 @@ def gather(
         g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
         and local_fraction(&g.walk, g.count) == 1
     )
-    with nogil:
-        if is_gather_by_row(&g):
-            for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
-                bad |= gather_by_row_task(&g, task)
-        else:
-            for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
-                bad |= gather_task(&g, task)
-    return bad != 0
+    return run_tasks(
+        gather_by_row_task if is_gather_by_row(&g) else gather_task, &g, g.tasks, threads
+    )
 
 
 def scatter(
@@ -232,32 +231,21 @@ def scatter(
     """Apply a work item of the updates, in order.
 
     Threads divide the work by batches (their destinations must be disjoint), by slices of the
-    output or, for a few long slices, by columns. The bits of the result: BAD if an index is out of
-    bounds, NAN if a first pass finds a NaN in an update.
+    output or, for a few long slices, by columns.
     """
     cdef Scatter s
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
     cdef int threads = options.threads
     cdef bint full_lines, has_many_tuples
     cdef int64_t per_batch = a.space.per_batch
     a._bind(&s.walk, indices, item.first, item.tuples)
     a._check_span(out.shape[0], 0, 0, item.column + item.width)
-    spec._bind(&s.updates, item.first, item.tuples, out, 0, True)
+    spec._bind(&s.updates, item.first, item.tuples, out, 0, False)
     if item.column + item.width > spec.pitch:
         raise ValueError("an update is shorter than a slice")
-    if spec.counts is not None and (item.column or item.width != spec.pitch):
-        raise ValueError("complete slices are counted")
-    if spec.op == FIRST_PASS and item.width != spec.pitch:
-        raise ValueError("a first pass is over complete slices")
-    if s.updates.counts.per_window:
-        raise ValueError("there is no window")
-    if item.width <= _blocks.LINE:
-        if s.updates.counts.has_totals:
-            raise ValueError("short slices have no totals")
-    elif spec.op == FIRST_PASS and not s.updates.counts.has_totals:
-        raise ValueError("long slices get no neutral elements")
+    if (spec.counts is not None or spec.current == FILL) and (
+        item.column or item.width != spec.pitch
+    ):
+        raise ValueError("complete slices are counted or filled")
     if by_batches and (item.first % per_batch or item.tuples % per_batch):
         raise ValueError("a work item has complete batches")
     s.updates.first += item.column
@@ -274,12 +262,7 @@ def scatter(
         has_many_tuples = s.count >= 16 * threads or spec.counts is not None
         s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
-    with nogil:
-        for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= scatter_task(&s, task)
-            set_float_state(previous)
-    return bad & (_BAD | NAN)
+    return run_tasks(scatter_task, &s, s.tasks, threads)
 
 
 def scatter_copies(
@@ -291,12 +274,9 @@ def scatter_copies(
     The tuples are divided in order: the first copy receives the first share of them.
     """
     cdef Scatter s
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
     a._bind(&s.walk, indices, first, count)
     a._check_span(size, 0, 0, spec.pitch)
-    if spec.counts is not None:
+    if spec.counts is not None or spec.current != INCLUDED:
         raise ValueError("updates of copies are not counted")
     spec._bind(&s.updates, first, count)
     s.target = options._buffers(size)
@@ -308,12 +288,7 @@ def scatter_copies(
     s.non_temporal = False
     s.division = BY_COPIES
     s.tasks = options.threads
-    with nogil:
-        for task in prange(s.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= scatter_task(&s, task)
-            set_float_state(previous)
-    return bad != 0
+    return run_tasks(scatter_task, &s, s.tasks, options.threads)
 
 
 def scatter_batches(
@@ -325,9 +300,6 @@ def scatter_batches(
     Each window is copied from data to its thread's scratch, updated there, and written to out.
     """
     cdef BatchWindows s
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
     cdef int threads = options.threads
     a._bind(&s.walk, indices, first, count)
     a._check_span(out.shape[0], 0, 0, spec.pitch)
@@ -346,12 +318,7 @@ def scatter_batches(
     s.batches = count // a.space.per_batch
     s.tasks = task_count(threads)
     s.non_temporal = options.non_temporal
-    with nogil:
-        for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= windows_task(&s, task, threadid())
-            set_float_state(previous)
-    return bad != 0
+    return run_tasks(windows_task, &s, s.tasks, threads)
 
 
 def partition(
@@ -364,8 +331,6 @@ def partition(
     """
     cdef Partition p
     cdef Updates updates
-    cdef uint64_t bad = 0
-    cdef int64_t task
     cdef Py_ssize_t width = partitions.sorted.width
     cdef int64_t groups = (count + _radix.GROUP - 1) // _radix.GROUP
     a._bind(&p.walk, indices, first, count)
@@ -387,10 +352,7 @@ def partition(
     p.updates = updates.first
     p.count = count
     p.non_temporal = options.non_temporal
-    with nogil:
-        for task in prange(groups, num_threads=team_size(options.threads), schedule="dynamic"):
-            bad |= partition_group(&p, task, threadid())
-    return bad != 0
+    return run_tasks(partition_group, &p, groups, options.threads)
 
 
 def apply_partitions(
@@ -403,8 +365,6 @@ def apply_partitions(
     and written once. Without (None), out is updated in place.
     """
     cdef Apply a
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
     cdef Py_ssize_t width = partitions.sorted.width
     cdef int shift = partitions.sorted.shift
     spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
@@ -419,18 +379,12 @@ def apply_partitions(
         a.data = &data[0]
     a.scratch = spec.window(width << shift)
     a.windows = options._buffers(a.scratch)
-    if a.windows == NULL and (a.data != NULL or a.updates.counts.per_window):
+    if a.windows == NULL and (a.data != NULL or spec._has_window_counts()):
         raise ValueError("the scratch buffer is too short")
     a.target = &out[0]
     a.first = first
     a.non_temporal = options.non_temporal
-    with nogil:
-        for task in prange(
-            stop - first, num_threads=team_size(options.threads), schedule="dynamic"
-        ):
-            previous = set_float_state(floats)
-            apply_partition(&a, task, threadid())
-            set_float_state(previous)
+    run_tasks(apply_partition, &a, stop - first, options.threads)
 
 
 def gather_strided(
@@ -439,8 +393,6 @@ def gather_strided(
 ) -> int:
     """Gather slices that are not contiguous; a work item has complete elements."""
     cdef GatherStrided g
-    cdef uint64_t bad = 0
-    cdef int64_t task
     a._bind(&g.walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, layout.lowest, layout.highest + layout.view.itemsize)
     if out.shape[0] < item.tuples * item.width:
@@ -457,10 +409,7 @@ def gather_strided(
     g.tasks = task_count(options.threads)
     g.element = item.column // layout.view.itemsize
     g.elements = item.width // layout.view.itemsize
-    with nogil:
-        for task in prange(g.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            bad |= gather_strided_task(&g, task)
-    return bad != 0
+    return run_tasks(gather_strided_task, &g, g.tasks, options.threads)
 
 
 def gather_tiles(
@@ -469,8 +418,6 @@ def gather_tiles(
 ) -> int:
     """Gather units [unit, stop) of a grid; with scratch, from packed copies of data's tiles."""
     cdef Units c
-    cdef uint64_t bad = 0
-    cdef int64_t task
     g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.out_row_stride else out.shape[0])
     if g.p.out_row_stride and (
         out.shape[0] < g._output_bytes(g.p.index_rows) or g.p.band_rows < g.p.data_rows
@@ -480,30 +427,22 @@ def gather_tiles(
     c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
     c.target = &out[0]
-    with nogil:
-        for task in prange(stop - unit, num_threads=team_size(options.threads), schedule="dynamic"):
-            bad |= gather_unit(&c, task, threadid())
-    return bad != 0
+    return run_tasks(gather_unit, &c, stop - unit, options.threads)
 
 
 def scatter_tiles(
     Grid g, Indices indices, UpdateSpec spec, const uint8_t[::1] data, uint8_t[::1] out,
     int64_t unit, int64_t stop, KernelOptions options,
 ) -> int:
-    """Apply updates in units [unit, stop); with scratch, in packed tiles; see `scatter`."""
+    """Apply updates in units [unit, stop); with scratch, in packed tiles."""
     cdef Units c
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
     g._check_span(data.shape[0], 0, spec.updates.shape[0])
     g._bind(&c, indices, unit, stop, spec.window(g._packed_bytes()), options)
-    spec._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
-    if spec.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
+    spec._bind(&c.updates, 0, 1, out, 0, c.buffers != NULL)
+    if spec.counts is not None and spec._has_window_counts() != (c.buffers != NULL):
         raise ValueError("packed tiles, and only they, have their own counts")
     if spec.pitch != g.p.itemsize:
         raise ValueError("an update is shorter than a slice")
-    if c.updates.counts.has_totals:
-        raise ValueError("short slices have no totals")
     if g.p.out_row_stride:
         if out.shape[0] < g._output_bytes(g.p.band_rows) or c.buffers == NULL:
             raise ValueError("the output or the scratch buffer is too short")
@@ -513,12 +452,7 @@ def scatter_tiles(
         g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
     c.data = &data[0]
     c.target = &out[0]
-    with nogil:
-        for task in prange(stop - unit, num_threads=team_size(options.threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= scatter_unit(&c, task, threadid())
-            set_float_state(previous)
-    return bad & (_BAD | NAN)
+    return run_tasks(scatter_unit, &c, stop - unit, options.threads)
 
 
 def divide_means(
@@ -527,21 +461,23 @@ def divide_means(
 ) -> None:
     """Divide sums by the counts of their summands, in slices of `width` bytes."""
     cdef Means m
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
-    if counts.count_itemsize == 1 or counts.counts is None:
-        raise ValueError("flags are no counts")
+    if counts.counts is None:
+        raise ValueError("there is no window")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
     m.target = &out[0]
     m.slices = m.counts.table.mask + 1 if m.counts.table.keys else out.shape[0] // width
     m.code = _TYPES[name]
     m.include_self = include_self
     m.tasks = task_count(options.threads)
-    with nogil:
-        for task in prange(m.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            means_task(&m, task)
-            set_float_state(previous)
+    run_tasks(divide_task, &m, m.tasks, options.threads)
+
+
+def find_nan(const uint8_t[::1] updates, str name, int threads) -> bool:
+    """Whether any update of the element type `name` is a NaN."""
+    cdef NanSearch search = NanSearch(
+        &updates[0], updates.shape[0], _TYPES[name], task_count(threads)
+    )
+    return run_tasks(nan_task, &search, search.tasks, threads) != 0
 
 
 def has_default_floats() -> bool:

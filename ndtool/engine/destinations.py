@@ -32,11 +32,12 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
         data = None
     regions = scratch.acquire(groups * GROUP * entry_bytes + thread_buffers)
     counts, partition_bytes = None, width << shift
-    if groups * GROUP < slices.tuples:
-        counts = counting.allocate_counts(call.attributes, slices.tuples, rows, width)
-    spec = call.window_spec(width) if counts is None else call.update_spec(width, counts)
-    needs_windows = data is not None or (call.attributes.is_counted and counts is None)
-    windows = None
+    spec, windows = call.window_spec(width), None
+    needs_windows = data is not None or call.attributes.is_counted
+    if groups * GROUP < slices.tuples and call.attributes.is_counted:  # of all groups
+        counts = counting.allocate_counts(call.attributes, slices.tuples, rows)
+        spec = counting.counted_updates(call.updates, width, call.attributes, call.dtype, counts)
+        needs_windows = data is not None
     if needs_windows:
         windows = memoryview(bytearray(threads * spec.window(partition_bytes)))
     ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")

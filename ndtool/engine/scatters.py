@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from math import prod
 
 from ndtool import _kernels
-from ndtool._kernels import BAD, LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
+from ndtool._kernels import LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
 from ndtool.engine import check, columns, layouts, narrow, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, Panels, bind_panels, bind_slices, bind_tiles
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
-from ndtool.engine.updates import ScatterCall, apply_counted, copy_data
+from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data, current_values
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan
-from ndtool.rules.reductions import combining_identity
+from ndtool.rules.reductions import combining_identity, neutral_element
 
 
 def scatter(call: ScatterCall) -> bool:
@@ -40,6 +40,8 @@ def scatter(call: ScatterCall) -> bool:
             call.plan, call.indices, call.threads
         )
     plan, slices = call.plan, _bind_output(call)
+    width = call.dtype.itemsize if slices is None else slices.width
+    call = call._replace(current=current_values(call, width))
     if slices is None:
         with _validate_indices(call) as validated:
             return _by_panels(validated)
@@ -99,21 +101,29 @@ def _in_order(call: ScatterCall) -> bool:
     if not call.attributes.is_counted:
         step_bytes = round_to_elements(slices.itemsize, tuning.WORK_ITEM)
 
-    def apply(spec: UpdateSpec) -> int:
-        result = 0
-        for first in range(0, slices.tuples, step):
-            n = min(step, slices.tuples - first)
-            for column in range(0, slices.width, step_bytes):
-                item = WorkItem(first, n, column, min(step_bytes, slices.width - column))
-                result |= _kernels.scatter(
-                    slices.addressing, call.indices, item, spec, call.out, False, options
-                )
-            if result & BAD:
-                return result
-            call.progress((first + n) / slices.tuples)
-        return result
+    def apply_range(spec: UpdateSpec, first: int, n: int) -> bool:
+        for column in range(0, slices.width, step_bytes):
+            item = WorkItem(first, n, column, min(step_bytes, slices.width - column))
+            if _kernels.scatter(
+                slices.addressing, call.indices, item, spec, call.out, False, options
+            ):
+                return False
+        call.progress((first + n) / slices.tuples)
+        return True
 
-    return apply_counted(call, slices.width, apply)
+    def apply(spec: UpdateSpec) -> bool:
+        ranges = ((t, min(step, slices.tuples - t)) for t in range(0, slices.tuples, step))
+        return all(apply_range(spec, first, n) for first, n in ranges)
+
+    first_tuples = tuning.UPDATES_PER_SLICE * len(call.out) // slices.width
+    if call.current == "neutral" and first_tuples <= min(step, slices.tuples):
+        # often, they select all slices: then the other tuples need no first pass
+        if not apply_range(call.update_spec(slices.width, "fill"), 0, first_tuples):
+            return False
+        element = neutral_element(call.dtype, call.attributes.reduction)
+        if bytes(call.out) == element * (len(call.out) // len(element)):
+            call = call._replace(current="included")
+    return apply_in_passes(call, slices.width, apply)
 
 
 def _is_worth_copies(call: ScatterCall, threads: int) -> bool:
@@ -175,26 +185,25 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
     windows = None if data is None else memoryview(bytearray(threads * spec.window(batch_bytes)))
     options = KernelOptions(threads, data is not None and call.exceeds_cache, windows)
 
-    def apply(spec: UpdateSpec) -> int:
-        result = 0
+    def apply(spec: UpdateSpec) -> bool:
         for first in range(0, batches, step):
             n = min(step, batches - first)
             first_tuple, count = first * per_batch, n * per_batch
             if data is None:
                 item = WorkItem(first_tuple, count, 0, slices.width)
-                result |= _kernels.scatter(
+                is_invalid = _kernels.scatter(
                     addressing, call.indices, item, spec, call.out, True, options
                 )
             else:
-                result |= _kernels.scatter_batches(
+                is_invalid = _kernels.scatter_batches(
                     addressing, call.indices, first_tuple, count, spec, data, call.out, options
                 )
-            if result & BAD:
-                return result
+            if is_invalid:
+                return False
             call.progress((first + n) / batches)
-        return result
+        return True
 
-    return apply_counted(call, slices.width, apply) if data is None else not apply(spec)
+    return apply_in_passes(call, slices.width, apply) if data is None else apply(spec)
 
 
 def _by_panels(call: ScatterCall) -> bool:
@@ -260,16 +269,14 @@ def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
     options = KernelOptions(threads, call.exceeds_cache, tiles)
     step = max(threads, tuning.WORK_ITEM // work_bytes)
 
-    def apply(spec: UpdateSpec) -> int:
-        result = 0
+    def apply(spec: UpdateSpec) -> bool:
         for first in range(0, unit_count, step):
             stop = min(unit_count, first + step)
-            result |= _kernels.scatter_tiles(
+            if _kernels.scatter_tiles(
                 grid, call.indices, spec, source, call.out, first, stop, options
-            )
-            if result & BAD:
-                return result
+            ):
+                return False
             call.progress(stop / unit_count)
-        return result
+        return True
 
-    return not apply(window_spec) if scratch_bytes else apply_counted(call, itemsize, apply)
+    return apply(window_spec) if scratch_bytes else apply_in_passes(call, itemsize, apply)

@@ -27,7 +27,7 @@ SORTED_OUTPUT = (
 MAX_PARTITIONS = 1024  # partitions of an output, if 32 bits can number their rows
 MAX_PARTITION = 1 << 22  # bytes of a partition that is updated in a buffer, one per thread
 SPARSE_UPDATES = 16  # slices per update, from which a table numbers those with updates
-UPDATES_PER_SLICE = 16  # updates per slice, from which no first pass writes neutral elements
+UPDATES_PER_SLICE = 16  # updates per slice, after which often all slices have some
 SCRATCH = 1 << 27  # scratch bytes for sorting
 FILE_SCRATCH = 48 << 20  # scratch bytes for sorting in a run on files; part of its planned memory
 

@@ -35,7 +35,8 @@ cdef struct Check:
     int64_t count, tasks
 
 
-cdef inline uint64_t check_task(const Check* c, int64_t task) noexcept nogil:
+cdef inline uint64_t check_task(const void* args, int64_t task, int thread) noexcept nogil:
+    cdef const Check* c = <const Check*> args
     return check_range(
         &c.walk, c.count * task // c.tasks, c.count * (task + 1) // c.tasks
     )

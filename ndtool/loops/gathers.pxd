@@ -40,8 +40,9 @@ cdef struct Gather:
     bint is_local            # tuples are spatially local: the hardware prefetches short slices
 
 
-cdef inline uint64_t gather_task(const Gather* g, int64_t task) noexcept nogil:
+cdef inline uint64_t gather_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather a task's columns of all slices, or the slices of its tuples."""
+    cdef const Gather* g = <const Gather*> args
     if is_shared(g):
         return gather_shared(g, task)
     if g.by_columns:
@@ -371,8 +372,11 @@ cdef struct GatherStrided:
     const uint8_t* fill_value    # replaces slices of tuples out of bounds
 
 
-cdef inline uint64_t gather_strided_task(const GatherStrided* g, int64_t task) noexcept nogil:
+cdef inline uint64_t gather_strided_task(
+    const void* args, int64_t task, int thread
+) noexcept nogil:
     """Gather the slices of a task's tuples, element by element."""
+    cdef const GatherStrided* g = <const GatherStrided*> args
     cdef const View* view = g.view
     cdef int64_t offsets[BLOCK]
     cdef Cursor cursor

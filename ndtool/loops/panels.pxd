@@ -13,9 +13,7 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block
 from ndtool.loops.scatters cimport (
-    BAD, FIRST_PASS, SINK, Updates, finish_first_pass, apply_block, divide_window,
-    first_pass_updates,
-    window_updates, sink_offset,
+    NEUTRAL, SINK, Updates, apply_block, divide_window, fill_pass, sink_offset, window_updates,
 )
 from ndtool.loops.views cimport copy_strided
 
@@ -177,8 +175,9 @@ cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
     return c.buffers + thread * c.scratch if c.buffers else NULL
 
 
-cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexcept nogil:
+cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather one unit; with buffers, from a packed copy of its tile."""
+    cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
     cdef const uint8_t* indices = c.index
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
@@ -227,29 +226,28 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexc
     return 0
 
 
-cdef inline uint64_t scatter_unit(const Units* c, int64_t task, int thread) noexcept nogil:
+cdef inline uint64_t scatter_unit(const void* args, int64_t task, int thread) noexcept nogil:
     """Update one unit, in row-major order; with buffers, in a packed copy of its tile."""
+    cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
     cdef Unit unit = locate_unit(p, c.first + task)
     cdef Py_ssize_t nbytes = packed_rows(p) * unit.columns * p.itemsize
     cdef uint8_t* target = packed_tile if packed_tile else c.target + unit.data
     cdef Updates updates = c.updates
-    cdef uint64_t nan = 0
-    updates.result = &nan
     if packed_tile:
         pack_tile(p, &unit, c.data + unit.data, packed_tile)
         updates = window_updates(&c.updates, packed_tile, packed_tile, nbytes)
-    if packed_tile and updates.neutral:
-        if scatter_tile(c, &unit, first_pass_updates(&updates, &nan), target, True):
-            return BAD
-        finish_first_pass(&updates, nan)
+    if updates.current == NEUTRAL and scatter_tile(
+        c, &unit, fill_pass(&updates), target, packed_tile != NULL
+    ):
+        return 1
     if scatter_tile(c, &unit, updates, target, packed_tile != NULL):
-        return BAD
+        return 1
     if packed_tile:
         divide_window(&c.updates, &updates, packed_tile, nbytes)
         unpack_tile(p, &unit, packed_tile, c.target + unit.data, c.non_temporal)
-    return nan if c.updates.op == FIRST_PASS else 0
+    return 0
 
 
 cdef inline uint64_t scatter_tile(
@@ -282,7 +280,7 @@ cdef inline uint64_t scatter_tile(
         ) and resolve_unit_offsets(
             c, unit, first_index, rows, step, column_stride, redirect_offset, offsets
         ):
-            return BAD
+            return 1
         if p.band_rows < p.data_rows:
             redirect_outside_band(p, unit, rows, offsets)
         apply_block(

@@ -11,8 +11,7 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
 from ndtool.loops.moves cimport copy_bytes
 from ndtool.loops.scatters cimport (
-    Updates, finish_first_pass, apply_block, apply_row, divide_window, first_pass_updates,
-    window_updates,
+    NEUTRAL, Updates, apply_block, apply_row, divide_window, fill_pass, window_updates,
 )
 
 cdef enum:
@@ -53,11 +52,12 @@ cdef struct Partition:
     bint non_temporal
 
 
-cdef inline uint64_t partition_group(const Partition* p, int64_t group, int thread) noexcept nogil:
+cdef inline uint64_t partition_group(const void* args, int64_t group, int thread) noexcept nogil:
     """Partition one group into its region; the threads' scratch follows the regions.
 
     With non-temporal stores, the region is built in scratch, in cache, and then copied.
     """
+    cdef const Partition* p = <const Partition*> args
     cdef Py_ssize_t width = p.sorted_tuples.width, partitions = p.sorted_tuples.partitions, n
     cdef uint8_t* region = p.sorted_tuples.regions + group * region_bytes(width)
     cdef uint8_t* scratch = (
@@ -150,24 +150,25 @@ cdef struct Apply:
     bint non_temporal
 
 
-cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
+cdef inline uint64_t apply_partition(
+    const void* args, int64_t partition, int thread
+) noexcept nogil:
     """Apply one partition in place, or to a window (a copy in cache), which is written once."""
+    cdef const Apply* a = <const Apply*> args
     cdef Py_ssize_t size = a.sorted_tuples.width << a.sorted_tuples.shift, offset = partition * size
     cdef Py_ssize_t length = min(size, a.length - offset)
     cdef uint8_t* window = a.target + offset
     cdef uint8_t* scratch = a.windows + thread * a.scratch
-    cdef Updates updates = a.updates, first_pass
-    cdef uint64_t nan = 0
+    cdef Updates updates, first_pass
     if a.data:
         window = scratch
         memcpy(window, a.data + offset, length)
     updates = window_updates(&a.updates, window, scratch, size)
-    if not a.updates.counts.per_window:
+    if a.updates.counts.data:
         updates.counts.origin = window - (a.first + partition) * size
-    if updates.neutral:
-        first_pass = first_pass_updates(&updates, &nan)
+    if updates.current == NEUTRAL:
+        first_pass = fill_pass(&updates)
         apply_groups(a.sorted_tuples, &first_pass, window, a.first + partition)
-        finish_first_pass(&updates, nan)
     apply_groups(a.sorted_tuples, &updates, window, a.first + partition)
     divide_window(&a.updates, &updates, window, length)
     if a.data:

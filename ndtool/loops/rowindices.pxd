@@ -41,7 +41,8 @@ cdef struct Ravel:
     int64_t count, tasks
 
 
-cdef inline uint64_t ravel_task(const Ravel* ravel, int64_t task) noexcept nogil:
+cdef inline uint64_t ravel_task(const void* args, int64_t task, int thread) noexcept nogil:
+    cdef const Ravel* ravel = <const Ravel*> args
     cdef int64_t rows[BLOCK]
     cdef uint8_t stage[BLOCK * 4]
     cdef int64_t t = ravel.count * task // ravel.tasks
@@ -92,11 +93,12 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     )
 
 
-cdef inline uint64_t gather_by_row_task(const Gather* g, int64_t task) noexcept nogil:
+cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather rows by their stored indices; validated ones are not checked again.
 
     After an index out of bounds, the remaining rows of a step are gathered by offsets.
     """
+    cdef const Gather* g = <const Gather*> args
     cdef const IndexSpace* space = g.walk.space
     cdef uint8_t stage[SHORT_BLOCK * LINE + LINE]
     cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks

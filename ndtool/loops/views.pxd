@@ -94,8 +94,9 @@ cdef struct Strips:
     int64_t first
 
 
-cdef inline uint64_t copy_strip(const Strips* c, int64_t task) noexcept nogil:
+cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noexcept nogil:
     """Copy one strip; it reads and writes full cache lines."""
+    cdef const Strips* c = <const Strips*> args
     cdef const View* view = c.view
     cdef const uint8_t* source = c.source
     cdef uint8_t* target = c.target
@@ -135,7 +136,8 @@ cdef struct Spread:
     int64_t tasks
 
 
-cdef inline uint64_t spread_task(const Spread* c, int64_t task) noexcept nogil:
+cdef inline uint64_t spread_task(const void* args, int64_t task, int thread) noexcept nogil:
+    cdef const Spread* c = <const Spread*> args
     cdef int64_t i
     for i in range(c.rows * task // c.tasks, c.rows * (task + 1) // c.tasks):
         memcpy(c.target + i * c.pitch, c.source + i * c.width, c.width)
@@ -151,7 +153,8 @@ cdef struct Copy:
     bint non_temporal
 
 
-cdef inline uint64_t copy_task(const Copy* c, int64_t task) noexcept nogil:
+cdef inline uint64_t copy_task(const void* args, int64_t task, int thread) noexcept nogil:
+    cdef const Copy* c = <const Copy*> args
     cdef Py_ssize_t begin = task_column(task, c.tasks, c.nbytes)
     write_window(
         c.target + begin, c.source + begin, task_column(task + 1, c.tasks, c.nbytes) - begin,

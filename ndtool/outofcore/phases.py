@@ -19,7 +19,7 @@ from ndtool._kernels import (
     Addressing,
     Indices,
     KernelOptions,
-    UpdateSpec,
+    UpdateCounts,
     WorkItem,
 )
 from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated, write_range
@@ -559,14 +559,14 @@ def _update(work: Work, partition: Group) -> None:
             copies.swap_bytes(buffer, dtype.swap_size)
         counts = None
         if partition.tuples and work.attributes.is_counted:
-            zeros = memoryview(bytearray(row_count * partitioning.rows.count_bytes))
-            counts = counting.bind_counts(work.attributes, zeros, partitioning.rows.tuples, width)
+            count_bytes = partitioning.rows.count_bytes
+            counts = UpdateCounts(bytearray(row_count * count_bytes), count_bytes)
         for batch in work.batches(partition, 0, partition.tuples):
             n = batch.tuples
             with work.arena() as allocate:
                 local, updates = allocate(n * 4), allocate(n * width)
                 work.read_batch(partition, batch, local, updates)
-                spec = UpdateSpec(updates, width, work.attributes.reduction, dtype.name, counts)
+                spec = counting.counted_updates(updates, width, work.attributes, dtype, counts)
                 bound = _bind_local(row_count, local, n, width)
                 if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
                     raise changed_error()

@@ -55,28 +55,26 @@ def update_spec(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
 
 
 def counted_spec(
-    counts: int = 32, pitch: int = 8, count_itemsize: int = 8, nbytes: int = 16
+    counts: int = 32, pitch: int = 8, itemsize: int = 8, nbytes: int = 16
 ) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(counts), count_itemsize, False)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", counter)
+    counter = _kernels.UpdateCounts(buffer(counts), itemsize)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", "included", counter)
 
 
 def window_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(None, 8, True)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, buffer(pitch))
+    counter = _kernels.UpdateCounts(None, 8)
+    neutral = buffer(_kernels.BLOCK * pitch)
+    return _kernels.UpdateSpec(
+        buffer(nbytes), pitch, "mean", "float64", "neutral", counter, neutral
+    )
 
 
-def first_pass_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", None, buffer(pitch), True)
-
-
-def totals_spec(pitch: int = 8, nbytes: int = 16, counts: int = 64) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(counts), 8, True, True)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, None, True)
+def fill_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+    neutral = buffer(_kernels.BLOCK * pitch)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", "fill", None, neutral)
 
 
 HALF_SLICES = _kernels.WorkItem(0, 2, 0, 4)
-LONG_SLICES = {"item": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
 
 
 def kernel_options(scratch_bytes: int = 0) -> _kernels.KernelOptions:
@@ -229,41 +227,19 @@ INVALID_CALLS = [
     ("scatter", {"spec": counted_spec(31)}, "the counts are fewer than the slices"),
     (
         "scatter",
-        {"item": _kernels.WorkItem(0, 2, 0, 4), "spec": counted_spec()},
-        "complete slices are counted",
+        {"item": HALF_SLICES, "spec": counted_spec()},
+        "complete slices are counted or filled",
+    ),
+    (
+        "scatter",
+        {"item": HALF_SLICES, "spec": fill_spec()},
+        "complete slices are counted or filled",
     ),
     ("scatter", {"spec": window_spec()}, "there is no window"),
-    ("scatter", {"spec": totals_spec()}, "short slices have no totals"),
-    (
-        "scatter",
-        LONG_SLICES
-        | {"spec": _kernels.UpdateSpec(buffer(144), 72, "add", "float64", None, buffer(72), True)},
-        "long slices get no neutral elements",
-    ),
-    (
-        "scatter",
-        LONG_SLICES | {"item": HALF_SLICES, "spec": first_pass_spec(72, 144)},
-        "a first pass is over complete slices",
-    ),
-    (
-        "scatter",
-        {"item": HALF_SLICES, "spec": first_pass_spec()},
-        "a first pass is over complete slices",
-    ),
-    ("scatter_tiles", {"spec": first_pass_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
-    (
-        "scatter_tiles",
-        {"spec": totals_spec(nbytes=48), "options": kernel_options()},
-        "the counts are fewer.*",
-    ),
-    (
-        "scatter_tiles",
-        {"spec": totals_spec(8, 48, 96), "options": kernel_options()},
-        "short slices have no totals",
-    ),
-    ("scatter_batches", {"spec": first_pass_spec(), "options": kernel_options(128)}, SEPARATE),
+    ("scatter_tiles", {"spec": fill_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
+    ("scatter_batches", {"spec": fill_spec(), "options": kernel_options(128)}, SEPARATE),
     ("scatter_batches", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
-    ("apply_partitions", {"spec": first_pass_spec(), "options": kernel_options(128)}, SEPARATE),
+    ("apply_partitions", {"spec": fill_spec(), "options": kernel_options(128)}, SEPARATE),
     ("apply_partitions", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
     (
         "apply_partitions",
@@ -271,9 +247,13 @@ INVALID_CALLS = [
         SCRATCH,
     ),
     ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options(255)}, SCRATCH),
-    ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options()}, TILES),
+    (
+        "scatter_tiles",
+        {"spec": window_spec(nbytes=48), "options": kernel_options()},
+        "there is no window",
+    ),
     ("scatter_tiles", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
-    ("scatter_tiles", {"spec": first_pass_spec(nbytes=48)}, SEPARATE),
+    ("scatter_tiles", {"spec": fill_spec(nbytes=48)}, SEPARATE),
     ("scatter_copies", {"spec": counted_spec()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"spec": update_spec(15)}, UPDATES),
@@ -453,44 +433,39 @@ def test_kernels_and_rules_agree() -> None:
     assert shapes.MAX_RANK <= _kernels.MAX_RANK
 
 
-def test_neutral_elements_and_totals_are_complete() -> None:
-    counter = _kernels.UpdateCounts(None, 8, True)
-    for reason, counts, neutral, is_first_pass in (
-        ("the neutral elements are shorter than a slice", counter, buffer(7), False),
-        ("neutral elements require counts per window", None, buffer(8), False),
-        ("a first pass writes neutral elements or counts totals", None, None, True),
-        ("a first pass writes neutral elements or counts totals", counter, None, True),
+def test_what_replaces_current_values_is_complete() -> None:
+    block, neutral_elements = _kernels.BLOCK, "the neutral elements are shorter than a block"
+    for current, pitch, neutral, reason in (
+        ("replaced", 8, None, "the first update of a slice is the one whose count is 0"),
+        ("neutral", 8, None, neutral_elements),
+        ("neutral", 8, buffer(8 * block - 1), neutral_elements),
+        ("fill", 72, buffer(72 * block), neutral_elements),
     ):
         with pytest.raises(ValueError, match=reason):
-            _kernels.UpdateSpec(buffer(16), 8, "add", "float64", counts, neutral, is_first_pass)
-    for counts, bytes_each in ((None, 8), (buffer(32), 4)):
-        with pytest.raises(ValueError, match="8 bytes, if its upper half is a total"):
-            _kernels.UpdateCounts(counts, bytes_each, True, True)
+            _kernels.UpdateSpec(buffer(144), pitch, "add", "float64", current, None, neutral)
 
 
-def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
-    with pytest.raises(ValueError, match="a count has 1, 4 or 8 bytes"):
-        _kernels.UpdateCounts(buffer(8), 2, True)
-    counter = _kernels.UpdateCounts(None, 8, True)
-    with pytest.raises(ValueError, match="flags are no"):
-        _kernels.divide_means(counter, buffer(32), 8, "float64", True, kernel_options())
-    for nbytes, count_itemsize, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
-        counts = _kernels.UpdateCounts(buffer(nbytes), count_itemsize, True)
+def test_a_count_has_4_or_8_bytes() -> None:
+    for itemsize in (1, 2):
+        with pytest.raises(ValueError, match="a count has 4 or 8 bytes"):
+            _kernels.UpdateCounts(buffer(8), itemsize)
+    for counts, reason in ((None, "there is no window"), (buffer(31), "the counts are fewer")):
+        counter = _kernels.UpdateCounts(counts, 8)
         with pytest.raises(ValueError, match=reason):
-            _kernels.divide_means(counts, buffer(32), 8, "float64", True, kernel_options())
+            _kernels.divide_means(counter, buffer(32), 8, "float64", True, kernel_options())
 
 
 def test_a_table_of_rows_has_more_slots_than_tuples() -> None:
     table = np.zeros(65, np.uint8)
     for slots, tuples, factor in ((buffer(56), 3, 1), (buffer(64), 8, 1), (buffer(64), 3, 2)):
-        counts = _kernels.UpdateCounts(buffer(64), 8, True, False, slots, tuples, factor)
+        counts = _kernels.UpdateCounts(buffer(64), 8, slots, tuples, factor)
         with pytest.raises(ValueError, match="a power of two of slots, more than tuples"):
             _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
     offset = 1 - table.ctypes.data % 2  # an odd address
-    counts = _kernels.UpdateCounts(buffer(64), 8, True, False, table[offset : offset + 64], 3, 1)
+    counts = _kernels.UpdateCounts(buffer(64), 8, table[offset : offset + 64], 3, 1)
     with pytest.raises(ValueError, match="the slots of a table are aligned"):
         _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
-    counts = _kernels.UpdateCounts(buffer(63), 8, True, False, buffer(64), 3, 1)
+    counts = _kernels.UpdateCounts(buffer(63), 8, buffer(64), 3, 1)
     with pytest.raises(ValueError, match="the counts are fewer than the slices"):
         _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
-from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
+from ndtool._kernels import KernelOptions, WorkItem
 from ndtool.engine import bind, copies, counting, dispatch, layouts
 from ndtool.errors import OutputError
 from ndtool.inmemory import ops
@@ -159,8 +159,9 @@ def apply_updates(
     total = sum(len(entry.split.order) for entry in bundled)
     if total and out.size:
         width = data.shape[2] * dtype.itemsize
-        zeros = bytearray(len(out) // width * counting.count_itemsize(attributes, total, width))
-        counts = counting.bind_counts(attributes, zeros, total, width)
+        counts = None
+        if attributes.is_counted:
+            counts = counting.allocate_counts(attributes, total, len(out) // width)
         limit = max(1, max(out.size, BATCH_BYTES) // (len(data) * width))
         for tuples in batches(call, [entry.split for entry in bundled], limit):
             updates = _collect_updates(tuples, [entry.rows for entry in bundled])
@@ -171,7 +172,7 @@ def apply_updates(
             slices = bind.bind_slices(plan, strides, dtype.itemsize)
             assert slices is not None, "rows are contiguous"
             index = bind.bind_indices(as_bytes(tuples.local), dtypes.from_numpy(tuples.local.dtype))
-            spec = UpdateSpec(normalized, width, attributes.reduction, dtype.name, counts)
+            spec = counting.counted_updates(normalized, width, attributes, dtype, counts)
             item = WorkItem(0, slices.tuples, 0, width)
             if _kernels.scatter(slices.addressing, index, item, spec, out, False, KernelOptions(1)):
                 raise OutputError("indices changed during the run")
