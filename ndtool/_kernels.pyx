@@ -36,12 +36,15 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport CACHE_BYTES, DROPPED, IndexSpace, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport (
-    Check, OutOfBounds, check_task, check_range, find_out_of_bounds, local_fraction,
+    Check, OutOfBounds, Ravel, check_task, check_range, find_out_of_bounds, local_fraction,
+    ravel_task,
 )
 from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
-from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
+from ndtool.loops.gathers cimport (
+    Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
+)
 from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
 )
@@ -49,9 +52,8 @@ from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
 from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_rows, scatter_unit
 from ndtool.loops.radix cimport (
-    Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
+    Apply, Partition, Sorted, apply_partition, partition_group, region_bytes,
 )
-from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, is_gather_by_row
 from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
     BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FILL, INCLUDED, NEUTRAL, REPLACED, BatchWindows,
@@ -339,7 +341,7 @@ def partition(
         raise ValueError("an update is shorter than a slice")
     if partitions.ends.shape[0] < groups * partitions.sorted.partitions or (
         partitions.scratch.shape[0]
-        < groups * region_bytes(width) + options.threads * thread_bytes(width)
+        < groups * region_bytes(width) + options.threads * _radix.GROUP * 8
     ):
         raise ValueError("the scratch buffer is too short")
     if a.lowest < 0 or a.highest >= partitions.rows:
@@ -351,7 +353,6 @@ def partition(
     p.sorted_tuples = &partitions.sorted
     p.updates = updates.first
     p.count = count
-    p.non_temporal = options.non_temporal
     return run_tasks(partition_group, &p, groups, options.threads)
 
 

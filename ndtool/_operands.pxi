@@ -9,8 +9,8 @@ cdef class Indices:
 
     out_of_bounds: the out-of-bounds mode. fill_bytes: for mode "fill", the fill value, repeated for
     the bytes of a slice that a work item has. bound: if not 0, the indices are validated: all are
-    in 0..bound-1, and no other process can write to their memory, so no loop checks them again.
-    pad: a tuple with this index selects nothing. negatives: whether negative indices are valid.
+    in 0..bound-1, and no other process can write to their memory, so that loops need not check
+    them again. pad: a tuple with this index selects nothing. negatives: whether negative indices are valid.
     """
 
     cdef const uint8_t[::1] bytes, fill_bytes
@@ -496,8 +496,6 @@ cdef class Grid:
             or not 0 <= unit <= stop <= self.units
         ):
             raise ValueError("the indices buffer is shorter than its shape")
-        if indices.bound > self.p.data_rows:
-            raise ValueError("the indices were validated for other rows")
         c.p = &self.p
         c.index = &indices.bytes[0]
         c.kind = indices.kind

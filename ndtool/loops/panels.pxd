@@ -82,53 +82,53 @@ cdef inline Unit locate_unit(const Panels* p, int64_t unit_number) noexcept nogi
     return unit
 
 
-cdef inline uint64_t unit_offsets(
-    const Units* c, const Unit* unit, const int64_t* index, int64_t rows, int64_t step,
+cdef inline uint64_t tile_offsets(
+    const Units* c, const Unit* unit, int64_t row, int64_t rows, int64_t step,
     int64_t column_stride, int64_t redirect_offset, int64_t* offsets
 ) noexcept nogil:
-    """Convert rows of indices to byte offsets from the unit's first element in the band."""
-    cdef const Panels* p = c.p
-    cdef uint64_t bad = 0
-    cdef int64_t i, n = unit.columns, base = -p.first_row * step
-    cdef BoundsMode mode
-    if c.kind & UNVECTORIZED:
-        return 1
-    for i in range(rows):
-        if c.mode == ERROR:
-            bad |= offsets_1(
-                index + i * n, n, p.data_rows, p.wrap, step, base, column_stride, offsets + i * n
-            )
-        else:
-            mode = BoundsMode(&p.data_rows, &step, base, column_stride, c.mode, redirect_offset)
-            bad |= apply_mode(&mode, index + i * n, n, 1, offsets + i * n)
-    return bad
+    """Convert rows of a unit's indices to byte offsets from its first element in the band.
 
-
-cdef inline uint64_t resolve_unit_offsets(
-    const Units* c, const Unit* unit, int64_t first_index, int64_t rows, int64_t step,
-    int64_t column_stride, int64_t redirect_offset, int64_t* offsets
-) noexcept nogil:
-    """Convert rows of indices one by one; non-zero if one is out of bounds in mode "error"."""
+    Non-zero if an index is out of bounds in mode "error". Prefetches indices of a later row.
+    """
     cdef int64_t values[BLOCK]
-    cdef const int64_t* index
-    cdef int64_t i, j, v, n = unit.columns, base = -c.p.first_row * step
-    cdef bint is_uint64 = False, out_of_bounds
-    if c.mode == ERROR and not c.has_pad:
-        return 1
-    index = as_int64_bits(
-        c.index + first_index * (c.kind & ITEMSIZE_MASK), c.kind, rows * n, values, &is_uint64
+    cdef const Panels* p = c.p
+    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
+    cdef uint64_t bad = c.kind & UNVECTORIZED
+    cdef int64_t i, j, v, n = unit.columns, base = -p.first_row * step
+    cdef const uint8_t* stored = (
+        c.index + (unit.index + row * p.index_row_stride) * index_itemsize
     )
+    cdef const int64_t* index
+    cdef BoundsMode mode = BoundsMode(
+        &p.data_rows, &step, base, column_stride, c.mode, redirect_offset
+    )
+    cdef bint is_uint64 = False, skips
+    if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
+        prefetch_lines(
+            stored + ROWS_AHEAD * p.index_row_stride * index_itemsize, n * index_itemsize
+        )
+    if not bad:
+        index = as_int64(stored, c.kind, rows * n, values)
+        for i in range(rows):
+            if c.mode == ERROR:
+                bad |= offsets_1(
+                    index + i * n, n, p.data_rows, p.wrap, step, base, column_stride,
+                    offsets + i * n,
+                )
+            else:
+                bad |= apply_mode(&mode, index + i * n, n, 1, offsets + i * n)
+    if not bad or c.mode == ERROR and not c.has_pad:
+        return bad
+    index = as_int64_bits(stored, c.kind, rows * n, values, &is_uint64)    # one by one
     for i in range(rows):
         for j in range(n):
             v = index[i * n + j]
-            out_of_bounds = c.has_pad and v == c.pad
-            if not out_of_bounds:
-                out_of_bounds = bound_index_exact(&v, c.p.data_rows, c.p.wrap, c.mode, is_uint64)
-                if out_of_bounds and c.mode == ERROR:
+            skips = c.has_pad and v == c.pad
+            if not skips:
+                skips = bound_index_exact(&v, p.data_rows, p.wrap, c.mode, is_uint64)
+                if skips and c.mode == ERROR:
                     return 1
-            offsets[i * n + j] = (
-                redirect_offset if out_of_bounds else v * step + base + j * column_stride
-            )
+            offsets[i * n + j] = redirect_offset if skips else v * step + base + j * column_stride
     return 0
 
 
@@ -179,41 +179,25 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
     """Gather one unit; with buffers, from a packed copy of its tile."""
     cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
-    cdef const uint8_t* indices = c.index
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
     cdef int64_t offsets[BLOCK]
-    cdef int64_t values[BLOCK]
     cdef uint8_t stage[BLOCK * MAX_STAGED_ITEMSIZE]
     cdef Unit unit = locate_unit(p, c.first + task)
-    cdef int64_t row = 0, rows, first_index, ahead, step = p.row_stride
-    cdef int64_t column_stride = p.column_stride
-    cdef int64_t redirect_offset
+    cdef int64_t row = 0, rows, step = p.row_stride, column_stride = p.column_stride
     cdef int64_t pitch = p.out_row_stride if p.out_row_stride else p.index_row_stride * p.itemsize
-    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
     cdef const uint8_t* source = c.data + unit.data
     cdef uint8_t* out = c.target + unit.index * p.itemsize
     cdef uint8_t* target
-    cdef const int64_t* index
     cdef bint non_temporal = c.non_temporal and p.itemsize <= MAX_STAGED_ITEMSIZE
     if packed_tile:
         pack_tile(p, &unit, source, packed_tile)
         source = packed_tile
         step = unit.columns * p.itemsize
         column_stride = p.itemsize
-    redirect_offset = c.fill_value - source
     while row < p.index_rows:
         rows = min(unit.rows, p.index_rows - row)
-        first_index = unit.index + row * p.index_row_stride
-        index = as_int64(
-            indices + first_index * index_itemsize, c.kind, rows * unit.columns, values
-        )
-        if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
-            ahead = first_index + ROWS_AHEAD * p.index_row_stride
-            prefetch_lines(indices + ahead * index_itemsize, unit.columns * index_itemsize)
-        if unit_offsets(
-            c, &unit, index, rows, step, column_stride, redirect_offset, offsets
-        ) and resolve_unit_offsets(
-            c, &unit, first_index, rows, step, column_stride, redirect_offset, offsets
+        if tile_offsets(
+            c, &unit, row, rows, step, column_stride, c.fill_value - source, offsets
         ):
             return 1
         target = &stage[0] if non_temporal else out + row * pitch
@@ -256,36 +240,24 @@ cdef inline uint64_t scatter_tile(
     """Apply the updates of a unit, whose first element in the band is at `target`."""
     cdef const Panels* p = c.p
     cdef int64_t offsets[BLOCK]
-    cdef int64_t values[BLOCK]
     cdef int64_t sink[SINK]
-    cdef int64_t row = 0, rows, first_index, ahead, redirect_offset
+    cdef int64_t row = 0, rows, redirect_offset
     cdef int64_t step = unit.columns * p.itemsize if packed_tile else p.row_stride
     cdef int64_t column_stride = p.itemsize if packed_tile else p.column_stride
-    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
-    cdef const int64_t* index
+    cdef const uint8_t* update
     memset(sink, 0, LINE)
     redirect_offset = sink_offset(&updates, sink, target)
     while row < p.index_rows:
         rows = min(unit.rows, p.index_rows - row)
-        first_index = unit.index + row * p.index_row_stride
-        index = as_int64(
-            c.index + first_index * index_itemsize, c.kind, rows * unit.columns, values
-        )
+        update = updates.first + (unit.index + row * p.index_row_stride) * p.itemsize
         if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
-            ahead = first_index + ROWS_AHEAD * p.index_row_stride
-            prefetch_lines(c.index + ahead * index_itemsize, unit.columns * index_itemsize)
-            prefetch_lines(updates.first + ahead * p.itemsize, unit.columns * p.itemsize)
-        if unit_offsets(
-            c, unit, index, rows, step, column_stride, redirect_offset, offsets
-        ) and resolve_unit_offsets(
-            c, unit, first_index, rows, step, column_stride, redirect_offset, offsets
-        ):
+            prefetch_lines(
+                update + ROWS_AHEAD * p.index_row_stride * p.itemsize, unit.columns * p.itemsize
+            )
+        if tile_offsets(c, unit, row, rows, step, column_stride, redirect_offset, offsets):
             return 1
         if p.band_rows < p.data_rows:
             redirect_outside_band(p, unit, rows, offsets)
-        apply_block(
-            &updates, target, offsets, updates.first + first_index * p.itemsize,
-            rows * unit.columns, p.itemsize
-        )
+        apply_block(&updates, target, offsets, update, rows * unit.columns, p.itemsize)
         row += rows
     return 0
