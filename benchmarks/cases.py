@@ -1,5 +1,6 @@
 """The cases: fifteen for the targets, and the grid of other widths and layouts."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -113,119 +114,86 @@ LATENCY_BOUND_CASES = (
 )
 
 
-def _sizes() -> list[Case]:
-    """Other element sizes and odd slice sizes."""
-    cases = []
+def _others() -> Iterator[Case]:
+    """Yield the grid of other widths, index types, distributions, element types and layouts."""
     line, grid, tuples = (2**23,), (2048, 2048), (2**21, 1)
+    options: dict[str, Any]
     for dtype, size in (("uint8", 1), ("float16", 2), ("float64", 8), ("complex128", 16)):
-        cases += [
-            gather_nd(f"scalars-{size}B", line, tuples, dtype=dtype),
-            gather_elements(f"gather-elements-axis0-{size}B", grid, 0, dtype=dtype),
-            gather_elements(f"gather-elements-axis1-{size}B", grid, 1, dtype=dtype),
-            scatter_nd(f"scatter-none-scalars-{size}B", line, tuples, "none", dtype=dtype),
-            scatter_elements(f"scatter-elements-none-axis0-{size}B", grid, 0, "none", dtype=dtype),
-        ]
+        options = {"dtype": dtype}
+        axis0 = f"scatter-elements-none-axis0-{size}B"
+        yield gather_nd(f"scalars-{size}B", line, tuples, **options)
+        yield gather_elements(f"gather-elements-axis0-{size}B", grid, 0, **options)
+        yield gather_elements(f"gather-elements-axis1-{size}B", grid, 1, **options)
+        yield scatter_nd(f"scatter-none-scalars-{size}B", line, tuples, "none", **options)
+        yield scatter_elements(axis0, grid, 0, "none", **options)
     for width in (3, 7, 24, 100):
-        cases += [
-            gather_nd(f"rows-{width}B", (2**20, width), (2**20, 1), dtype="uint8"),
-            scatter_nd(
-                f"scatter-none-rows-{width}B", (2**20, width), (2**19, 1), "none", dtype="uint8"
-            ),
-        ]
-    return cases
+        options, name = {"dtype": "uint8"}, f"scatter-none-rows-{width}B"
+        yield gather_nd(f"rows-{width}B", (2**20, width), (2**20, 1), **options)
+        yield scatter_nd(name, (2**20, width), (2**19, 1), "none", **options)
 
-
-def _indices() -> list[Case]:
-    """Other index types, negative indices, longer tuples, sorted and clustered ones."""
-    grid = (2048, 2048)
-    cases = [
-        gather_nd("rows256-int32", (2**20, 64), (2**19, 1), index_dtype="int32"),
-        gather_nd("scalars-int32", SQUARE, (2**22, 2), index_dtype="int32"),
-        gather_nd("scalars-int16", SQUARE, (2**22, 2), index_dtype="int16"),
-        gather_nd("scalars-uint32", SQUARE, (2**22, 2), index_dtype="uint32"),
-        gather_elements("gather-elements-axis0-int32", grid, 0, index_dtype="int32"),
-        gather_elements("gather-elements-axis1-int32", grid, 1, index_dtype="int32"),
-        scatter_nd("scatter-add-scalars-int32", SQUARE, (2**22, 2), "add", index_dtype="int32"),
-        scatter_elements("scatter-elements-add-axis1-int32", grid, 1, "add", index_dtype="int32"),
-        gather_nd("rows256-negative", (2**20, 64), (2**19, 1), pattern="negative"),
-        gather_nd("scalars-negative", SQUARE, (2**22, 2), pattern="negative"),
-        gather_elements("gather-elements-axis0-negative", grid, 0, pattern="negative"),
-        scatter_nd("scatter-add-scalars-negative", SQUARE, (2**22, 2), "add", pattern="negative"),
-        gather_nd("scalars-k3", (256, 256, 256), (2**22, 3)),
-        gather_nd("scalars-k4", (64, 64, 64, 64), (2**22, 4)),
-        scatter_nd("scatter-add-k3", (256, 256, 256), (2**22, 3), "add"),
-        gather_nd("batches-of-one-tuple", (2**20, 16), (2**20, 1), 1),
-    ]
+    options = {"index_dtype": "int32"}
+    yield gather_nd("rows256-int32", (2**20, 64), (2**19, 1), **options)
+    for index_dtype in ("int32", "int16", "uint32"):
+        yield gather_nd(f"scalars-{index_dtype}", SQUARE, (2**22, 2), index_dtype=index_dtype)
+    yield gather_elements("gather-elements-axis0-int32", grid, 0, **options)
+    yield gather_elements("gather-elements-axis1-int32", grid, 1, **options)
+    yield scatter_nd("scatter-add-scalars-int32", SQUARE, (2**22, 2), "add", **options)
+    yield scatter_elements("scatter-elements-add-axis1-int32", grid, 1, "add", **options)
+    options = {"pattern": "negative"}
+    yield gather_nd("rows256-negative", (2**20, 64), (2**19, 1), **options)
+    yield gather_nd("scalars-negative", SQUARE, (2**22, 2), **options)
+    yield gather_elements("gather-elements-axis0-negative", grid, 0, **options)
+    yield scatter_nd("scatter-add-scalars-negative", SQUARE, (2**22, 2), "add", **options)
+    yield gather_nd("scalars-k3", (256, 256, 256), (2**22, 3))
+    yield gather_nd("scalars-k4", (64, 64, 64, 64), (2**22, 4))
+    yield scatter_nd("scatter-add-k3", (256, 256, 256), (2**22, 3), "add")
+    yield gather_nd("batches-of-one-tuple", (2**20, 16), (2**20, 1), 1)
     for pattern in ("sorted", "clustered"):
-        options: Any = {"pattern": pattern}
-        cases += [
-            gather_nd(f"rows256-{pattern}", (2**20, 64), (2**19, 1), **options),
-            gather_nd(f"scalars-{pattern}", (2**24,), (2**22, 1), **options),
-            gather_elements(f"gather-elements-axis0-{pattern}", grid, 0, **options),
-            scatter_nd(f"scatter-add-scalars-{pattern}", (2**24,), (2**22, 1), "add", **options),
-            scatter_nd(f"scatter-add-rows-{pattern}", (2**18, 64), (2**17, 1), "add", **options),
-        ]
-    return cases
+        options = {"pattern": pattern}
+        yield gather_nd(f"rows256-{pattern}", (2**20, 64), (2**19, 1), **options)
+        yield gather_nd(f"scalars-{pattern}", (2**24,), (2**22, 1), **options)
+        yield gather_elements(f"gather-elements-axis0-{pattern}", grid, 0, **options)
+        yield scatter_nd(f"scatter-add-scalars-{pattern}", (2**24,), (2**22, 1), "add", **options)
+        yield scatter_nd(f"scatter-add-rows-{pattern}", (2**18, 64), (2**17, 1), "add", **options)
 
+    yield gather_nd("tiny-slices", (2**20, 2), (2**20, 1))
+    yield gather_nd("one-huge-slice", (4, 2**24), (1, 1))
+    yield scatter_nd("scatter-none-one-huge-slice", (4, 2**23), (1, 1), "none")
+    yield scatter_nd("scatter-add-one-huge-slice", (4, 2**23), (1, 1), "add")
+    yield gather_nd("rows64-in-cache", (4096, 16), (2**18, 1))
+    yield gather_nd("scalars-in-cache", (2**14,), (2**21, 1))
+    yield scatter_nd("scatter-add-in-cache", (2**14,), (2**21, 1), "add")
+    yield gather_elements("gather-elements-axis0-in-cache", (256, 256), 0)
+    yield scatter_elements("scatter-elements-add-axis0-in-cache", (256, 256), 0, "add")
+    yield gather_nd("rows-256-of-1GB", (2**22, 64), (2**18, 1))
+    yield gather_nd("scalars-of-1GB", (2**28,), (2**22, 1))
+    yield scatter_nd("scatter-add-into-1GB", (2**28,), (2**22, 1), "add")
+    options = {"pattern": "one"}
+    yield scatter_nd("scatter-add-one-slot", (2**22,), (2**21, 1), "add", **options)
+    yield scatter_nd("scatter-max-one-slot", (2**22,), (2**21, 1), "max", **options)
+    yield scatter_nd("scatter-add-rows-one-slot", (2**16, 64), (2**15, 1), "add", **options)
+    yield scatter_elements("scatter-elements-add-one-slot", (1024, 1024), 0, "add", **options)
 
-def _extremes() -> list[Case]:
-    """Small and large slices, in the cache and beyond it, and updates of one element."""
-    return [
-        gather_nd("tiny-slices", (2**20, 2), (2**20, 1)),
-        gather_nd("one-huge-slice", (4, 2**24), (1, 1)),
-        scatter_nd("scatter-none-one-huge-slice", (4, 2**23), (1, 1), "none"),
-        scatter_nd("scatter-add-one-huge-slice", (4, 2**23), (1, 1), "add"),
-        gather_nd("rows64-in-cache", (4096, 16), (2**18, 1)),
-        gather_nd("scalars-in-cache", (2**14,), (2**21, 1)),
-        scatter_nd("scatter-add-in-cache", (2**14,), (2**21, 1), "add"),
-        gather_elements("gather-elements-axis0-in-cache", (256, 256), 0),
-        scatter_elements("scatter-elements-add-axis0-in-cache", (256, 256), 0, "add"),
-        gather_nd("rows-256-of-1GB", (2**22, 64), (2**18, 1)),
-        gather_nd("scalars-of-1GB", (2**28,), (2**22, 1)),
-        scatter_nd("scatter-add-into-1GB", (2**28,), (2**22, 1), "add"),
-        scatter_nd("scatter-add-one-slot", (2**22,), (2**21, 1), "add", pattern="one"),
-        scatter_nd("scatter-max-one-slot", (2**22,), (2**21, 1), "max", pattern="one"),
-        scatter_nd("scatter-add-rows-one-slot", (2**16, 64), (2**15, 1), "add", pattern="one"),
-        scatter_elements("scatter-elements-add-one-slot", (1024, 1024), 0, "add", pattern="one"),
-    ]
-
-
-def _reductions() -> list[Case]:
-    """The other element types of reductions."""
-    cases = []
+    grid = (1024, 1024)
     for dtype in ("float64", "int64", "float16", "bfloat16", "int32", "uint8"):
-        options: Any = {"dtype": dtype}
-        cases += [
-            scatter_nd(f"scatter-add-{dtype}", (2**22,), (2**20, 1), "add", **options),
-            scatter_nd(f"scatter-max-{dtype}", (2**22,), (2**20, 1), "max", **options),
-            scatter_nd(f"scatter-add-rows-{dtype}", (2**16, 64), (2**15, 1), "add", **options),
-            scatter_elements(
-                f"scatter-elements-add-axis0-{dtype}", (1024, 1024), 0, "add", **options
-            ),
-            scatter_elements(
-                f"scatter-elements-max-axis1-{dtype}", (1024, 1024), 1, "max", **options
-            ),
-        ]
-    return cases
-
-
-def _layouts() -> list[Case]:
-    """Data not in row-major order."""
-    cases = []
+        options, elements = {"dtype": dtype}, "scatter-elements"
+        yield scatter_nd(f"scatter-add-{dtype}", (2**22,), (2**20, 1), "add", **options)
+        yield scatter_nd(f"scatter-max-{dtype}", (2**22,), (2**20, 1), "max", **options)
+        yield scatter_nd(f"scatter-add-rows-{dtype}", (2**16, 64), (2**15, 1), "add", **options)
+        yield scatter_elements(f"{elements}-add-axis0-{dtype}", grid, 0, "add", **options)
+        yield scatter_elements(f"{elements}-max-axis1-{dtype}", grid, 1, "max", **options)
+    grid, tuples = (2048, 2048), (2**21, 2)
     for layout in ("F", "reversed"):
-        options: Any = {"layout": layout}
-        cases += [
-            gather_nd(f"rows256-{layout}", (2**18, 64), (2**18, 1), **options),
-            gather_nd(f"scalars-{layout}", (2048, 2048), (2**21, 2), **options),
-            gather_elements(f"gather-elements-axis0-{layout}", (2048, 2048), 0, **options),
-            gather_elements(f"gather-elements-axis1-{layout}", (2048, 2048), 1, **options),
-            scatter_nd(f"scatter-add-scalars-{layout}", (2048, 2048), (2**21, 2), "add", **options),
-            scatter_elements(f"scatter-elements-axis0-{layout}", (2048, 2048), 0, "add", **options),
-        ]
-    return cases
+        options = {"layout": layout}
+        yield gather_nd(f"rows256-{layout}", (2**18, 64), (2**18, 1), **options)
+        yield gather_nd(f"scalars-{layout}", grid, tuples, **options)
+        yield gather_elements(f"gather-elements-axis0-{layout}", grid, 0, **options)
+        yield gather_elements(f"gather-elements-axis1-{layout}", grid, 1, **options)
+        yield scatter_nd(f"scatter-add-scalars-{layout}", grid, tuples, "add", **options)
+        yield scatter_elements(f"scatter-elements-axis0-{layout}", grid, 0, "add", **options)
 
 
-OTHER_CASES = (*_sizes(), *_indices(), *_extremes(), *_reductions(), *_layouts())
+OTHER_CASES = tuple(_others())
 
 # Small enough for a shared machine; every kernel once.
 CI = (

@@ -7,10 +7,10 @@ import json
 import time
 from pathlib import Path
 
-import shares
+import plain_c
+import problems
 from cases import CI
 from measure import small_call
-from plain_c import NoCompilerError, library
 
 BASELINE = Path(__file__).with_name("ci_baseline.json")
 MIN_FRACTION = 0.8  # fraction of its baseline that a kernel must reach
@@ -28,8 +28,8 @@ Times = dict[str, tuple[float, float]]
 def run(record: bool) -> int:
     """Measure the small cases; return 1 if one is slow, or write the baseline."""
     try:
-        library()
-    except NoCompilerError as error:
+        plain_c.library()
+    except plain_c.NoCompilerError as error:
         print(f"skipped, the limits cannot be built here: {error}")
         return 0
     if record:
@@ -88,12 +88,12 @@ def _round(name: str) -> Times:
         return {"numpy": (small["ndtool_us"], small["numpy_us"])}
     case = next(case for case in CI if case.name == name)
     times = {}
-    records = shares.measure(*shares.generate_case(case), ["numpy", "aligned"], [1, 2], REPEATS)
+    records = plain_c.measure(problems.generate(case), ["numpy", "aligned"], [1, 2], REPEATS)
     for alignment, by_threads in records.items():
         for threads, r in by_threads.items():
             if not r["verified"]:
                 raise SystemExit(f"{name}: an answer is wrong")
-            times[f"{alignment} {threads}"] = r["ndtool_best_ms"], r["limit_best_ms"]
+            times[f"{alignment} {threads}"] = r["best"]
     return times
 
 

@@ -7,7 +7,6 @@ reason if a peer has no such operation, ImportError if it is not installed.
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ def numpy_methods(p: Problem) -> Methods:
 
 def _numpy_gathers(p: Problem) -> Methods:
     case, data, out = p.case, p.data, np.empty(p.case.output, p.data.dtype)
-    mode = "wrap" if case.pattern == "negative" else "clip"  # clip maps them to 0
     if not case.has_tuples:
         methods: Methods = {
             "take_along_axis": lambda: np.take_along_axis(data, p.indices, case.attribute)
@@ -38,6 +36,7 @@ def _numpy_gathers(p: Problem) -> Methods:
         batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
         methods = {"fancy indexing": lambda: data[(*batches, *p.components)]}
         if case.k == 1 and not case.batch_dims:
+            mode = "wrap" if case.pattern == "negative" else "clip"  # clip maps them to 0
             first = p.indices[..., 0]
             methods[f"take(out, {mode})"] = lambda: np.take(data, first, 0, out=out, mode=mode)
             return methods
@@ -53,48 +52,26 @@ def _numpy_gathers(p: Problem) -> Methods:
 def _numpy_scatters(p: Problem) -> Methods:
     case, data, updates = p.case, p.data, p.updates
     out = np.empty(case.output, data.dtype)
-    if case.has_tuples:
-        positions = p.components
-    else:
+    positions = p.components
+    if not case.has_tuples:
         grid = list(np.ix_(*map(np.arange, case.indices_shape)))
         grid[case.attribute] = p.indices
         positions = tuple(grid)
-    flat_out, flat_updates = (
-        out.reshape(-1, *_slice_shape(p)),
-        updates.reshape(-1, *_slice_shape(p)),
-    )
-    flat = None if case.pattern == "negative" else _linear_indices(p)
+    slice_shape = _slice_shape(p)
+    flat_out, flat_updates = out.reshape(-1, *slice_shape), updates.reshape(-1, *slice_shape)
 
-    def fresh() -> Array:
+    def update(target: Array, selected: Any, new: Array) -> Array:
         np.copyto(out, data)
+        if case.reduction == "none":
+            target[selected] = new
+        else:
+            UFUNCS[case.reduction].at(target, selected, new)
         return out
 
-    def assign() -> Array:
-        fresh()[positions] = updates
-        return out
-
-    def at() -> Array:
-        UFUNCS[case.reduction].at(fresh(), positions, updates)
-        return out
-
-    def flat_at() -> Array:
-        fresh()
-        UFUNCS[case.reduction].at(flat_out, flat().reshape(-1), flat_updates)
-        return out
-
-    def flat_assign() -> Array:
-        fresh()
-        flat_out[flat().reshape(-1)] = flat_updates
-        return out
-
-    def bincount() -> Array:
-        return data + np.bincount(p.indices[:, 0], updates, len(data)).astype(data.dtype)
-
-    if case.reduction == "none":
-        return {"fancy assignment": assign} | ({"linear indices": flat_assign} if flat else {})
-    methods: Methods = {"ufunc.at": at} | ({"linear indices, ufunc.at": flat_at} if flat else {})
-    if case.reduction == "add" and data.ndim == 1 and data.dtype.kind == "f" and flat:
-        methods["bincount"] = bincount
+    methods: Methods = {"positions": lambda: update(out, positions, updates)}
+    if case.pattern != "negative":
+        flat = _linear_indices(p)
+        methods["linear indices"] = lambda: update(flat_out, flat().reshape(-1), flat_updates)
     return methods
 
 
@@ -145,25 +122,34 @@ def onnxruntime_methods(p: Problem) -> Methods:
     import onnxruntime as ort
 
     case = p.case
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, Any] = {} if case.has_tuples else {"axis": case.attribute}
     if case.operator == "gather_nd":
         attributes = {"batch_dims": case.attribute}
-    elif not case.has_tuples:
-        attributes = {"axis": case.attribute}
     if case.is_scatter:
         attributes["reduction"] = case.reduction
-    models = {ONNX_NAMES[case.operator]: (attributes, _operands(p))}
-    if case.operator == "gather_nd" and case.k == 1 and not case.batch_dims:
-        models["Gather"] = ({"axis": 0}, {"data": p.data, "indices": p.indices[..., 0]})
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
     options.log_severity_level = 3
-    return {name: _onnx_call(ort, options, name, *model) for name, model in models.items()}
+    operands = _operands(p)
+    session = onnx_session(options, ONNX_NAMES[case.operator], attributes, operands)
+    shape = tuple(session.get_outputs()[0].shape)
+    out = ort.OrtValue.ortvalue_from_shape_and_type(shape, p.data.dtype.type)
+    binding = session.io_binding()
+    for name, array in operands.items():
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+    binding.bind_ortvalue_output("output", out)
+
+    def run() -> Any:
+        session.run_with_iobinding(binding)
+        return out
+
+    run.operands = operands  # type: ignore[attr-defined]  # the values refer to their memory
+    return {ONNX_NAMES[case.operator]: run}
 
 
 def _operands(p: Problem) -> dict[str, Array]:
-    operands = {"data": p.data, "indices": p.indices}
-    return operands if p.updates is None else {**operands, "updates": p.updates}
+    arrays = {"data": p.data, "indices": p.indices, "updates": p.updates}
+    return {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
 
 
 def onnx_session(
@@ -187,33 +173,11 @@ def onnx_session(
     )
 
 
-def _onnx_call(
-    ort: Any, options: Any, operator: str, attributes: dict[str, Any], operands: dict[str, Array]
-) -> Call:
-    session = onnx_session(options, operator, attributes, operands)
-    operands = {name: np.ascontiguousarray(array) for name, array in operands.items()}
-    shape = tuple(session.get_outputs()[0].shape)
-    out = ort.OrtValue.ortvalue_from_shape_and_type(shape, operands["data"].dtype.type)
-    binding = session.io_binding()
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in operands.items()}
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    binding.bind_ortvalue_output("output", out)
-
-    def run() -> Any:
-        session.run_with_iobinding(binding)
-        return out
-
-    run.operands = operands  # type: ignore[attr-defined]  # the values refer to their memory
-    return run
-
-
 def openvino_methods(p: Problem) -> Methods:
     import openvino as ov
     from openvino import opset15 as ops
 
-    case = p.case
-    operands = {name: np.ascontiguousarray(array) for name, array in _operands(p).items()}
+    case, operands = p.case, _operands(p)
     inputs = [ops.parameter(a.shape, a.dtype.type, name) for name, a in operands.items()]
     reduction = {"add": "sum", "none": "none", "max": "max"}.get(case.reduction)
     nodes: dict[str, Any] = {}
@@ -245,8 +209,8 @@ def _openvino_call(ov: Any, model: Any, operands: dict[str, Array], shape: tuple
     }
     request = ov.Core().compile_model(model, "CPU", settings).create_infer_request()
     out = np.zeros(shape, operands["data"].dtype)
-    for linear, array in enumerate(operands.values()):
-        request.set_input_tensor(linear, ov.Tensor(array, shared_memory=True))
+    for number, array in enumerate(operands.values()):
+        request.set_input_tensor(number, ov.Tensor(array, shared_memory=True))
     request.set_output_tensor(0, ov.Tensor(out, shared_memory=True))
 
     def run() -> Array:
@@ -257,39 +221,144 @@ def _openvino_call(ov: Any, model: Any, operands: dict[str, Array], shape: tuple
     return run
 
 
+def torch_methods(p: Problem) -> Methods:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    torch.set_grad_enabled(False)
+    case, data, indices = p.case, torch.from_numpy(p.data), torch.from_numpy(p.indices)
+    out, axis = torch.empty(case.output, dtype=data.dtype), case.attribute
+    updates = None if p.updates is None else torch.from_numpy(p.updates)
+    reduce = {"max": "amax"}.get(case.reduction)
+
+    def reduced(target: Any, index: Any) -> Any:
+        if reduce:
+            return target.scatter_reduce_(axis, index, updates, reduce)
+        return target.scatter_add_(axis, index, updates)
+
+    if not case.has_tuples:
+        if updates is None:
+            return {"gather(out)": lambda: torch.gather(data, axis, indices, out=out)}
+        return {"scatter along an axis": lambda: reduced(out.copy_(data), indices)}
+    parts, axes = indices.unbind(-1), case.batch_dims + case.k
+    if case.batch_dims:
+        parts = (torch.arange(case.data_shape[0]).unsqueeze(1), *parts)
+    number = torch.empty(parts[-1].shape, dtype=torch.int64)
+    rows, flat_out = data.flatten(0, axes - 1), out if updates is None else out.flatten(0, axes - 1)
+
+    def linear() -> Any:
+        if axes == 1:
+            return parts[0]
+        return torch.add(parts[1], parts[0], alpha=case.data_shape[1], out=number).flatten()
+
+    def scatter() -> Any:
+        out.copy_(data)
+        if case.reduction == "none":
+            flat_out.index_copy_(0, linear(), updates)
+        else:
+            reduced(flat_out, linear().reshape(-1, *[1] * (updates.ndim - 1)).expand_as(updates))
+        return out
+
+    def gather() -> Any:
+        torch.index_select(rows, 0, linear(), out=out.view(-1, *rows.shape[1:]))
+        return out
+
+    return {"linear indices": gather if updates is None else scatter}
+
+
+def tensorflow_methods(p: Problem) -> Methods:
+    import tensorflow as tf
+
+    case = p.case
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    except RuntimeError:
+        pass  # it has run before, with the same setting
+    data, indices = tf.constant(p.data), tf.constant(p.indices)
+    if case.operator == "gather_nd":
+        methods = {"gather_nd": lambda: tf.gather_nd(data, indices, case.batch_dims)}
+        if case.k == 1:
+            row_indices, b = tf.constant(p.indices[..., 0]), case.batch_dims
+            methods["gather"] = lambda: tf.gather(data, row_indices, axis=b, batch_dims=b)
+        return methods
+    if case.operator == "gather_elements":
+        if case.attribute == 1:
+            return {"gather": lambda: tf.gather(data, indices, axis=1, batch_dims=1)}
+        take_along_axis = tf.experimental.numpy.take_along_axis
+        return {"take_along_axis": lambda: take_along_axis(data, indices, case.attribute)}
+    if case.operator == "scatter_elements":
+        raise NotOfferedError("has no scatter along an axis")
+    name = {"none": "update"}.get(case.reduction, case.reduction)
+    updates, scatter = tf.constant(p.updates), getattr(tf, f"tensor_scatter_nd_{name}")
+    return {name: lambda: scatter(data, indices, updates)}
+
+
+def jax_methods(p: Problem) -> Methods:
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    case, axis = p.case, p.case.attribute
+    unchecked = {"mode": "promise_in_bounds"}
+    distinct = {"unique_indices": case.pattern == "distinct", **unchecked}
+
+    def index_of(indices: Any) -> Any:
+        if case.has_tuples:
+            batches = jnp.ix_(*map(jnp.arange, case.indices_shape[:-1]))[: case.batch_dims]
+            return (*batches, *(indices[..., c] for c in range(case.k)))
+        grid = list(jnp.ix_(*map(jnp.arange, case.indices_shape)))
+        grid[axis] = indices
+        return tuple(grid)
+
+    def compute(data: Any, indices: Any, updates: Any) -> Any:
+        if case.operator == "gather_elements":
+            return jnp.take_along_axis(data, indices, axis, **unchecked)
+        selection = data.at[index_of(indices)]
+        if not case.is_scatter:
+            return selection.get(**unchecked)
+        name = "set" if case.reduction == "none" else case.reduction
+        return getattr(selection, name)(updates, **distinct)
+
+    arrays = [None if a is None else jnp.asarray(a) for a in (p.data, p.indices, p.updates)]
+    jitted = jax.jit(compute)
+    # The output reuses the memory of the last one, which is donated.
+    reusing = jax.jit(lambda _, *arrays: compute(*arrays), donate_argnums=0, keep_unused=True)
+    last = [jnp.zeros(case.output, arrays[0].dtype)]
+
+    def reuse() -> Any:
+        last[0] = reusing(last[0], *arrays).block_until_ready()
+        return last[0]
+
+    return {"jit": lambda: jitted(*arrays).block_until_ready(), "jit, output reused": reuse}
+
+
 def polars_methods(p: Problem) -> Methods:
     import polars as pl
 
     case, data = p.case, p.data
-    if not (case.has_tuples and case.k == 1 and not case.batch_dims and case.reduction == "none"):
-        raise NotOfferedError("gathers and sets elements of one column, by one index each")
-    if case.is_scatter and data.ndim > 1:
-        raise NotOfferedError("sets scalars only")
+    if case.is_scatter or not case.has_tuples or case.k > 1 or case.batch_dims:
+        raise NotOfferedError("gathers elements of one column, by one index each")
     dtype = pl.Array(pl.Float32, data.shape[1]) if data.ndim == 2 else pl.Float32
     column = pl.Series(data, dtype=dtype)
     unsigned = pl.Series(p.indices[..., 0], dtype=pl.UInt32)  # its own index type
     signed = pl.Series(p.indices[..., 0])
-    if case.is_scatter:
-        values = pl.Series(p.updates)
-        return {"Series.scatter": lambda: column.clone().scatter(signed, values)}
     return {
         "Series.gather(uint32)": lambda: column.gather(unsigned),
         "Series.gather(int64)": lambda: column.gather(signed),
     }
 
 
-PEERS: dict[str, tuple[str, str]] = {
-    "numpy": ("peers", "numpy_methods"),
-    "onnxruntime": ("peers", "onnxruntime_methods"),
-    "openvino": ("peers", "openvino_methods"),
-    "torch": ("tensor_peers", "torch_methods"),
-    "tensorflow": ("tensor_peers", "tensorflow_methods"),
-    "jax": ("tensor_peers", "jax_methods"),
-    "polars": ("peers", "polars_methods"),
-}
+PEERS: dict[str, Callable[[Problem], Methods]] = {
+    "numpy": numpy_methods, "onnxruntime": onnxruntime_methods, "openvino": openvino_methods,
+    "torch": torch_methods, "tensorflow": tensorflow_methods, "jax": jax_methods,
+    "polars": polars_methods,
+}  # fmt: skip
 
 
-def methods_of(peer: str) -> Callable[[Problem], Methods]:
-    module, name = PEERS[peer]
-    methods: Callable[[Problem], Methods] = getattr(import_module(module), name)
-    return methods
+def as_array(answer: Any) -> np.ndarray:
+    """Return a peer's result as an array, whatever its type."""
+    if hasattr(answer, "numpy") and not isinstance(answer, np.ndarray):
+        answer = answer.numpy()
+    elif hasattr(answer, "to_numpy"):
+        answer = answer.to_numpy()
+    return np.asarray(answer)

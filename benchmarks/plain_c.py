@@ -2,28 +2,37 @@
 
 They are compiled for this processor on first use. A variant combines a way to divide the
 work, a prefetch distance, and a kind of store; they are optimized one parameter at a time.
+ndtool's share of the limit is the limit's time / ndtool's.
 """
 
 import ctypes
+import gc
 import hashlib
 import os
 import platform
 import shlex
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
-import machine
 import numpy as np
 import problems
 from cases import Case
 from problems import Array, Problem
-from timing import seconds, select_clock
+from report import processor
+from timing import Call, Clock, alternate, seconds, select_clock
+
+import ndtool
+from ndtool.engine import narrow
 
 HERE = Path(__file__).parent
-SOURCES = [HERE / "limits.c", HERE / "limits_elements.c", HERE / "stream.c"]
+SOURCES = [HERE / "limits.c", HERE / "limits_elements.c"]
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-shared", "-fPIC"]
 BUILD_FOLDER = HERE.parent / "build" / "bench"
 
@@ -75,7 +84,7 @@ def library() -> ctypes.CDLL:
 def _compile(compiler: str) -> ctypes.CDLL:
     command = [*shlex.split(compiler), *FLAGS, *map(str, SOURCES)]
     sources = [path.read_text() for path in [HERE / "limits.h", *SOURCES]]
-    build_key = repr([command, *sources, platform.machine(), machine.processor()])
+    build_key = repr([command, *sources, platform.machine(), processor()])
     library_path = BUILD_FOLDER / f"limits-{hashlib.sha256(build_key.encode()).hexdigest()[:16]}.so"
     if not library_path.exists():
         BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
@@ -214,3 +223,63 @@ def _divisions(case: Case, threads: int) -> list[int]:
         by_tuples = threads > 1 and case.pattern == "distinct"
         return [BY_SLICES, BY_LAST_UPDATE, *([BY_TUPLES] if by_tuples else [])]
     return [BY_SLICES, *([BY_COLUMNS] if threads > 1 else [])]
+
+
+# By alignment of the arrays and number of threads: {"numpy": {"2": {...}}}.
+Shares = dict[str, dict[str, dict[str, Any]]]
+
+
+def measure(
+    problem: Problem, alignments: Sequence[str], threads: Sequence[int], repeats: int
+) -> Shares:
+    """Time ndtool and the limit alternately."""
+    expected, shares = problems.compute_expected(problem), {}
+    for name in alignments:
+        alignment = problems.ALIGNMENTS[name]
+        aligned = problems.realign(problem, alignment)
+        out = problems.copy_aligned(np.zeros_like(expected, order="C"), alignment)
+        shares[name] = {str(n): _share(aligned, out, expected, n, repeats) for n in threads}
+        del aligned, out
+        gc.collect()
+    return shares
+
+
+def _share(
+    problem: Problem, out: Array, expected: Array, threads: int, repeats: int
+) -> dict[str, Any]:
+    """Return medians in ms, and the best; check_ms: of ndtool's check of all indices, if any."""
+    operator = getattr(ndtool, problem.case.operator)
+    limit = Limit(problem, out, threads)
+    limit.search()
+
+    def call_ndtool() -> None:
+        operator(*problem.arguments, out=out, threads=threads)
+
+    clock = select_clock(threads)
+    verified = problems.gives(call_ndtool, out, expected) and problems.gives(limit, out, expected)
+    times = alternate(call_ndtool, limit, repeats, clock)
+    return {
+        "ndtool_ms": times.first,
+        "limit_ms": times.second,
+        "best": times[2:],
+        "check_ms": median(_time_validation(call_ndtool, clock) for _ in range(repeats)) * 1e3,
+        "variant": limit.description(),
+        "verified": verified,
+    }
+
+
+def _time_validation(call: Call, clock: Clock) -> float:
+    """Return the seconds in which a call validates all indices before it changes out."""
+    durations: list[float] = []
+    validate = narrow.validate
+
+    @contextmanager
+    def validate_timed(*arguments: Any) -> Iterator[narrow.ValidatedPlan]:
+        start = clock()
+        with validate(*arguments) as rows:
+            durations.append(clock() - start)
+            yield rows
+
+    with patch.object(narrow, "validate", validate_timed):
+        call()
+    return sum(durations)

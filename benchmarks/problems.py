@@ -6,6 +6,7 @@ from zlib import crc32
 import numpy as np
 from cases import Case, Shape
 from numpy.typing import NDArray
+from timing import Call
 
 Array = NDArray[Any]
 
@@ -101,6 +102,13 @@ def is_identical(result: Array, expected: Array) -> bool:
 def is_close(result: Array, expected: Array) -> bool:
     """Whether the results differ by no more than the order of additions explains."""
     return result.shape == expected.shape and np.allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def gives(call: Call, out: Array, expected: Array) -> bool:
+    """Whether a call writes the expected array, over other bytes."""
+    out.view(np.uint8)[...] = 0xA5
+    call()
+    return is_identical(out, expected)
 
 
 def _bits(array: Array) -> Array:

@@ -1,286 +1,240 @@
-"""Results as data and as Markdown: targets, tables, and the documents that include them."""
+"""Results as data and as Markdown: the machine, the targets, and the tables of a document."""
 
 import json
 import math
+import os
+import platform
+import subprocess
 from collections.abc import Collection, Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import machine
 from cases import CONTIGUOUS_ROWS
 
 Results = dict[str, Any]
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "docs/performance.md",)
-
-BOLD = "**"  # around a ratio below 1
+DOCUMENT = Path(__file__).parents[1] / "docs/performance.md"
 ALIGNMENT_NAMES = {
     "numpy": "arrays as NumPy allocates them",
     "aligned": "arrays aligned to a cache line",
 }
+THREAD_NAMES = {"1": "one thread", "2": "two threads"}
 ANSWER_MARKS = {"exact": "", "rounding": " ~", "wrong": " †"}
+CASES_NOTE = (
+    "ratio: the fastest peer's time / ndtool's, in the same minutes; a loss is bold. of memcpy:"
+    " a two-thread memcpy of the same output bytes / ndtool's time. of limit: the plainest loop"
+    " in C without checks / ndtool's time, two threads. ~: the peer's answer is not"
+    " rounded as the sequential loop's; †: it is wrong. -: not offered."
+)
+LIMITS_NOTE = (
+    "share: the limit's time / ndtool's, called in turn on the same arrays. The times and the"
+    " loop are those of arrays as NumPy allocates them and two threads; its check: what reading"
+    " all indices before the first byte of out takes of ndtool's time."
+)
 
 
-def summarise(results: Results) -> Results:
-    """Return the geometric mean, the worst case, and each target with the value reached."""
-    ratios = {name: r["ratio"] for name, r in results["cases"].items() if r["ratio"]}
-    summary: Results = {"geomean": None, "worst": None, "limit_geomean": None}
-    if ratios:
-        worst = min(ratios, key=lambda name: ratios[name])
-        summary["geomean"] = _geomean(ratios.values())
-        summary["worst"] = {"case": worst, "ratio": ratios[worst]}
-        summary["limit_geomean"] = _limit_geomean(results["cases"], ratios)
-    summary["shares"] = _shares(results["cases"])
-    targets = [*_kernel_targets(results, summary), *_run_targets(results["whole_runs"])]
-    wrong = [name for name, record in _verified_records(results) if not record["verified"]]
-    title = f"wrong answers of ndtool: {', '.join(wrong) or 'none'}"
-    return {**summary, "targets": [*targets, _at_most(title, len(wrong), 0)]}
+def describe_machine(peers: Iterable[str]) -> str:
+    """Return the facts needed to compare results."""
+    caches = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (
+            (folder / name).read_text().strip() for name in ("level", "type", "size")
+        )
+        if kind != "Instruction":
+            caches.append(f"L{level}{'d' if kind == 'Data' else ''} {size}")
+    try:
+        compiler = subprocess.check_output(["cc", "--version"], text=True).splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        compiler = "no compiler"
+    versions = {name: _version(name) for name in peers}
+    missing = [name for name, number in versions.items() if number is None]
+    return (
+        f"{processor().partition(': ')[0]}, {os.cpu_count()} CPUs ({', '.join(caches)}),"
+        f" {memory_size() / 2**30:.0f} GiB, {platform.system()} {platform.release()},"
+        f" Python {platform.python_version()}, {compiler}."
+        f" {', '.join(f'{name} {number}' for name, number in versions.items() if number)}."
+        + (f" Not installed: {', '.join(missing)}." if missing else "")
+    )
 
 
-def _limit_geomean(cases: Results, ratios: dict[str, float]) -> float | None:
-    """Return the geometric mean if every kernel were as fast as its limit."""
-    shares = {name: cases[name]["limit"].get("numpy", {}).get("2") for name in ratios}
-    if not all(shares.values()):
-        return None
-    return _geomean([ratio / shares[name]["share"] for name, ratio in ratios.items()])
+def processor() -> str:
+    """Return a processor's name and, if the system reports them, its features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    fields = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
+    return f"{fields.get('model name') or platform.processor()}: {fields.get('flags', '')}"
 
 
-def _shares(cases: Results) -> list[Results]:
-    """Return the geometric mean and the worst share of the limit, by alignment and threads."""
-    measured: dict[tuple[str, str], dict[str, float]] = {}
+def memory_size() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _version(package: str) -> str | None:
+    for name in (package, f"{package}-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            pass
+    return None
+
+
+def shares(cases: Results) -> dict[tuple[str, str], dict[str, float]]:
+    """Return each case's share of the limit, by alignment and number of threads."""
+    result: dict[tuple[str, str], dict[str, float]] = {}
     for name, record in cases.items():
         for alignment, by_threads in record["limit"].items():
             for threads, r in by_threads.items():
-                measured.setdefault((alignment, threads), {})[name] = r["share"]
-    records = []
-    for (alignment, threads), shares in measured.items():
-        worst = min(shares, key=lambda name: shares[name])
-        records.append(
-            {
-                "place": alignment,
-                "threads": threads,
-                "geomean": _geomean(shares.values()),
-                "worst": {"case": worst, "share": shares[worst]},
-            }
-        )
-    return records
+                result.setdefault((alignment, threads), {})[name] = r["limit_ms"] / r["ndtool_ms"]
+    return result
+
+
+def _lowest(values: dict[str, float]) -> tuple[str, float]:
+    return min(values.items(), key=lambda item: item[1])
 
 
 def _geomean(values: Collection[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
-    if summary["worst"]:
-        limit = summary["limit_geomean"]
-        suffix = "" if limit is None else f" (the limit's: {limit:.2f})"
-        yield _at_least(
-            f"geometric mean relative to the fastest peer{suffix}", summary["geomean"], 2.5
+Target = tuple[str, str, float, float | None]  # its name, "at least" or "at most", limit, reached
+
+
+def targets(results: Results) -> Iterable[Target]:
+    """Yield each target with the value reached, None if it was not measured."""
+    cases = results["cases"]
+    by_conditions = shares(cases)
+    if ratios := {name: r["ratio"] for name, r in cases.items() if r["ratio"]}:
+        title, limits = (
+            "geometric mean relative to the fastest peer",
+            by_conditions.get(("numpy", "2"), {}),
         )
-        worst = summary["worst"]
-        yield _at_least(f"worst case, {worst['case']}", worst["ratio"], 1.15)
-    for share in summary["shares"]:
-        conditions, worst = (
-            f"{ALIGNMENT_NAMES[share['place']]}, {_format_threads(share['threads'])}",
-            share["worst"],
+        if limits.keys() >= ratios.keys():
+            # the mean if every kernel were as fast as its limit
+            limit = _geomean([ratio / limits[name] for name, ratio in ratios.items()])
+            title += f" (the limit's: {limit:.2f})"
+        yield title, "at least", 2.5, _geomean(ratios.values())
+        worst, ratio = _lowest(ratios)
+        yield f"worst case, {worst}", "at least", 1.15, ratio
+    for (alignment, threads), values in by_conditions.items():
+        conditions, (worst, share) = (
+            f"{ALIGNMENT_NAMES[alignment]}, {THREAD_NAMES[threads]}",
+            _lowest(values),
         )
-        yield _at_least(f"share of the limit, {conditions}", share["geomean"], 0.95)
-        yield _at_least(f"worst share, {conditions}: {worst['case']}", worst["share"], 0.8)
+        yield f"share of the limit, {conditions}", "at least", 0.95, _geomean(values.values())
+        yield f"worst share, {conditions}: {worst}", "at least", 0.8, share
     for name in CONTIGUOUS_ROWS:
-        if name in results["cases"]:
-            yield _at_least(
-                f"{name} relative to memcpy", results["cases"][name]["memcpy_ratio"], 0.9
-            )
-    ladder = {name: r["ratio"] for name, r in results["ladder"].items() if r["ratio"]}
-    if ladder:
-        name = min(ladder, key=lambda name: ladder[name])
-        yield _at_least(f"other cases relative to numpy, worst: {name}", ladder[name], 1.0)
+        if name in cases:
+            yield f"{name} relative to memcpy", "at least", 0.9, cases[name]["memcpy_ratio"]
+    if ladder := {name: r["ratio"] for name, r in results["ladder"].items() if r["ratio"]}:
+        worst, ratio = _lowest(ladder)
+        yield f"other cases relative to numpy, worst: {worst}", "at least", 1.0, ratio
     for name, ratio in results["threads"].items():
-        yield _at_least(f"two threads relative to one, {name}", ratio, 1.7)
+        yield f"two threads relative to one, {name}", "at least", 1.7, ratio
     if small := results["small_call"]:
-        yield _at_most("small calls, times NumPy's indexing, worst", small["times_numpy"], 1.2)
-        if small["of_onnxruntime"]:
-            yield _at_most("small call, of onnxruntime", small["of_onnxruntime"], 0.25)
-
-
-def _run_targets(runs: Results) -> Iterable[Results]:
-    for name, run in runs.items():
+        worst_ratio = small["times_numpy"]
+        yield "small calls, times NumPy's indexing, worst", "at most", 1.2, worst_ratio
+    for name, run in results["whole_runs"].items():
         if "ratio" in run:
-            yield _at_least(name, run["ratio"], run["target"])
+            yield name, "at least", run["target"], run["ratio"]
         elif "peak_mib" in run:
-            yield _at_most(f"{name}, MiB", run["peak_mib"], run["target_mib"])
+            yield f"{name}, MiB", "at most", run["target_mib"], run["peak_mib"]
         elif "growth" in run:
-            yield _at_most(name, run["growth"], run["target"])
+            yield name, "at most", run["target"], run["growth"]
         else:
-            yield _at_least(name, None, 0)
-
-
-def _verified_records(results: Results) -> Iterable[tuple[str, Results]]:
-    for group in ("cases", "ladder", "whole_runs"):
-        yield from ((n, r) for n, r in results[group].items() if "verified" in r)
-    if results["small_call"]:
-        yield "small call", results["small_call"]
-
-
-def _at_least(name: str, value: float | None, limit: float) -> Results:
-    return _target(name, "at least", limit, value, value is not None and value >= limit)
-
-
-def _at_most(name: str, value: float, limit: float) -> Results:
-    return _target(name, "at most", limit, value, value <= limit)
-
-
-def _target(name: str, rule: str, limit: float, value: float | None, passed: bool) -> Results:
-    return {"target": name, "rule": rule, "limit": limit, "reached": value, "passed": passed}
-
-
-def format_losses(results: Results) -> str:
-    """Return a sentence that lists the cases slower than a peer."""
-    slower = [
-        f"{name} ({record['ratio']:.2f} of {record['fastest']})"
-        for group in ("cases", "ladder")
-        for name, record in results[group].items()
-        if record["ratio"] is not None and record["ratio"] < 1
-    ]
-    return f"slower than a peer: {', '.join(slower) or 'none'}"
+            yield name, "at least", 0, None
+    records = {**results["cases"], **results["ladder"], **results["whole_runs"]}
+    wrong = [name for name, record in records.items() if not record.get("verified", True)]
+    yield f"wrong answers of ndtool: {', '.join(wrong) or 'none'}", "at most", 0, len(wrong)
 
 
 def tables(results: Results) -> dict[str, str]:
     """Return every table by the name of its markers in a document."""
-    tables = {
-        "machine": machine.format_description(results["machine"])
-        + _missing_peers(results["machine"])
-    }
-    if results["cases"]:
-        tables["cases"] = _cases_table(results["cases"])
-    if results["summary"]["shares"]:
-        tables["shares"] = _shares_table(results["summary"]["shares"])
-        tables["limits"] = _limits_table(results["cases"])
+    cases, by_conditions = results["cases"], shares(results["cases"])
+    tables = {"machine": results["machine"]}
+    if cases:
+        tables["cases"] = f"{_cases_table(cases)}\n\n{CASES_NOTE}"
+    if by_conditions:
+        rows = [["share of the limit", "threads", "geometric mean", "worst case"]]
+        for (alignment, threads), values in by_conditions.items():
+            worst, mean = "{} {:.2f}".format(*_lowest(values)), f"{_geomean(values.values()):.2f}"
+            rows.append([ALIGNMENT_NAMES[alignment], threads, mean, worst])
+        tables["shares"] = _markdown(rows)
+        tables["limits"] = f"{_limits_table(cases, by_conditions)}\n\n{LIMITS_NOTE}"
     if results["ladder"]:
-        tables["ladder"] = _ladder_table(results["ladder"])
+        rows = [["case", "ndtool, ms", "numpy, ms", "ratio", "of memcpy"]]
+        for name, r in results["ladder"].items():
+            own, numpy = f"{r['ndtool_ms']:.2f}", _peer_cell(r["peers"].get("numpy"))
+            rows.append([name, own, numpy, _ratio(r["ratio"]), _number(r["memcpy_ratio"])])
+        tables["ladder"] = _markdown(rows)
     if results["whole_runs"]:
-        tables["whole-runs"] = _runs_table(results["whole_runs"])
-    tables["targets"] = _targets_table(results["summary"]["targets"])
-    return tables
-
-
-def _missing_peers(machine_record: Results) -> str:
-    names = [name for name, number in machine_record["peers"].items() if number is None]
-    return f" Not installed: {', '.join(names)}." if names else ""
+        rows = [["run", "ndtool", "numpy", "ratio"]]
+        rows += [[name, *_run_cells(run)] for name, run in results["whole_runs"].items()]
+        tables["whole-runs"] = _markdown(rows)
+    rows = [["target", "", "reached", ""]]
+    for name, rule, limit, reached in targets(results):
+        value = "not measured" if reached is None else f"{reached:.3g}"
+        passed = reached is not None and (reached >= limit if "least" in rule else reached <= limit)
+        rows.append([name, f"{rule} {limit:g}", value, "passed" if passed else "**missed**"])
+    return tables | {"targets": _markdown(rows)}
 
 
 def _cases_table(cases: Results) -> str:
     names = list(dict.fromkeys(name for record in cases.values() for name in record["peers"]))
     rows = [["case, ms", "ndtool", *names, "ratio", "of memcpy", "of limit"]]
+    of_limit = shares(cases).get(("numpy", "2"), {})
     for case, record in cases.items():
         cells = [_peer_cell(record["peers"].get(name)) for name in names]
-        share = record["limit"].get("numpy", {}).get("2")
-        ratios = _format_ratio(record["ratio"]), _format_number(record["memcpy_ratio"])
-        of_limit = _format_number(share and share["share"])
-        rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, *ratios, of_limit])
-    notes = (
-        "ratio: the fastest peer's time / ndtool's, in the same minutes; a loss is bold. of memcpy:"
-        " a two-thread memcpy of the same output bytes / ndtool's time. of limit: the plainest loop"
-        " in C without checks / ndtool's time, two threads. ~: the peer's answer is not"
-        " rounded as the sequential loop's; †: it is wrong. -: not offered."
-    )
-    return _markdown(rows) + "\n\n" + notes
-
-
-def _format_threads(number: str) -> str:
-    return "one thread" if number == "1" else "two threads"
-
-
-def _shares_table(shares: list[Results]) -> str:
-    rows = [["share of the limit", "threads", "geometric mean", "worst case"]]
-    for s in shares:
-        worst = f"{s['worst']['case']} {s['worst']['share']:.2f}"
-        rows.append([ALIGNMENT_NAMES[s["place"]], s["threads"], f"{s['geomean']:.2f}", worst])
+        ratios = [_ratio(record["ratio"]), _number(record["memcpy_ratio"])]
+        cells += [*ratios, _number(of_limit.get(case))]
+        rows.append([case, f"{record['ndtool_ms']:.1f}", *cells])
     return _markdown(rows)
 
 
-def _limits_table(cases: Results) -> str:
+def _limits_table(cases: Results, by_conditions: dict[tuple[str, str], dict[str, float]]) -> str:
     """Return every case's shares, and the limit with NumPy's alignment, two threads."""
-    measured = {name: record["limit"] for name, record in cases.items() if record["limit"]}
-    columns = dict.fromkeys(
-        (alignment, threads)
-        for limit in measured.values()
-        for alignment, by_threads in limit.items()
-        for threads in by_threads
-    )
-    headings = [f"{alignment}, {_format_threads(threads)}" for alignment, threads in columns]
+    headings = [f"{alignment}, {THREAD_NAMES[threads]}" for alignment, threads in by_conditions]
     rows = [["case", *headings, "limit, ms", "ndtool, ms", "its check, ms", "the loop"]]
-    for name, limit in measured.items():
-        shares = [
-            _format_number(limit[alignment][threads]["share"]) for alignment, threads in columns
-        ]
-        record = limit["numpy"]["2"]
-        times = [f"{record[key]:.1f}" for key in ("limit_ms", "ndtool_ms", "check_ms")]
-        rows.append([name, *shares, *times, record["variant"]])
-    notes = (
-        "share: the limit's time / ndtool's, called in turn on the same arrays. The times and the"
-        " loop are those of arrays as NumPy allocates them and two threads; its check: what reading"
-        " all indices before the first byte of out takes of ndtool's time."
-    )
-    return _markdown(rows) + "\n\n" + notes
+    for name, record in cases.items():
+        if not record["limit"]:
+            continue
+        cells = [_number(values.get(name)) for values in by_conditions.values()]
+        limit = record["limit"]["numpy"]["2"]
+        times = [f"{limit[key]:.1f}" for key in ("limit_ms", "ndtool_ms", "check_ms")]
+        rows.append([name, *cells, *times, limit["variant"]])
+    return _markdown(rows)
+
+
+def _run_cells(run: Results) -> list[str]:
+    if "ratio" in run:
+        times = [f"{run[key] * 1e3:.0f} ms" for key in ("ndtool_s", "numpy_s")]
+        return [*times, _ratio(run["ratio"])]
+    if "peak_mib" in run:
+        size = f"{run['peak_mib']:.0f} MiB for {run['output_bytes'] / 2**30:.1f} GiB of output"
+    elif "growth" in run:
+        times = [f"{int(n) >> 20} MiB: {t * 1e3:.0f} ms" for n, t in run["seconds"].items()]
+        size = "; ".join(times)
+    else:
+        size = run["reason"].replace("\n", " ")
+    return [size, "-", "-"]
 
 
 def _peer_cell(peer: Results | None) -> str:
-    if peer is None or peer["ms"] is None:
+    if peer is None or "reason" in peer:
         return "-"
     return f"{peer['ms']:.1f}{ANSWER_MARKS[peer['answer']]}"
 
 
-def _format_number(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _format_ratio(ratio: float | None) -> str:
+def _ratio(ratio: float | None) -> str:
     is_slower = ratio is not None and ratio < 1
-    return f"{BOLD}{ratio:.2f}{BOLD}" if is_slower else _format_number(ratio)
-
-
-def _ladder_table(ladder: Results) -> str:
-    rows = [["case", "ndtool, ms", "numpy, ms", "ratio", "of memcpy"]]
-    for case, r in ladder.items():
-        ndtool_ms, numpy_ms = f"{r['ndtool_ms']:.2f}", _peer_cell(r["peers"].get("numpy"))
-        rows.append(
-            [
-                case,
-                ndtool_ms,
-                numpy_ms,
-                _format_ratio(r["ratio"]),
-                _format_number(r["memcpy_ratio"]),
-            ]
-        )
-    return _markdown(rows)
-
-
-def _runs_table(runs: Results) -> str:
-    rows = [["run", "ndtool", "numpy", "ratio"]]
-    for name, run in runs.items():
-        if "ratio" in run:
-            ndtool_ms, numpy_ms = (f"{run[key] * 1e3:.0f} ms" for key in ("ndtool_s", "numpy_s"))
-            rows.append([name, ndtool_ms, numpy_ms, _format_ratio(run["ratio"])])
-        elif "peak_mib" in run:
-            size = f"{run['peak_mib']:.0f} MiB for {run['output_bytes'] / 2**30:.1f} GiB of output"
-            rows.append([name, size, "-", "-"])
-        elif "growth" in run:
-            times = [f"{int(n) >> 20} MiB: {t * 1e3:.0f} ms" for n, t in run["seconds"].items()]
-            rows.append([name, "; ".join(times), "-", "-"])
-        else:
-            rows.append([name, run["reason"].replace("\n", " "), "-", "-"])
-    return _markdown(rows)
-
-
-def _targets_table(targets: list[Results]) -> str:
-    rows = [["target", "", "reached", ""]]
-    for t in targets:
-        value = "not measured" if t["reached"] is None else f"{t['reached']:.3g}"
-        rule = f"{t['rule']} {t['limit']:g}"
-        rows.append([t["target"], rule, value, "passed" if t["passed"] else "**missed**"])
-    return _markdown(rows)
+    return f"**{ratio:.2f}**" if is_slower else _number(ratio)
 
 
 def _markdown(rows: list[list[str]]) -> str:
@@ -288,37 +242,51 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
-def begin_marker(name: str) -> str:
-    return f"<!-- bench:{name} -->\n"
-
-
-def end_marker(name: str) -> str:
-    return f"<!-- /bench:{name} -->"
+def format_losses(results: Results) -> str:
+    """Return a sentence that lists the cases slower than a peer."""
+    records = {**results["ladder"], **results["cases"]}
+    slower = [
+        f"{name} ({record['ratio']:.2f} of {record['fastest']})"
+        for name, record in records.items()
+        if (record["ratio"] or 1) < 1
+    ]
+    return f"slower than a peer: {', '.join(slower) or 'none'}"
 
 
 def replace_tables(text: str, tables: dict[str, str]) -> str:
-    """Insert each table between its markers, in documents that have them."""
+    """Insert each table between its markers, where the text has them."""
     for name, table in tables.items():
-        head, begin, remaining = text.partition(begin_marker(name))
-        _, end, tail = remaining.partition(end_marker(name))
+        head, begin, remaining = text.partition(f"<!-- bench:{name} -->\n")
+        _, end, tail = remaining.partition(f"<!-- /bench:{name} -->")
         if begin and end:
             text = head + begin + table + "\n" + end + tail
     return text
 
 
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [*map(_rounded, value)] if isinstance(value, list | tuple) else value
+
+
+def to_json(results: Results) -> str:
+    """Return the results with a line for each case."""
+    groups = []
+    for name, group in _rounded(results).items():
+        text = json.dumps(group)
+        if isinstance(group, dict):
+            lines = [f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in group.items()]
+            text = "{\n" + ",\n".join(lines) + "\n }"
+        groups.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(groups) + "\n}\n"
+
+
 def write(results: Results, folder: Path, recorded: bool) -> None:
-    """Write results.json and the picture; the tables of documents only from a recorded run."""
+    """Write results.json; the tables of the document only from a recorded run."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    if results["cases"]:
-        try:
-            import picture
-        except ImportError as error:
-            print(f"no picture: {error.name} is not installed")
-        else:
-            picture.draw(results["cases"], folder / "results.png")
+    text = to_json(results)
+    (folder / "results.json").write_text(text)
     if recorded:
-        filled = tables(results)
-        for document in DOCUMENTS:
-            if document.exists():
-                document.write_text(replace_tables(document.read_text(), filled))
+        DOCUMENT.write_text(replace_tables(DOCUMENT.read_text(), tables(json.loads(text))))

@@ -23,48 +23,51 @@ cdef extern from *:
 cdef enum:
     MAX_TYPED = 1024            # cached TypedCalls
     RELEASING = 1 << 15         # bytes that a call moves, from which it releases the GIL
-    MAX_TEMPORARIES = 6
+    LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
+    SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
+    MAX_TEMPORARIES = 10
 
 cdef enum:              # how index tuples select slices
     BY_TUPLES = 1       # gather_nd, scatter_nd
     ALONG_AXIS = 2      # gather, scatter
     BY_ELEMENTS = 3     # gather_elements, scatter_elements
+    BY_RUNS = 4         # tensor_scatter: an index for the run of elements of each batch
 
 _FAMILIES = {
     "gather_nd": BY_TUPLES, "scatter_nd": BY_TUPLES, "gather": ALONG_AXIS, "scatter": ALONG_AXIS,
-    "gather_elements": BY_ELEMENTS, "scatter_elements": BY_ELEMENTS,
+    "gather_elements": BY_ELEMENTS, "scatter_elements": BY_ELEMENTS, "tensor_scatter": BY_RUNS,
 }
-COMPILED_OPERATORS = tuple(_FAMILIES)
 
 
 @cython.final
 cdef class TypedCall:
     """A call of an operator but for its shapes.
 
-    axis: None for the first after the batch axes. indices: their type, mode and padding, without a
-    buffer; the fill value is one element. spec: None for a gather. itemsize: of data.
-    swap_unit: bytes that a byte swap reverses. swaps_data, swaps_updates: whether arithmetic needs
-    other byte orders than the arrays have.
+    threads: at most this many. indices: their type, mode and padding, without a buffer; the fill
+    value is one element. stored_kind: of the indices as stored, from which those that count from
+    index_base, or are taken modulo the axis size, are converted. spec: None for a gather. itemsize: of data. swap_unit: bytes that a byte swap reverses.
+    swaps_data, swaps_updates: whether arithmetic needs other byte orders than the arrays have.
     """
 
-    cdef int family
+    cdef int family, threads, index_base, stored_kind, swap_unit
     cdef int64_t batch_dims, axis
-    cdef bint has_axis, swaps_data, swaps_updates, is_mean
+    cdef bint swaps_data, swaps_updates, is_mean, is_distinct, is_circular
     cdef Indices indices
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
-    cdef int swap_unit
 
     def __cinit__(
-        self, str operator, int64_t batch_dims, object axis, Indices indices, UpdateSpec spec,
-        Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates, bint is_mean,
+        self, str operator, object attributes, int threads, Indices indices, Indices stored,
+        UpdateSpec spec, Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates,
     ):
-        self.family = _FAMILIES[operator]
-        self.batch_dims, self.has_axis = batch_dims, axis is not None
-        self.axis = batch_dims if axis is None else axis
-        self.indices, self.spec, self.itemsize = indices, spec, itemsize
-        self.swap_unit, self.swaps_data, self.swaps_updates = swap_unit, swaps_data, swaps_updates
-        self.is_mean = is_mean
+        self.family, self.threads = _FAMILIES[operator], threads
+        self.batch_dims, self.axis = attributes.batch_dims, attributes.resolved_axis
+        self.index_base, self.is_mean = attributes.index_base, attributes.is_mean
+        self.is_distinct = attributes.duplicates == "error"
+        self.is_circular = attributes.mode == "circular"
+        self.indices, self.stored_kind = indices, stored.kind
+        self.spec, self.itemsize, self.swap_unit = spec, itemsize, swap_unit
+        self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
 
 
 cdef struct CallPlan:
@@ -73,6 +76,7 @@ cdef struct CallPlan:
     int64_t shape[_blocks.MAX_RANK]   # of the output
     int first, k                      # the indexed axes of data: k from `first` on
     int64_t tuples, per_batch, repeats
+    int64_t run                       # elements along the axis of a run, 0 if tuples select slices
     Py_ssize_t width                  # bytes of a slice
     bint by_panels                    # elements along an axis that is not the last
 
@@ -88,21 +92,27 @@ cdef struct Source:
 
 cdef struct Job:
     # all that the execution of a call needs, without Python objects
+    int threads
     Source data, indices, updates
+    int64_t* converted       # indices that count from 0, if the stored ones do not; or NULL
+    int stored_kind, index_base
     bint copies_data         # of a scatter: whether the target does not contain data yet
     bint validates           # whether to validate all indices before the target changes
     int64_t stored_tuples
-    IndexSpace space
+    IndexSpace space, row_space
     Walk walk
+    RowBits rows             # of size 0 unless duplicates are an error; row_space addresses them
     Panels panels
     int64_t units            # of panels; 0 if tuples select slices
+    uint8_t* tiles           # packed tiles of panels, of `tile_bytes` for each thread; or NULL
+    Py_ssize_t tile_bytes
     View slice               # of strided slices; of rank 0 if they are contiguous
     const uint8_t* fill_value
     uint8_t* target
     Py_ssize_t target_bytes
     int64_t tuples
     Py_ssize_t width
-    bint scatters, swaps_target, is_mean, includes_self
+    bint scatters, swaps_target, is_mean, includes_self, non_temporal
     int swap_unit
     Updates update
     uint8_t* out             # where to copy the target to; NULL if the target is the output
@@ -127,22 +137,22 @@ cdef inline bint is_same_shape(const Py_buffer* view, const CallPlan* p) noexcep
 
 
 cdef bint infer_call(
-    TypedCall c, const Py_buffer* data, const Py_buffer* indices, const Py_buffer* updates,
-    CallPlan* p,
+    int family, int64_t b, int64_t a, Py_ssize_t itemsize, const Py_buffer* data,
+    const Py_buffer* indices, const Py_buffer* updates, CallPlan* p,
 ) noexcept:
     """Infer the plan of a call with these shapes; False if a rule of rules/shapes.py is broken.
 
-    updates: NULL for a gather. False also for arrays without elements.
+    b, a: batch_dims and axis. updates: NULL for a gather.
     """
     cdef int r = data.ndim, q = indices.ndim, d, n = 0
-    cdef int64_t b = c.batch_dims, a = c.axis, total = 1
     cdef int last                  # axes of indices in the shape of gathered slices
     p.repeats = p.per_batch = p.tuples = 1
-    p.width = c.itemsize
+    p.width = itemsize
     p.by_panels = False
+    p.run = 0
     if r < 1 or b < 0:
         return False
-    if c.family == BY_TUPLES:
+    if family == BY_TUPLES:
         if q < 1 or b >= min(r, q) or not 1 <= indices.shape[q - 1] <= r - b:
             return False
         p.first, p.k = <int> b, <int> indices.shape[q - 1]
@@ -152,14 +162,19 @@ cdef bint infer_call(
             return False
         p.first, p.k = <int> (a + r if a < 0 else a), 1
         last = q
-        if c.family == ALONG_AXIS and b > min(p.first, q):
+        if family == ALONG_AXIS and b > min(p.first, q):
             return False
-        if c.family == BY_ELEMENTS and q != r:
+        if family == BY_ELEMENTS and q != r:
+            return False
+        if family == BY_RUNS and (
+            p.first == 0 or updates.ndim != r or updates.shape[p.first] > data.shape[p.first]
+            or q != 1 or indices.shape[0] != data.shape[0]
+        ):
             return False
     for d in range(b):
         if data.shape[d] != indices.shape[d]:
             return False
-    if c.family == BY_ELEMENTS:
+    if family == BY_ELEMENTS:
         for d in range(r):
             if d != p.first and indices.shape[d] > data.shape[d]:
                 return False
@@ -169,8 +184,19 @@ cdef bint infer_call(
                 p.by_panels |= indices.shape[d] != 1
         p.per_batch = indices.shape[p.first]
         p.rank = r
+    elif family == BY_RUNS:
+        p.run = updates.shape[p.first]
+        for d in range(r):
+            p.shape[d] = updates.shape[d] if d == p.first else data.shape[d]
+            if d < p.first:
+                p.tuples = multiply(p.tuples, data.shape[d])
+            else:
+                p.width *= p.shape[d]    # no more than updates have
+        for d in range(1, p.first):
+            p.repeats = multiply(p.repeats, data.shape[d])
+        p.rank = r
     else:
-        if c.family == ALONG_AXIS:
+        if family == ALONG_AXIS:
             for d in range(p.first):
                 p.shape[n] = data.shape[d]
                 n += 1
@@ -194,10 +220,9 @@ cdef bint infer_call(
             n += 1
             p.width *= data.shape[d]    # no more than data have
         p.rank = n
-    if not p.tuples or not p.width or not data.len:
+    if multiply(p.tuples, p.width) > MAX_ELEMENTS:
         return False
-    total = multiply(p.tuples, p.width)
-    if total > MAX_ELEMENTS:
+    if p.tuples and p.width and not data.len:    # every index is out of bounds
         return False
     if updates != NULL:
         if not is_same_shape(updates, p):
@@ -244,17 +269,18 @@ cdef void fill_space(
 ) noexcept nogil:
     """Fill an index space as `Addressing` does. batch_shape: data's, or that of indices."""
     cdef int d, axis
-    cdef int64_t extent, highest = 0, batches = 1
+    cdef int64_t extent, highest = 0, batches = 1, size
     cdef bint is_reused
     space.k = p.k
-    space.per_batch, space.repeats = p.per_batch, p.repeats
+    space.per_batch, space.repeats = max(1, p.per_batch), max(1, p.repeats)
     space.lowest = 0
     for d in range(p.k):
         axis = p.first + d
-        space.sizes[d] = data.shape[axis]
-        space.wraps[d] = data.shape[axis] if negatives else 0
+        size = data.shape[axis] - p.run + 1 if p.run else data.shape[axis]
+        space.sizes[d] = size
+        space.wraps[d] = size if negatives else 0
         space.strides[d] = strides[axis]
-        extent = (data.shape[axis] - 1) * strides[axis]
+        extent = (size - 1) * strides[axis]
         space.lowest += min(0, extent)
         highest += max(0, extent)
     space.span = highest - space.lowest
@@ -268,9 +294,46 @@ cdef void fill_space(
     space.is_one_group = p.repeats == batches
 
 
+cdef int64_t fill_row_space(
+    IndexSpace* space, const Py_buffer* data, const Py_buffer* indices, int family, int batch_dims,
+    const CallPlan* p, bint negatives,
+) noexcept nogil:
+    """Fill a space that addresses each stored tuple's row, for the check for duplicates.
+
+    Returns the number of rows.
+    """
+    cdef int d, stop = p.first + p.k
+    cdef int64_t rows = 1
+    cdef Py_ssize_t strides[_blocks.MAX_RANK]
+    space.k, space.repeats, space.is_one_group = p.k, 1, False
+    if family == BY_ELEMENTS:
+        stop = data.ndim
+    for d in reversed(range(stop)):
+        if family == ALONG_AXIS and batch_dims <= d < p.first:
+            continue    # batches along these axes share tuples
+        strides[d] = rows
+        rows = multiply(rows, data.shape[d])
+    for d in range(p.k):
+        space.sizes[d], space.strides[d] = data.shape[p.first + d], strides[p.first + d]
+        space.wraps[d] = space.sizes[d] if negatives else 0
+    if family == BY_ELEMENTS:    # every index is a batch
+        strides[p.first] = 0
+        space.per_batch = 1
+        space.batch_rank = merge(
+            indices.shape, strides, 0, data.ndim, space.batch_sizes, space.batch_strides
+        )
+    else:
+        space.per_batch = max(1, p.per_batch)
+        space.batch_rank = merge(
+            data.shape, strides, 0, batch_dims, space.batch_sizes, space.batch_strides
+        )
+    space.lowest, space.span, space.fits_in_cache = 0, rows, False
+    return rows
+
+
 cdef void fill_panels(
     Panels* p, const Py_buffer* data, const Py_ssize_t* shape, const Py_ssize_t* strides, int axis,
-    Py_ssize_t itemsize, bint negatives, Py_ssize_t tile_bytes,
+    Py_ssize_t itemsize, bint negatives, Py_ssize_t tile_bytes, int threads,
 ) noexcept nogil:
     """Describe elements along an axis as panels, as `bind_panels` and `bind_tiles` do.
 
@@ -279,7 +342,7 @@ cdef void fill_panels(
     cdef int64_t inner_sizes[_blocks.MAX_RANK]
     cdef int64_t inner_strides[_blocks.MAX_RANK]
     cdef int d, inner, outer, rank = data.ndim
-    cdef int64_t step = 1, line_items = max(1, _blocks.LINE // itemsize)
+    cdef int64_t step = 1, line_items = max(1, _blocks.LINE // itemsize), panels = 1
     inner = merge(shape, strides, axis + 1, rank, inner_sizes, inner_strides)
     outer = merge(shape, strides, 0, axis, p.sizes, p.data_strides)
     p.rank = outer + inner - 1
@@ -302,6 +365,10 @@ cdef void fill_panels(
     p.tile = min(
         min(p.columns, _blocks.BLOCK), max(line_items, tile_bytes // max(1, p.data_rows * itemsize))
     )
+    for d in range(p.rank):
+        panels *= p.sizes[d]
+    if panels < threads:
+        p.tile = min(p.tile, max(line_items, (p.columns * panels + threads - 1) // threads))
     if p.tile < p.columns and p.tile > _blocks.LINE:
         p.tile = p.tile // _blocks.LINE * _blocks.LINE
     p.tiles = (p.columns + p.tile - 1) // p.tile
@@ -333,98 +400,193 @@ cdef void copy_to_view(const uint8_t* source, uint8_t* target, const View* view)
             return
 
 
-cdef void copy_source(const Source* s, uint8_t* target) noexcept nogil:
+cdef void copy_source(
+    const Source* s, uint8_t* target, int threads, bint non_temporal
+) noexcept nogil:
     """Copy an array to contiguous memory, with the byte order that is required."""
-    if s.view.rank:
-        copy_view(target, s.data, &s.view, 0, s.nbytes // s.view.itemsize)
+    cdef Copy c
+    cdef Strips strips
+    cdef int64_t task, tasks, elements = s.nbytes // s.view.itemsize, smallest = PY_SSIZE_T_MAX
+    cdef int d, last = s.view.rank - 1
+    if s.nbytes == 0:
+        return
+    if s.nbytes < RELEASING:
+        if s.view.rank:
+            copy_view(target, s.data, &s.view, 0, elements)
+        else:
+            memcpy(target, s.data, s.nbytes)
+    elif s.view.rank == 0:
+        c = Copy(s.data, target, s.nbytes, task_count(threads), non_temporal)
+        run_tasks(copy_task, &c, c.tasks, threads)
+    elif last and max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE:
+        strips = Strips(&s.view, 0, s.data, target, 0)
+        for d in range(last):
+            if max(s.view.strides[d], -s.view.strides[d]) < smallest:
+                smallest = max(s.view.strides[d], -s.view.strides[d])
+                strips.smallest_stride_axis = d
+        tasks = count_strips(&s.view, strips.smallest_stride_axis)
+        run_tasks(copy_strip, &strips, tasks, threads)
     else:
-        memcpy(target, s.data, s.nbytes)
+        tasks = task_count(threads)
+        for task in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
+            copy_view(
+                target + elements * task // tasks * s.view.itemsize, s.data, &s.view,
+                elements * task // tasks,
+                elements * (task + 1) // tasks - elements * task // tasks,
+            )
     if s.swap_unit:
         swap_units(target, s.nbytes // s.swap_unit, s.swap_unit)
 
 
-cdef inline const uint8_t* load(const Source* s) noexcept nogil:
+cdef inline const uint8_t* load(const Source* s, int threads) noexcept nogil:
     """Return the bytes of an array in row-major order."""
     if s.copy == NULL:
         return s.data
-    copy_source(s, s.copy)
+    copy_source(s, s.copy, threads, False)
     return s.copy
 
 
-cdef uint64_t execute_loops(const Job* job, const Updates* updates) noexcept nogil:
-    """Gather, or apply the updates; non-zero if an index is out of bounds."""
-    cdef Gather g
-    cdef GatherStrided strided
-    cdef Scatter s
-    cdef Units units
+cdef bint rebase(
+    const uint8_t* stored, int kind, int64_t count, int64_t base, int mode, int64_t* indices
+) noexcept nogil:
+    """Convert indices that count from `base`, as `rebase` in inmemory/arguments.py does.
+
+    Returns whether all can be converted.
+    """
+    cdef int64_t block[ENTRIES]
+    cdef const int64_t* values
+    cdef int64_t i, first = 0, n, v
+    cdef bint is_uint64 = False, is_extreme = False
+    while first < count:
+        n = min(ENTRIES, count - first)
+        values = as_int64_bits(
+            stored + first * (kind & ITEMSIZE_MASK), kind, n, block, &is_uint64
+        )
+        for i in range(n):
+            v = values[i]
+            if is_uint64 and v < 0:
+                v, is_extreme = PY_SSIZE_T_MAX, True
+            is_extreme |= v <= -PY_SSIZE_T_MAX
+            indices[first + i] = max(v, -PY_SSIZE_T_MAX + 1) - base
+        first += n
+    return not (is_extreme and mode == WRAP)
+
+
+cdef uint64_t check_indices(Job* job) noexcept nogil:
+    """Return non-zero if an index is out of bounds, or a tuple is a duplicate that is an error."""
+    cdef Check c
+    cdef Walk walk = job.walk
     cdef uint64_t bad = 0
-    cdef int64_t unit
-    if job.units:
-        units.p = &job.panels
-        units.data = job.target if job.scatters else job.data.data
-        units.index, units.kind, units.mode = job.walk.index, job.walk.kind, job.walk.mode
-        units.has_pad, units.pad = job.walk.has_pad, job.walk.pad
-        units.fill_value, units.target, units.buffers = job.fill_value, job.target, NULL
-        units.first, units.non_temporal = 0, False
-        if job.scatters:
-            units.updates = updates[0]
-        for unit in range(job.units):
-            bad |= scatter_unit(&units, unit, 0) if job.scatters else gather_unit(&units, unit, 0)
-        return bad
-    if job.scatters:
-        s.walk, s.updates, s.target = job.walk, updates[0], job.target
-        s.count, s.width, s.copy = job.tuples, job.width, 0
-        s.division, s.tasks, s.non_temporal = BY_COLUMNS, 1, False
-        return scatter_task(&s, 0, 0)
-    if job.slice.rank:
-        strided.walk, strided.view, strided.source = job.walk, &job.slice, job.data.data
-        strided.walk.redirect_offset = DROPPED
-        strided.target, strided.count, strided.tasks = job.target, job.tuples, 1
-        strided.element, strided.elements = 0, job.width // job.slice.itemsize
-        strided.fill_value = job.fill_value
-        return gather_strided_task(&strided, 0, 0)
-    g.walk, g.source, g.target = job.walk, job.data.data, job.target
-    g.walk.redirect_offset = job.fill_value - g.source
-    g.count, g.width, g.tasks = job.tuples, job.width, 1
-    g.by_columns = g.non_temporal = g.is_local = False
-    return gather_by_row_task(&g, 0, 0) if is_gather_by_row(&g) else gather_task(&g, 0, 0)
+    if job.validates and job.walk.mode == ERROR:
+        c.walk, c.count, c.tasks = job.walk, job.stored_tuples, task_count(job.threads)
+        bad = run_tasks(check_task, &c, c.tasks, job.threads)
+    if not bad and job.rows.size:
+        walk.space = &job.row_space
+        bad = first_duplicate(&walk, job.stored_tuples, &job.rows).position != -1
+    return bad
 
 
 cdef uint64_t execute_job(Job* job) noexcept nogil:
-    """Execute a call; non-zero if the general path must: an index is out of bounds, for example."""
-    cdef Updates first_pass
+    """Execute a call; non-zero if an index is out of bounds."""
     cdef Means means
-    job.walk.index = load(&job.indices)
-    if job.validates and job.walk.mode == ERROR and check_range(&job.walk, 0, job.stored_tuples):
+    cdef Updates first_pass
+    cdef const Counts* counts = &job.update.counts
+    job.walk.index = load(&job.indices, job.threads)
+    if job.converted != NULL:
+        if not rebase(
+            job.walk.index, job.stored_kind, job.stored_tuples * job.space.k, job.index_base,
+            job.walk.mode, job.converted,
+        ):
+            return 1
+        job.walk.index = <const uint8_t*> job.converted
+    if check_indices(job):
         return 1
     if job.scatters:
-        job.update.first = load(&job.updates)
+        job.update.first = load(&job.updates, job.threads)
         if job.update.current == NEUTRAL and has_nan(
             job.update.code, job.update.first, job.tuples * job.width
         ):
-            return 1
+            return 1    # the general path copies first updates
         if job.copies_data:
-            copy_source(&job.data, job.target)
-        if job.update.current == NEUTRAL:
+            copy_source(&job.data, job.target, job.threads, job.non_temporal)
+    elif job.data.copy != NULL:
+        job.data.data = load(&job.data, job.threads)
+    if job.tuples and job.width:
+        if job.scatters and job.update.current == NEUTRAL:
             first_pass = fill_pass(&job.update)
-            if execute_loops(job, &first_pass):
+            if execute_tuples(job, &first_pass):
                 return 1
-    if execute_loops(job, &job.update):
-        return 1
+        if execute_tuples(job, &job.update):
+            return 1
     if job.is_mean:
         means = Means(
-            job.update.counts, job.target, job.target_bytes // job.width, 1, job.update.mean_type,
-            job.includes_self,
+            job.update.counts, job.target,
+            counts.table.mask + 1 if counts.table.keys else job.target_bytes // job.width,
+            1, job.update.mean_type, job.includes_self,
         )
         divide_task(&means, 0, 0)
     if job.swaps_target:
         swap_units(job.target, job.target_bytes // job.swap_unit, job.swap_unit)
-    if job.out != NULL:
+    if job.out != NULL and job.target_bytes:
         if job.out_view.rank:
             copy_to_view(job.target, job.out, &job.out_view)
         else:
             memcpy(job.out, job.target, job.target_bytes)
     return 0
+
+
+cdef uint64_t execute_tuples(Job* job, const Updates* updates) noexcept nogil:
+    """Gather slices, or apply updates to slices, as the index tuples select them."""
+    cdef Gather g
+    cdef GatherStrided strided
+    cdef Scatter s
+    cdef Units units
+    cdef bint is_one_batch
+    if job.units:
+        units.p = &job.panels
+        units.data = job.target if job.scatters else job.data.data
+        units.index, units.kind, units.mode = job.walk.index, job.walk.kind, job.walk.mode
+        units.has_pad, units.pad = job.walk.has_pad, job.walk.pad
+        units.fill_value, units.target = job.fill_value, job.target
+        units.buffers, units.scratch = job.tiles, job.tile_bytes
+        units.first, units.non_temporal = 0, job.non_temporal
+        if job.scatters:
+            units.updates = updates[0]
+        return run_tasks(
+            scatter_unit if job.scatters else gather_unit, &units, job.units, job.threads
+        )
+    if job.scatters:
+        s.walk, s.updates, s.target = job.walk, updates[0], job.target
+        s.count, s.width = job.tuples, job.width
+        is_one_batch = job.space.per_batch == job.tuples
+        s.division = BY_COLUMNS
+        if not is_one_batch and (
+            s.width <= _blocks.LINE or job.tuples // job.space.per_batch >= job.threads
+        ):
+            s.division = BY_BATCHES
+        elif s.width <= _blocks.LINE:
+            job.threads = 1
+        elif s.count >= 16 * job.threads or s.updates.counts.data != NULL:
+            s.division = BY_SLICES
+        if job.threads == 1:
+            s.division = BY_COLUMNS
+        s.tasks = task_count(job.threads) if s.division == BY_BATCHES else job.threads
+        s.non_temporal = job.non_temporal and s.updates.op == 0 and (
+            (s.width | <Py_ssize_t> s.target) % _blocks.LINE == 0 or s.width >= 4 * _blocks.LINE
+        )
+        return run_tasks(scatter_task, &s, s.tasks, job.threads)
+    if job.slice.rank:
+        strided.walk, strided.view, strided.source = job.walk, &job.slice, job.data.data
+        strided.walk.redirect_offset = DROPPED
+        strided.target, strided.count = job.target, job.tuples
+        strided.tasks = task_count(job.threads)
+        strided.element, strided.elements = 0, job.width // job.slice.itemsize
+        strided.fill_value = job.fill_value
+        return run_tasks(gather_strided_task, &strided, strided.tasks, job.threads)
+    g.walk, g.source, g.target = job.walk, job.data.data, job.target
+    g.walk.redirect_offset = job.fill_value - g.source
+    g.count, g.width, g.non_temporal = job.tuples, job.width, job.non_temporal
+    return run_gather(&g, job.threads)
 
 
 cdef void find_extent(const Py_buffer* view, int64_t* low, int64_t* high) noexcept nogil:
@@ -512,17 +674,24 @@ cdef class Calls:
     """The entry point of calls on arrays in memory.
 
     array, empty: numpy.ndarray and numpy.empty. make: returns the TypedCall of a call's arguments
-    and dtypes, or None; Calls caches these. fallback: the general path, for all other calls and all
-    errors. tuning: the module with the limit COMPILED_CALL, in bytes.
+    and dtypes, or None; Calls caches these. limit_threads: as in machine/threads.py. algorithms:
+    whether a large scatter needs an algorithm of engine/scatters.py. fallback: the general path,
+    for these and all errors. tuning: the module of thresholds.
     """
 
-    cdef object array, empty, make, fallback, tuning
+    cdef object array, empty, make, limit_threads, algorithms, fallback, tuning
     cdef dict typed
+    cdef uint64_t factor    # of tables of rows
 
-    def __cinit__(self, type array, object empty, object make, object fallback, object tuning):
+    def __cinit__(
+        self, type array, object empty, object make, object limit_threads, object algorithms,
+        object fallback, object tuning,
+    ):
         self.array, self.empty, self.tuning = array, empty, tuning
         self.make, self.fallback = make, fallback
+        self.limit_threads, self.algorithms = limit_threads, algorithms
         self.typed = {}
+        self.factor = int.from_bytes(os.urandom(8), "little") | 1
 
     @cython.binding(False)    # with only positional arguments, calls have the lowest overhead
     def call(
@@ -537,11 +706,12 @@ cdef class Calls:
         self, tuple arguments, object data, object indices, object updates, object out, /
     ) -> object:
         """Return the result of a call on ndarrays; None if the general path must compute it."""
-        cdef Py_buffer views[4]
+        cdef Py_buffer views[5]
         cdef object result = None
         cdef int i
-        if type(data) is not self.array or type(indices) is not self.array or not (
-            (updates is None or type(updates) is self.array)
+        if type(data) is not self.array or not (
+            (indices is None or type(indices) is self.array)
+            and (updates is None or type(updates) is self.array)
             and (out is None or type(out) is self.array)
         ):
             return None
@@ -551,7 +721,7 @@ cdef class Calls:
         except (ValueError, BufferError, MemoryError):    # such as outputs that are read-only
             pass
         finally:
-            for i in range(4):
+            for i in range(5):
                 PyBuffer_Release(&views[i])
         return result
 
@@ -594,36 +764,58 @@ cdef class Calls:
         cdef TypedCall c
         cdef Temporaries memory
         cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
+        cdef Py_ssize_t index_shape[2]
+        cdef Py_ssize_t index_strides[2]
         cdef const Py_ssize_t* strides
         cdef Py_buffer* target_view = &views[3]
-        cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step
+        cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step, gathered
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
-        cdef bint skips
-        cdef int d
+        cdef int d, family
         cdef uint64_t bad
         cdef object dtype = data.dtype, result
         if not limit:
             return None
         c = self._typed_call(
-            arguments, dtype, indices.dtype, None if updates is None else updates.dtype
+            arguments, dtype, None if indices is None else indices.dtype,
+            None if updates is None else updates.dtype,
         )
         if c is None:
             return None
-        if try_buffer(data, &views[0], PyBUF_STRIDES) or try_buffer(
-            indices, &views[1], PyBUF_STRIDES
+        if try_buffer(data, &views[0], PyBUF_STRIDES) or (
+            indices is not None and try_buffer(indices, &views[1], PyBUF_STRIDES)
         ) or (updates is not None and try_buffer(updates, &views[2], PyBUF_STRIDES)):
             PyErr_Clear()
             return None
         job.scatters = updates is not None
-        if not infer_call(c, &views[0], &views[1], &views[2] if job.scatters else NULL, &p):
+        family = c.family
+        memory = Temporaries()
+        if family == BY_RUNS and (indices is None or c.is_circular):
+            memcpy(&views[4], &views[1], sizeof(Py_buffer))    # the caller's write_indices
+            memset(&views[1], 0, sizeof(Py_buffer))
+            family = write_starts(c, views, index_shape, index_strides, memory)
+        if not family or not infer_call(
+            family, 1 if family != c.family else c.batch_dims, c.axis, c.itemsize, &views[0],
+            &views[1], &views[2] if job.scatters else NULL, &p,
+        ):
             return None
         in_place = in_place and job.scatters
-        moved = views[1].len + (views[2].len if job.scatters else p.tuples * p.width)
+        gathered = p.tuples * p.width
+        moved = views[1].len + gathered
         if job.scatters and not in_place:
             moved += views[0].len
         if moved > limit:
             return None
-        memory = Temporaries()
+        job.threads, job.non_temporal = 1, False
+        job.target_bytes = views[0].len if job.scatters else gathered
+        is_arithmetic = job.scatters and c.spec.op != 0
+        if moved >= RELEASING:
+            job.threads = self.limit_threads(c.threads, moved)
+            job.non_temporal = job.target_bytes >= self.tuning.NON_TEMPORAL
+            if moved >= LARGE and job.scatters and p.tuples and p.width and self.algorithms(
+                c.is_mean or c.spec.counts is not None, job.target_bytes, p.width, p.tuples,
+                p.per_batch, p.by_panels, in_place, job.threads,
+            ):
+                return None
         # inputs
         job.data.data, job.data.copy = <const uint8_t*> views[0].buf, NULL
         job.data.nbytes = views[0].len
@@ -635,7 +827,13 @@ cdef class Calls:
             &job.indices.view, views[1].shape, views[1].strides, 0, views[1].ndim, views[1].itemsize
         ):
             job.indices.copy = memory.allocate(views[1].len)
-        is_arithmetic = job.scatters and c.spec.op != 0
+        job.converted = NULL
+        job.stored_tuples = views[1].len // views[1].itemsize // p.k
+        if c.index_base:
+            job.stored_kind, job.index_base = c.stored_kind, c.index_base
+            job.converted = <int64_t*> memory.allocate(job.stored_tuples * p.k * 8)
+        if not gathered and job.stored_tuples and c.indices.mode != ERROR:
+            return None    # only an axis of size 0 makes an index out of bounds
         if job.scatters:
             job.updates.data, job.updates.copy = <const uint8_t*> views[2].buf, NULL
             job.updates.nbytes = views[2].len
@@ -648,9 +846,8 @@ cdef class Calls:
             ):
                 job.updates.copy = memory.allocate(views[2].len)
         # output
-        job.target_bytes = views[0].len if job.scatters else p.tuples * p.width
         job.out, job.out_view.rank = NULL, 0
-        job.validates = out is not None
+        job.validates = out is not None or c.is_distinct or not gathered
         needs_temporary = False
         if out is None:
             result = self.empty(data.shape if job.scatters else shape_tuple(&p), dtype)
@@ -664,7 +861,9 @@ cdef class Calls:
                 return None
             if overlap(target_view, &views[1]) or (
                 job.scatters and overlap(target_view, &views[2])
-            ) or (not in_place and overlap(target_view, &views[0])):
+            ) or (not in_place and overlap(target_view, &views[0])) or (
+                views[4].itemsize and overlap(target_view, &views[4])
+            ):
                 return None
             merge_view(
                 &job.out_view, target_view.shape, target_view.strides, 0, p.rank, c.itemsize
@@ -680,7 +879,8 @@ cdef class Calls:
         strides = views[0].strides
         merge_view(
             &job.slice, views[0].shape, views[0].strides,
-            views[0].ndim if c.family == BY_ELEMENTS else p.first + p.k, views[0].ndim, c.itemsize
+            views[0].ndim if family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
+            views[0].ndim, c.itemsize,
         )
         if in_place and needs_temporary and job.slice.rank == 0 and c.spec.counts is None and not (
             is_arithmetic and (
@@ -693,51 +893,100 @@ cdef class Calls:
                 return None
             job.out, job.target = job.target, memory.allocate(job.target_bytes)
             job.copies_data = job.scatters
+        step = c.itemsize
+        for d in reversed(range(views[0].ndim)):
+            contiguous[d] = step
+            step *= views[0].shape[d]
         if job.scatters:
             job.slice.rank = 0
             if not in_place or needs_temporary:
-                step = c.itemsize
-                for d in reversed(range(views[0].ndim)):
-                    contiguous[d] = step
-                    step *= views[0].shape[d]
                 strides = contiguous
+        elif job.data.view.rank and self._packs_data(&job, &p, gathered):
+            job.data.copy, strides, job.slice.rank = memory.allocate(views[0].len), contiguous, 0
         job.swaps_target = job.data.swap_unit != 0
         job.swap_unit = c.swap_unit
         # tuples
         job.tuples, job.width = p.tuples, p.width
-        job.stored_tuples = views[1].len // views[1].itemsize // p.k
-        job.units = 0
+        job.units = job.rows.size = 0
+        job.tiles = NULL
         fill_space(
-            &job.space, &views[0], views[1].shape if c.family == BY_ELEMENTS else views[0].shape,
+            &job.space, &views[0], views[1].shape if family == BY_ELEMENTS else views[0].shape,
             strides, &p, c.indices.negatives,
         )
-        if p.by_panels:
+        if p.by_panels and gathered:
             fill_panels(
                 &job.panels, &views[0], views[1].shape, strides, p.first, c.itemsize,
-                c.indices.negatives, self.tuning.TILE,
+                c.indices.negatives, self.tuning.TILE, job.threads,
             )
             job.units = job.panels.tiles
             for d in range(job.panels.rank):
                 job.units *= job.panels.sizes[d]
+            if not job.scatters and job.data.nbytes > CACHE_BYTES:
+                self._allocate_tiles(&job, memory)
         job.walk.space, job.walk.kind = &job.space, c.indices.kind
-        job.walk.tuple_bytes = p.k * views[1].itemsize
+        job.walk.tuple_bytes = p.k * (c.indices.kind & ITEMSIZE_MASK)
         job.walk.first, job.walk.mode = 0, c.indices.mode
         job.walk.redirect_offset = DROPPED
         job.walk.has_pad, job.walk.pad = c.indices.has_pad, c.indices.pad_bits
+        if c.is_distinct and job.stored_tuples:
+            job.rows.size = fill_row_space(
+                &job.row_space, &views[0], &views[1], family, <int> c.batch_dims, &p,
+                c.indices.negatives,
+            )
+            job.rows.low, job.rows.bits, job.rows.table.keys = 0, NULL, NULL
+            if job.rows.size > SPARSE * job.stored_tuples:
+                self._allocate_table(&job.rows.table, job.stored_tuples, memory)
+            else:
+                job.rows.bits = memory.allocate(job.rows.size // 8 + 1, True)
         # what tuples that select nothing have, and the updates
-        skips = c.indices.has_pad or c.indices.mode == REDIRECT
         job.fill_value = NULL
-        if skips and not job.scatters:
+        if not job.scatters and c.indices.skips:
             job.fill_value = self._repeat_fill_value(c, p.width, memory)
         job.is_mean = job.scatters and c.is_mean
         if job.scatters:
-            self._fill_updates(&job, c, &p, limit, memory)
+            self._fill_updates(&job, c, &p, memory)
         if moved >= RELEASING:
             with nogil:
                 bad = execute_job(&job)
         else:
             bad = execute_job(&job)
         return None if bad else result
+
+    cdef bint _packs_data(self, const Job* job, const CallPlan* p, Py_ssize_t gathered) except -1:
+        """Return whether to copy strided data to row-major order before a gather."""
+        cdef const View* view = &job.data.view
+        cdef int64_t last = view.strides[view.rank - 1]
+        if gathered >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning.PACKED_IN_CACHE:
+            if p.by_panels:
+                return last != view.itemsize
+            if job.slice.rank or p.width <= _blocks.LINE:
+                return True
+        return (
+            job.slice.rank > 0 and view.rank > 1 and max(last, -last) >= _blocks.LINE
+            and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning.MAX_PACKED)
+        )
+
+    cdef int _allocate_tiles(self, Job* job, Temporaries memory) except -1:
+        """Allocate packed tiles of panels, if a gather from these is faster."""
+        cdef const Panels* panels = &job.panels
+        cdef Py_ssize_t row_bytes = panels.tile * panels.itemsize
+        cdef Py_ssize_t tile_bytes = packed_rows(panels) * row_bytes
+        if tile_bytes <= 2 * self.tuning.TILE and 2 * panels.index_rows >= panels.data_rows and (
+            panels.row_stride != row_bytes or panels.column_stride != panels.itemsize
+        ):
+            job.tile_bytes = tile_bytes
+            job.tiles = memory.allocate(job.threads * tile_bytes)
+        return 0
+
+    cdef int _allocate_table(self, RowTable* table, int64_t tuples, Temporaries memory) except -1:
+        """Allocate a table of the rows that tuples select, at most half of its slots used."""
+        table.mask = 1
+        while table.mask <= <uint64_t> (2 * tuples):
+            table.mask *= 2
+        table.keys = <uint64_t*> memory.allocate(8 * table.mask, True)
+        table.mask -= 1
+        table.factor = self.factor
+        return 0
 
     cdef const uint8_t* _repeat_fill_value(
         self, TypedCall c, Py_ssize_t width, Temporaries memory
@@ -754,19 +1003,21 @@ cdef class Calls:
         return repeated
 
     cdef int _fill_updates(
-        self, Job* job, TypedCall c, const CallPlan* p, Py_ssize_t limit, Temporaries memory
+        self, Job* job, TypedCall c, const CallPlan* p, Temporaries memory
     ) except -1:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
         cdef Counts counts = no_counts()
-        cdef int64_t slices = job.target_bytes // p.width
         cdef int current = c.spec.current
+        cdef int64_t slots
         if current == NEUTRAL and (p.width > _blocks.LINE or float_state() != DEFAULT_STATE):
             current = REPLACED
-        if current == REPLACED or c.is_mean:
+        if p.width and (current == REPLACED or c.is_mean):
             c.spec.counts._describe(&counts, job.target, p.width)
-            if slices > limit // counts.itemsize:
-                raise ValueError("many counts")    # the general path's pages are zeroed lazily
-            counts.data = memory.allocate(slices * counts.itemsize, True)
+            slots = job.target_bytes // p.width
+            if slots > SPARSE * p.tuples:
+                self._allocate_table(&counts.table, p.tuples, memory)
+                slots = counts.table.mask + 1
+            counts.data = memory.allocate(slots * counts.itemsize, True)
         job.includes_self = current == INCLUDED
         job.update = Updates(
             NULL, p.width, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
@@ -774,3 +1025,61 @@ cdef class Calls:
         if c.spec.neutral is not None:
             job.update.neutral = &c.spec.neutral[0]
         return 0
+
+
+cdef int write_starts(
+    TypedCall c, Py_buffer* views, Py_ssize_t* shape, Py_ssize_t* strides, Temporaries memory
+) except -1:
+    """Make the indices of tensor_scatter from write_indices, views[4], or zeros.
+
+    Returns how they select slices: one index for the run of each batch, or, if a run wraps around,
+    an index for each of its elements; 0 if a rule is broken.
+    """
+    cdef const Py_buffer* data = &views[0]
+    cdef const Py_buffer* update = &views[2]
+    cdef Py_buffer* indices = &views[1]
+    cdef int64_t block[ENTRIES]
+    cdef const int64_t* values
+    cdef const uint8_t* stored = <const uint8_t*> views[4].buf
+    cdef View view
+    cdef int axis = <int> c.axis + data.ndim if c.axis < 0 else <int> c.axis
+    cdef int64_t size, length, batches, first = 0, n, i, j, v
+    cdef int64_t* starts
+    cdef int64_t* expanded
+    cdef bint is_uint64 = False, wraps_around = False
+    if not 0 < axis < data.ndim or update.ndim != data.ndim:
+        return 0
+    size, length, batches = data.shape[axis], update.shape[axis], data.shape[0]
+    if length > size or (
+        views[4].itemsize and (views[4].ndim != 1 or views[4].shape[0] != batches)
+    ):
+        return 0
+    starts = <int64_t*> memory.allocate(8 * batches, True)
+    if views[4].itemsize and size and batches:
+        if merge_view(&view, views[4].shape, views[4].strides, 0, 1, views[4].itemsize):
+            stored = memory.allocate(views[4].len)
+            copy_view(<uint8_t*> stored, <const uint8_t*> views[4].buf, &view, 0, batches)
+        while first < batches:
+            n = min(ENTRIES, batches - first)
+            values = as_int64_bits(
+                stored + first * views[4].itemsize, c.stored_kind, n, block, &is_uint64
+            )
+            for i in range(n):
+                v = values[i]
+                bound_index_exact(&v, size, size, WRAP, is_uint64)
+                starts[first + i] = v
+                wraps_around |= v > size - length
+            first += n
+    indices.buf, indices.itemsize, indices.ndim, indices.len = starts, 8, 1, 8 * batches
+    indices.shape, indices.strides = shape, strides
+    shape[0], shape[1], strides[0], strides[1] = batches, length, 8, 8
+    if not wraps_around:
+        return BY_RUNS
+    expanded = <int64_t*> memory.allocate(8 * batches * length)
+    for i in range(batches):
+        for j in range(length):
+            v = starts[i] + j
+            expanded[i * length + j] = v - size if v >= size else v
+    indices.buf, indices.ndim, indices.len = expanded, 2, 8 * batches * length
+    strides[0] = 8 * length
+    return ALONG_AXIS

@@ -272,30 +272,34 @@ def register_file(folder: int, name: bytes) -> int: ...
 def unregister_file(slot: int) -> None: ...
 def set_published(published: bool) -> None: ...
 
-COMPILED_OPERATORS: tuple[str, ...]
-
 @final
 class TypedCall:
     def __new__(
         cls,
         operator: str,
-        batch_dims: int,
-        axis: int | None,
+        attributes: Any,
+        threads: int,
         indices: Indices,
+        stored: Indices,
         spec: UpdateSpec | None,
         itemsize: int,
         swap_unit: int,
         swaps_data: bool,
         swaps_updates: bool,
-        is_mean: bool,
     ) -> TypedCall: ...
 
 @final
-class Temporaries: ...
-
-@final
 class Calls:
-    def __new__(cls, array: type, empty: Any, make: Any, fallback: Any, tuning: Any) -> Calls: ...
+    def __new__(
+        cls,
+        array: type,
+        empty: Any,
+        make: Any,
+        limit_threads: Any,
+        algorithms: Any,
+        fallback: Any,
+        tuning: Any,
+    ) -> Calls: ...
     def call(
         self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
     ) -> NDArray[Any]: ...

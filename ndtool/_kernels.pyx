@@ -46,7 +46,8 @@ from ndtool.loops.gathers cimport (
     Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
-    ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    ENTRIES, ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    as_int64_bits, bound_index_exact,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
@@ -98,16 +99,43 @@ cdef inline int64_t task_count(int threads) noexcept nogil:
 ctypedef uint64_t (*Task)(const void* args, int64_t task, int thread) noexcept nogil
 
 
-cdef int run_tasks(Task task, const void* args, int64_t tasks, int threads) noexcept:
-    """Execute tasks on threads, in the caller's floating-point state; 1 if any returns non-zero."""
-    cdef uint64_t bad = 0, previous, floats = float_state()
+cdef uint64_t run_tasks(
+    Task task, const void* args, int64_t tasks, int threads
+) noexcept nogil:
+    """Execute tasks on threads, in the caller's floating-point state; non-zero if any returns so."""
+    cdef uint64_t bad = 0, previous, floats
     cdef int64_t i
+    if threads == 1:
+        for i in range(tasks):
+            bad |= task(args, i, 0)
+        return bad
+    floats = float_state()
+    for i in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
+        previous = set_float_state(floats)
+        bad |= task(args, i, threadid())
+        set_float_state(previous)
+    return bad
+
+
+cdef int run_released(Task task, const void* args, int64_t tasks, int threads) noexcept:
+    """Execute tasks without the GIL; 1 if any returns non-zero."""
+    cdef uint64_t bad
     with nogil:
-        for i in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= task(args, i, threadid())
-            set_float_state(previous)
+        bad = run_tasks(task, args, tasks, threads)
     return bad != 0
+
+
+cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
+    """Gather with at most `threads` threads."""
+    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # few long slices
+    g.tasks = threads if g.by_columns else task_count(threads)
+    g.is_local = (
+        g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
+        and local_fraction(&g.walk, g.count) == 1
+    )
+    return run_tasks(
+        gather_by_row_task if is_gather_by_row(g) else gather_task, g, g.tasks, threads
+    )
 
 
 include "_operands.pxi"
@@ -119,7 +147,7 @@ def check(Addressing a, Indices indices, int64_t first, int64_t count, int threa
     a._bind(&c.walk, indices, first, count)
     c.count = count
     c.tasks = task_count(threads)
-    return run_tasks(check_task, &c, c.tasks, threads)
+    return run_released(check_task, &c, c.tasks, threads)
 
 
 def sample_locality(Addressing a, Indices indices, int64_t count) -> float:
@@ -151,7 +179,7 @@ def linearize_rows(
     c.index_itemsize = itemsize
     c.count = count
     c.tasks = task_count(threads)
-    return run_tasks(ravel_task, &c, c.tasks, threads)
+    return run_released(ravel_task, &c, c.tasks, threads)
 
 
 def locate_out_of_bounds(
@@ -204,6 +232,7 @@ def gather(
 ) -> int:
     """Gather a work item of the slices into out; `origin`: byte offset of data[0, ..., 0]."""
     cdef Gather g
+    cdef uint64_t bad
     cdef int threads = options.threads
     a._bind(&g.walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, 0, item.column + item.width)
@@ -214,16 +243,10 @@ def gather(
     g.target = &out[0]
     g.count = item.tuples
     g.width = item.width
-    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # a few long slices
-    g.tasks = threads if g.by_columns else task_count(threads)
     g.non_temporal = options.non_temporal
-    g.is_local = (
-        g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
-        and local_fraction(&g.walk, g.count) == 1
-    )
-    return run_tasks(
-        gather_by_row_task if is_gather_by_row(&g) else gather_task, &g, g.tasks, threads
-    )
+    with nogil:
+        bad = run_gather(&g, threads)
+    return bad != 0
 
 
 def scatter(
@@ -264,7 +287,7 @@ def scatter(
         has_many_tuples = s.count >= 16 * threads or spec.counts is not None
         s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
-    return run_tasks(scatter_task, &s, s.tasks, threads)
+    return run_released(scatter_task, &s, s.tasks, threads)
 
 
 def scatter_copies(
@@ -290,7 +313,7 @@ def scatter_copies(
     s.non_temporal = False
     s.division = BY_COPIES
     s.tasks = options.threads
-    return run_tasks(scatter_task, &s, s.tasks, options.threads)
+    return run_released(scatter_task, &s, s.tasks, options.threads)
 
 
 def scatter_batches(
@@ -320,7 +343,7 @@ def scatter_batches(
     s.batches = count // a.space.per_batch
     s.tasks = task_count(threads)
     s.non_temporal = options.non_temporal
-    return run_tasks(windows_task, &s, s.tasks, threads)
+    return run_released(windows_task, &s, s.tasks, threads)
 
 
 def partition(
@@ -353,7 +376,7 @@ def partition(
     p.sorted_tuples = &partitions.sorted
     p.updates = updates.first
     p.count = count
-    return run_tasks(partition_group, &p, groups, options.threads)
+    return run_released(partition_group, &p, groups, options.threads)
 
 
 def apply_partitions(
@@ -385,7 +408,7 @@ def apply_partitions(
     a.target = &out[0]
     a.first = first
     a.non_temporal = options.non_temporal
-    run_tasks(apply_partition, &a, stop - first, options.threads)
+    run_released(apply_partition, &a, stop - first, options.threads)
 
 
 def gather_strided(
@@ -410,7 +433,7 @@ def gather_strided(
     g.tasks = task_count(options.threads)
     g.element = item.column // layout.view.itemsize
     g.elements = item.width // layout.view.itemsize
-    return run_tasks(gather_strided_task, &g, g.tasks, options.threads)
+    return run_released(gather_strided_task, &g, g.tasks, options.threads)
 
 
 def gather_tiles(
@@ -428,7 +451,7 @@ def gather_tiles(
     c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
     c.target = &out[0]
-    return run_tasks(gather_unit, &c, stop - unit, options.threads)
+    return run_released(gather_unit, &c, stop - unit, options.threads)
 
 
 def scatter_tiles(
@@ -453,7 +476,7 @@ def scatter_tiles(
         g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
     c.data = &data[0]
     c.target = &out[0]
-    return run_tasks(scatter_unit, &c, stop - unit, options.threads)
+    return run_released(scatter_unit, &c, stop - unit, options.threads)
 
 
 def divide_means(
@@ -470,7 +493,7 @@ def divide_means(
     m.code = _TYPES[name]
     m.include_self = include_self
     m.tasks = task_count(options.threads)
-    run_tasks(divide_task, &m, m.tasks, options.threads)
+    run_released(divide_task, &m, m.tasks, options.threads)
 
 
 def find_nan(const uint8_t[::1] updates, str name, int threads) -> bool:
@@ -478,7 +501,7 @@ def find_nan(const uint8_t[::1] updates, str name, int threads) -> bool:
     cdef NanSearch search = NanSearch(
         &updates[0], updates.shape[0], _TYPES[name], task_count(threads)
     )
-    return run_tasks(nan_task, &search, search.tasks, threads) != 0
+    return run_released(nan_task, &search, search.tasks, threads) != 0
 
 
 def has_default_floats() -> bool:

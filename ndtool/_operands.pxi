@@ -239,7 +239,7 @@ cdef class UpdateSpec:
                 self.counts.table is not None
                 and self.updates.shape[0] > self.counts.tuples * self.pitch
             ):
-                raise ValueError("a table has a power of two of slots, more than tuples")
+                raise ValueError("there are more updates than tuples in the table")
             self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
         return 0
 

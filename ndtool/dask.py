@@ -14,7 +14,6 @@ array([[ 9, 10, 11],
 
 from __future__ import annotations
 
-from itertools import chain
 from math import prod
 from typing import Any, Never
 
@@ -41,8 +40,8 @@ from ndtool.inmemory.arguments import (
     string,
 )
 from ndtool.inmemory.nulls import libraries
-from ndtool.outofcore.lazy.calls import ChunkedCall, Chunks
-from ndtool.outofcore.lazy.graph import TaskGraph
+from ndtool.outofcore import lazy
+from ndtool.outofcore.lazy import Chunks
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
@@ -67,10 +66,10 @@ def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None)
     }
     if parsed.index_base:
         stored: Any = arrays["indices"]
-        lazy = isinstance(stored, da.Array)
+        is_lazy = isinstance(stored, da.Array)
         arrays["indices"] = (
             stored.map_blocks(rebase, attributes=parsed, dtype=np.int64)
-            if lazy
+            if is_lazy
             else rebase(stored, parsed)
         )
     try:
@@ -112,29 +111,40 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     """Rechunk the arrays of a call to matching chunks, and return its graph as a dask array."""
     data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
     data = _in_chunks(data)
-    dtypes = {role: array.dtype for role, array in arrays.items()}
-    call = ChunkedCall(
-        inference._replace(trace=Trace(inference.operator, (), Sizes())), dtypes, data.chunks
-    )
-    tuple_chunks = _chunks_of_tuples(call, indices, updates)
-    lazy = {"data": data}
-    if isinstance(indices, da.Array):
-        lazy["indices"] = indices.rechunk((*tuple_chunks, *indices.shape[len(tuple_chunks) :]))
-    if updates is not None:
-        lazy["updates"] = _in_chunks(
-            updates, call.axes.arrange(tuple_chunks, *call.axes.outer_and_slice_values(data.chunks))
+    tuple_chunks = _chunks_of_tuples(inference, data, indices, updates)
+    axes = lazy.axes_of(inference.plan)
+
+    def output_chunks(data_chunks: Chunks, tuples: Chunks) -> Chunks:
+        outer, slice_axes = (
+            [data_chunks[d] for d in kind] for kind in (axes.outer, axes.slice_axes)
         )
-    token = tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *lazy.values())
-    names = {role: array.name for role, array in lazy.items()}
-    graph = TaskGraph(
-        call, tuple_chunks, names, None if "indices" in lazy else indices, raw_indices, token
+        chunks: Chunks = axes.arrange(tuples, outer, slice_axes)
+        return chunks
+
+    expected = data.chunks if inference.scatters else output_chunks(data.chunks, tuple_chunks)
+    data_chunks, tuple_chunks = lazy.align(inference, data.chunks, tuple_chunks)
+    chunked = {"data": _in_chunks(data, data_chunks)}
+    if isinstance(indices, da.Array):
+        components = ((size,) for size in indices.shape[len(tuple_chunks) :])
+        chunked["indices"] = _in_chunks(indices, (*tuple_chunks, *components))
+    chunks = output_chunks(data_chunks, tuple_chunks)
+    if updates is not None:
+        chunked["updates"] = _in_chunks(updates, chunks)
+        chunks = data_chunks
+    dtypes = {role: array.dtype for role, array in arrays.items()}
+    untraced = inference._replace(trace=Trace(inference.operator, (), Sizes()))
+    graph = lazy.TaskGraph(
+        lazy.Call(untraced, dtypes, data_chunks),
+        tuple_chunks,
+        {role: array.name for role, array in chunked.items()},
+        None if "indices" in chunked else indices,
+        raw_indices,
+        tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *chunked.values()),
     )
-    chunks = data.chunks
-    if not inference.scatters:
-        chunks = call.axes.arrange(tuple_chunks, *call.axes.outer_and_slice_values(chunks))
-    inputs: Any = list(lazy.values())
+    inputs: Any = list(chunked.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
-    return da.Array(layers, graph.name, chunks, dtype=data.dtype)
+    result = da.Array(layers, graph.name, chunks, dtype=data.dtype)
+    return result.rechunk(expected) if result.size else result
 
 
 def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
@@ -147,20 +157,18 @@ def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
     return rechunked
 
 
-def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
+def _chunks_of_tuples(inference: Inference, data: da.Array, indices: Any, updates: Any) -> Chunks:
     """Return the chunks of index tuples: those of indices, else of updates, else the default."""
-    rank = len(call.plan.positions)
+    axes, rank = lazy.axes_of(inference.plan), len(inference.plan.positions)
     if isinstance(indices, da.Array):
         return tuple(indices.chunks[:rank])
     if isinstance(updates, da.Array):
-        outer_rank, front = len(call.axes.outer), call.axes.front
-        return (*updates.chunks[:front], *updates.chunks[front + outer_rank : rank + outer_rank])
-    itemsize = call.inference.dtype.itemsize
-    width = itemsize * prod(
-        max(*sizes, 1) for sizes in chain(*call.axes.outer_and_slice_values(call.chunks))
-    )
-    chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
-    return _default_chunks(call.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))
+        stop = axes.front + len(axes.outer)
+        return (*updates.chunks[: axes.front], *updates.chunks[stop : rank + len(axes.outer)])
+    itemsize = inference.dtype.itemsize
+    width = itemsize * prod(max(*data.chunks[d], 1) for d in axes.outer + axes.slice_axes)
+    chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in data.chunks)
+    return _default_chunks(inference.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))
 
 
 def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:

@@ -40,6 +40,7 @@ from ndtool.options import (
 )
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.signatures import Operators, bind
 
@@ -107,7 +108,7 @@ def _run(
             for role in inputs
             if role not in file_arguments
         }
-        opened = steps.open_call(request, arrays)
+        opened = OpenCall(request, arrays)
         with opened as call, ProgressReporter(operator, progress_option) as progress:
             require_same_shape(inputs, call.sources)
             inference, target = call.inference, steps.resolve_output(call)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NoReturn
 from ndtool import __version__, notebook
 from ndtool.notebook import Table
 
-Position = tuple[int, ...]
 Scalar = bool | int | float | str | None  # an element; text if JSON has no such number
 ARRAY_COLUMNS = ("array", "name", "type")
 

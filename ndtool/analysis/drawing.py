@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ndtool.analysis import excerpts, explain, mapping, preview, tuples
+from ndtool.analysis import excerpts, explain, preview, tuples
 from ndtool.analysis.excerpts import AxisCoordinates, Excerpt, Focus, all_coordinates
 from ndtool.analysis.explain import ExplainedElement, Step
-from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.errors import BoundsError
-from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.plans import Plan, Position, Shape
 from ndtool.runs.calls import OpenCall
 
 
@@ -224,5 +223,5 @@ def _drawn_update(
     """Return the position of the update of an element, None if it is not drawn."""
     if "updates" not in grids:
         return None
-    update = mapping.update_position(plan, target, tuple_position)
+    update = plan.output_position(target, tuple_position)
     return None if grids["updates"].flat_index(update) is None else update

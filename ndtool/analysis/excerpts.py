@@ -9,14 +9,13 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from ndtool.analysis import explain, mapping, tuples
+from ndtool.analysis import explain, tuples
 from ndtool.analysis.explain import ExplainedElement, Step
-from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import EDGE_TUPLES, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError
-from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Position, Shape
 from ndtool.runs.calls import OpenCall
 from ndtool.storage import locations
 
@@ -229,9 +228,7 @@ def axes_around_index(call: OpenCall, error: BoundsError) -> dict[str, AxisCoord
         axes["data"] = _covering_axes(plan.data, [target for _, target in pairs])
         if call.inference.scatters:
             shape = call.inference.inputs["updates"].shape
-            updates = [
-                mapping.update_position(plan, target, position) for position, target in pairs
-            ]
+            updates = [plan.output_position(target, position) for position, target in pairs]
             axes["updates"] = _covering_axes(shape, updates)
         if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
             return axes
@@ -258,11 +255,10 @@ def read_components(call: Tuples, positions: Sequence[Position]) -> Position:
 
 def _slice_positions(plan: Plan, position: Position, index_tuple: Position) -> Iterator[Position]:
     """Yield the positions of the first elements of the slice that a tuple selects."""
-    if isinstance(plan, ElementsPlan):
-        yield (*position[: plan.axis], *index_tuple, *position[plan.axis + 1 :])
-        return
-    groups, slice_shape = len(plan.index_batch), plan.slice_shape
-    start = (*position[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
+    slice_shape, components = plan.slice_shape, iter(index_tuple)
+    start = plan.slice_start(
+        tuple(next(components) if axis is None else position[axis] for axis in plan.grid_axes)
+    )
     lengths = [min(size, 1) for size in slice_shape[:-1]] + [
         min(size, _MAX_SLICE) for size in slice_shape[-1:]
     ]
@@ -272,12 +268,6 @@ def _slice_positions(plan: Plan, position: Position, index_tuple: Position) -> I
 
 def selects(plan: Plan, position: Position, index_tuple: Position, target: Position) -> bool:
     """Whether a normalized index tuple at a position in indices selects an element of data."""
-    if mapping.index_tuple_of(plan, target) != index_tuple:
-        return False
-    if isinstance(plan, ElementsPlan):
-        return (*position[: plan.axis], *position[plan.axis + 1 :]) == (
-            *target[: plan.axis],
-            *target[plan.axis + 1 :],
-        )
-    groups = len(plan.index_batch)
-    return position[:groups] == target[:groups]
+    return plan.components_of(target) == index_tuple and all(
+        axis is None or position[axis] == target[axis] for axis in plan.grid_axes
+    )

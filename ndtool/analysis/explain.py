@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis import mapping, tuples, values
+from ndtool.analysis import tuples, values
 from ndtool.analysis.answers import HIDDEN, Answer, Scalar, Value
-from ndtool.analysis.mapping import Position
 from ndtool.analysis.names import ElementNames
 from ndtool.analysis.oracle.blocks import BLOCK_BYTES, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, elements_at, pick
@@ -27,7 +26,7 @@ from ndtool.analysis.typed import TypeSource
 from ndtool.arrays.loaded import load
 from ndtool.errors import UsageError, format_count
 from ndtool.notebook import Table
-from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.rules.plans import Position, Shape
 from ndtool.rules.shapes import format_shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
@@ -240,14 +239,12 @@ class _Explainer:
         plan = self.plan
         searches = [Search(target, self._edge) for target in origins]
         self.tuples.search(searches, self.tuples.checked(progress))
-        tuple_positions = [mapping.index_tuple_position(plan, target) for target in outputs]
+        tuple_positions = [plan.tuple_position(target) for target in outputs]
         normalized = [
             self.tuples.normalized(self._read_tuple(position)) or () for position in tuple_positions
         ]
         source_positions = [
-            mapping.source_position(plan, *pair)
-            for pair in zip(outputs, normalized, strict=True)
-            if pair[1]
+            plan.data_position(*pair) for pair in zip(outputs, normalized, strict=True) if pair[1]
         ]
         data = self._elements("data", source_positions + origins)
         source_elements = zip(source_positions, data, strict=False)
@@ -275,7 +272,7 @@ class _Explainer:
         outputs, index_tuples = list[Position](), list[tuple[Position, Position]]()
         for indices in _in_blocks(search.stored):
             for position, stored, _ in self._read_tuples(search.target, indices):
-                outputs.append(mapping.copy_position(self.plan, search.target, position))
+                outputs.append(self.plan.output_position(search.target, position))
                 index_tuples.append((position, stored))
         return ExplainedOrigin(
             search.target, _scalar(value), tuple(outputs), search.count, 0, value,
@@ -290,7 +287,7 @@ class _Explainer:
         indices: the linear indices of these tuples, as the search stored them.
         """
         coordinates = self.tuples.positions(target, indices)
-        if isinstance(self.plan, ElementsPlan):
+        if self.plan.is_elementwise:
             index_arrays = tuple(map(np.asarray, coordinates))
             stored = pick(self.tuples.indices, index_arrays, indices.shape)[:, None]
         else:
@@ -359,7 +356,7 @@ class _Explainer:
         for (position, stored, normalized), value, result in zip(
             index_tuples, values, results, strict=True
         ):
-            update_position = mapping.update_position(self.plan, target, position)
+            update_position = self.plan.output_position(target, position)
             yield make_step("updates", update_position, value, position, stored, normalized, result)
 
     def _read_tuple(self, position: Position) -> Position:
@@ -483,10 +480,8 @@ class _ElementFinder:
     def _updates_at(self, indices: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""
         assert self._updates is not None
-        coordinates = mapping.update_position(
-            self._explainer.plan,
-            self.search.target,
-            self._explainer.tuples.positions(self.search.target, indices),
+        coordinates = self._explainer.plan.output_position(
+            self.search.target, self._explainer.tuples.positions(self.search.target, indices)
         )
         picked = pick(
             values.as_void(self._updates), tuple(map(np.asarray, coordinates)), (len(indices),)

@@ -6,21 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ndtool.analysis.answers import (
-    ARRAY_COLUMNS,
-    HIDDEN,
-    Answer,
-    Output,
-    Position,
-    Typed,
-    Value,
-    frozen,
-)
+from ndtool.analysis.answers import ARRAY_COLUMNS, HIDDEN, Answer, Output, Typed, Value, frozen
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
 from ndtool.errors import NdtoolError, UsageError, argument_name, printable
 from ndtool.notebook import Table
 from ndtool.rules import specs
 from ndtool.rules.operators import ALL_OPERATORS
+from ndtool.rules.plans import Position
 from ndtool.rules.shapes import format_shape
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ndtool.analysis.answers import Fields, Position
+from ndtool.analysis.answers import Fields
 from ndtool.analysis.typed import TypeSource
 from ndtool.errors import argument_name
 from ndtool.rules.modes import MODES
+from ndtool.rules.plans import Position
 from ndtool.runs.calls import OpenCall
 
 

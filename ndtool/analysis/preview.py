@@ -6,13 +6,13 @@ of these elements in order, so the bits are those of a complete run.
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from operator import floordiv, mul
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis import mapping, tuples, values
-from ndtool.analysis.mapping import Position, Positions
+from ndtool.analysis import tuples, values
 from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE_ITEMS
@@ -21,9 +21,10 @@ from ndtool.arrays.loaded import load
 from ndtool.arrays.source import Source
 from ndtool.engine import layouts
 from ndtool.inmemory.normalizing import normalize_indices
+from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Position, Shape
 from ndtool.rules.shapes import format_type
 from ndtool.runs import operands
 from ndtool.runs.operands import Validated
@@ -115,7 +116,7 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
     result = pick(data, _index_arrays(window.positions), window.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(void_type)}
-    if isinstance(plan, NdPlan):
+    if not plan.is_elementwise:
         targets = _linear_indices(_index_arrays(window.positions), plan.data).reshape(-1)
         element_updates = tuples.element_updates(plan, arrays["indices"], targets)
         updates_in_order = flat_view(arrays["updates"])
@@ -136,22 +137,20 @@ def _gather(plan: Plan, data: Array, indices: Array, window: Window, fill_value:
     positions = list(product(*window.positions))
     index_tuples = np.array(
         [
-            np.atleast_1d(element_at(indices, mapping.index_tuple_position(plan, position)))
+            np.atleast_1d(element_at(indices, plan.tuple_position(position)))
             for position in positions
         ]
     )
     valid, normalized = tuples.select_valid(plan, index_tuples)
     gathered = np.repeat(fill_value, len(positions))
     for n, index_tuple in zip(valid.tolist(), normalized.tolist(), strict=True):
-        gathered[n] = element_at(data, mapping.source_position(plan, positions[n], index_tuple))
+        gathered[n] = element_at(data, plan.data_position(positions[n], tuple(index_tuple)))
     return gathered.reshape(window.shape)
 
 
-def _updates_along_axis(
-    plan: ElementsPlan, arrays: dict[str, Array], window: Window
-) -> ElementUpdates:
+def _updates_along_axis(plan: Plan, arrays: dict[str, Array], window: Window) -> ElementUpdates:
     """Yield linear indices of elements in the window, and updates, in order along the axis."""
-    axis, size = plan.axis, plan.data[plan.axis]
+    axis, (size,) = plan.axis_of(0), plan.sizes
     coordinates = [
         [p for p in axis_positions if p < n]
         for axis_positions, n in zip(window.positions, plan.indices, strict=True)
@@ -192,6 +191,29 @@ def element_at(array: Array, position: tuple[int, ...]) -> Array:
     """Return the subarray at a position of the leading axes."""
     subscript: Any = (*position, ...)
     return np.asarray(array[subscript])
+
+
+class Positions:
+    """Elements of an array as the region to read; implements the protocol Touched."""
+
+    def __init__(self, shape: Shape, positions: list[Position]) -> None:
+        self._shape, self._positions = shape, positions
+
+    def blocks(self, block_shape: Shape) -> Iterator[int]:
+        """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
+        strides = layouts.contiguous_strides(grid.grid_shape(self._shape, block_shape), 1)
+        yield from sorted(
+            {
+                sum(map(mul, map(floordiv, position, block_shape), strides))
+                for position in self._positions
+            }
+        )
+
+    def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
+        """Yield the distinct byte ranges (begin, stop) of the elements, ascending."""
+        strides = layouts.contiguous_strides(self._shape, itemsize, order == "F")
+        offsets = {sum(map(mul, position, strides)) for position in self._positions}
+        yield from ((first, first + itemsize) for first in sorted(offsets))
 
 
 def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -> list[Array]:

@@ -16,7 +16,6 @@ from ndtool._kernels import PAGE
 from ndtool.analysis import tuples
 from ndtool.analysis.answers import HIDDEN, Answer, Value
 from ndtool.analysis.infer import inferred
-from ndtool.analysis.mapping import Position
 from ndtool.analysis.names import ElementNames
 from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
 from ndtool.analysis.running import rounding_advice
@@ -32,7 +31,7 @@ from ndtool.notebook import Table
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes
-from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.rules.plans import Position, Shape
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
@@ -357,11 +356,7 @@ class _TuplePass:
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""
-        plan, coordinates = self._call.plan, layouts.unravel_index(row, self.slice_grid)
-        if isinstance(plan, ElementsPlan):
-            return coordinates
-        groups, skipped = len(plan.index_batch), len(plan.batch) - len(plan.index_batch)
-        return (*coordinates[:groups], *(0,) * skipped, *coordinates[groups:])
+        return self._call.plan.slice_start(layouts.unravel_index(row, self.slice_grid))
 
 
 class _Column:

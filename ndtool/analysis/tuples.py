@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
-from ndtool.analysis import mapping, values
-from ndtool.analysis.mapping import Position
+from ndtool.analysis import values
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
 from ndtool.arrays.loaded import load
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules import inference
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Position
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.local import ByteRange
@@ -122,12 +121,12 @@ class Tuples(NamedTuple):
         """Read all blocks; add to every search the tuples that select its element."""
         plan = self.plan
         for first, block in blocks:
-            if isinstance(plan, NdPlan):
+            if not plan.is_elementwise:
                 for search in searches:
                     self._add_matches(search, first, block)
-        if isinstance(plan, ElementsPlan):
+        if plan.is_elementwise:
             for search in searches:
-                for first, block in self._line_blocks(plan, search.target):
+                for first, block in self._line_blocks(search.target):
                     self._add_matches(search, first, block)
 
     def _add_matches(self, search: Search, first: int, block: Array) -> None:
@@ -139,20 +138,18 @@ class Tuples(NamedTuple):
             )
             start, stop = (max(0, n * plan.tuples_per_batch - first) for n in (batch, batch + 1))
             skipped, block = start, block[start:stop]
-        index_tuple, sizes = (mapping.index_tuple_of(plan, search.target), plan.sizes)
         valid = None
         if plan.attributes.may_alter_tuples:
             valid, block = select_valid(plan, block)
-        rows = matches(block, index_tuple, sizes, plan.attributes.negatives)
+        rows = matches(block, plan.components_of(search.target), plan)
         search.add(first + skipped + (rows if valid is None else valid[rows]))
 
-    def _line_blocks(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
+    def _line_blocks(self, target: Position) -> Iterator[tuple[int, Array]]:
         """Yield blocks of the indices that can select an element: its line along the axis."""
-        axis = plan.axis
-        line_start = (*target[:axis], 0, *target[axis + 1 :])
-        if any(i >= size for i, size in zip(line_start, plan.indices, strict=True)):
+        line_start = self.plan.data_position(target, (0,))
+        if any(i >= size for i, size in zip(line_start, self.plan.indices, strict=True)):
             return
-        line_index: Any = (*target[:axis], slice(None), *target[axis + 1 :])
+        line_index: Any = self._along_axis(target, slice(None))
         line = self.indices[line_index]
         for first in range(0, len(line), BLOCK):
             yield first, line[first : first + BLOCK, None]
@@ -165,9 +162,14 @@ class Tuples(NamedTuple):
     def positions(self, target: Position, linear_indices: Array) -> tuple[Any, ...]:
         """Return the coordinates in indices of tuples that a search found, as index arrays."""
         plan = self.plan
-        if isinstance(plan, ElementsPlan):
-            return (*target[: plan.axis], linear_indices, *target[plan.axis + 1 :])
+        if plan.is_elementwise:
+            return self._along_axis(target, linear_indices)
         return np.unravel_index(linear_indices, plan.positions) if plan.positions else ()
+
+    def _along_axis(self, target: Position, indices: object) -> tuple[Any, ...]:
+        """Return the position of an element with other indices along the indexed axis."""
+        axis = self.plan.axis_of(0)
+        return (*target[:axis], indices, *target[axis + 1 :])
 
 
 def blocks(plan: Plan, indices: Array, values_per_tuple: int = 1) -> Iterator[tuple[int, Array]]:
@@ -198,22 +200,15 @@ def slice_indices(plan: Plan, first: int, block: Array, valid: Array) -> Int64Ar
 
     first: the linear index of the block's first tuple. valid: the rows of the tuples in the block.
     """
-    tuple_indices, columns = first + valid, list(block.T)
-    if isinstance(plan, ElementsPlan):
-        coordinates = list(np.unravel_index(tuple_indices, plan.indices))
-        coordinates[plan.axis] = columns[0]
-    elif plan.index_batch:
-        coordinates = [
-            *np.unravel_index(tuple_indices // plan.tuples_per_batch, plan.index_batch),
-            *columns,
-        ]
-    else:
-        coordinates = columns
+    tuple_indices, components = first + valid, iter(block.T)
+    position_strides = layouts.contiguous_strides(plan.positions, 1)
+    grid_strides = layouts.contiguous_strides(plan.slice_grid, 1)
     result = np.zeros(len(block), np.int64)
-    for coordinate, stride in zip(
-        coordinates, layouts.contiguous_strides(plan.slice_grid, 1), strict=True
-    ):
-        result += coordinate * stride
+    for axis, stride in zip(plan.grid_axes, grid_strides, strict=True):
+        if axis is None:
+            result += next(components) * stride
+        else:
+            result += tuple_indices // position_strides[axis] % plan.positions[axis] * stride
     return result
 
 
@@ -264,13 +259,13 @@ def load_tuples(call: OpenCall) -> Tuples:
     return Tuples(call, raw, indices, indices.reshape(count, k), mapped)
 
 
-def matches(block: Array, index_tuple: Shape, sizes: Shape, negatives: bool) -> Array:
+def matches(block: Array, index_tuple: Position, plan: Plan) -> Array:
     """Return the rows of a block that equal an index tuple, also in its negative form if valid."""
     rows = np.arange(len(block)) if not index_tuple else None
-    for column, target, size in zip(block.T, index_tuple, sizes, strict=True):
+    for column, target, size in zip(block.T, index_tuple, plan.sizes, strict=True):
         candidates = column if rows is None else column[rows]
         is_match = candidates == target
-        if negatives and block.dtype.kind == "i":
+        if plan.attributes.negatives and block.dtype.kind == "i":
             is_match |= candidates == target - size
         (matching_rows,) = np.nonzero(is_match)
         rows = matching_rows if rows is None else rows[matching_rows]

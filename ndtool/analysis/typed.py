@@ -75,7 +75,7 @@ def type_source(argument: str, allow_symbols: bool = False) -> TypeSource | None
 
 def open_typed_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call whose inputs may be types; sources: open inputs of the caller, by role."""
-    from ndtool.runs import steps
+    from ndtool.runs.calls import OpenCall
 
     opened_sources, arguments = sources or {}, request.arguments.items()
     types: dict[str, Source] = {
@@ -83,7 +83,7 @@ def open_typed_call(request: Request, sources: dict[str, Source] | None = None) 
         for role, name in arguments
         if role not in opened_sources and (source := type_source(name))
     }
-    return steps.open_call(request, types | opened_sources)
+    return OpenCall(request, types | opened_sources)
 
 
 def _shape(argument: str, sizes: str, allow_symbols: bool) -> Shape:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ndtool import notebook
 from ndtool.analysis import diagnosis
-from ndtool.analysis.answers import HIDDEN, Answer, Fields, Position, Scalar, Value
+from ndtool.analysis.answers import HIDDEN, Answer, Fields, Scalar, Value
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, block_ranges, flat_view, portion, silent
 from ndtool.analysis.oracle.distances import (
@@ -38,6 +38,7 @@ from ndtool.notebook import Table
 from ndtool.rules import dtypes, numbers, shapes, specs
 from ndtool.rules.inference import Input, name_inputs
 from ndtool.rules.operators import LOWERED, operator_of
+from ndtool.rules.plans import Position
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange

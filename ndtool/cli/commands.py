@@ -78,6 +78,7 @@ def _run_operator(
 ) -> None:
     from ndtool.machine import signals
     from ndtool.runs import steps
+    from ndtool.runs.calls import OpenCall
     from ndtool.runs.request import Request
 
     if output is None and not os.isatty(1):
@@ -92,7 +93,7 @@ def _run_operator(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
     signals.install_handlers(*reporter.final_messages())
-    with steps.open_call(request) as call:
+    with OpenCall(request) as call:
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
             target = steps.resolve_output(call)

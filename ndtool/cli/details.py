@@ -9,7 +9,6 @@ from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import argument_name, format_count, format_size
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.inference import is_literal
-from ndtool.rules.plans import ElementsPlan
 
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
@@ -72,8 +71,8 @@ def _describe_access(source: Source) -> str:
 def _describe_selection(inference: Inference) -> str:
     """Describe the slices or elements that the indices select."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
-    if isinstance(plan, ElementsPlan):
-        return f"selection: one element of data along axis {plan.axis} for each index"
+    if plan.is_elementwise:
+        return f"selection: one element of data along axis {plan.axis_of(0)} for each index"
     slices = f"{format_count(plan.width, 'element')} ({format_size(plan.width * itemsize)})"
     return f"selection: {format_count(plan.tuples, 'index tuple')}, each a slice of {slices}"
 

@@ -68,6 +68,34 @@ def gather(
     return gathers.gather_panels(kernel.panels, data, indices, out, threads, progress)
 
 
+def needs_algorithm(
+    is_counted: bool,
+    nbytes: int,
+    width: int,
+    tuples: int,
+    per_batch: int,
+    by_panels: bool,
+    in_place: bool,
+    threads: int,
+) -> bool:
+    """Whether a large scatter to `nbytes` bytes needs more than one pass in order of the tuples.
+
+    width: bytes of a slice. per_batch: tuples of a batch. by_panels: along an axis that is not the
+    last. See engine/scatters.py.
+    """
+    if is_counted or by_panels:
+        return is_counted or nbytes > tuning.TILE
+    is_one_batch, updates = per_batch == tuples, tuples * width
+    if is_one_batch and threads > 1 and threads * nbytes <= min(tuning.CACHE_SIZE, updates):
+        return True  # copies of the output
+    batch_bytes = nbytes * per_batch // max(tuples, 1)
+    limit = (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
+    if width < tuning.WIDE_SLICE and nbytes > limit and tuples >= tuning.MIN_SORTED:
+        return threads > 1 and (is_one_batch or batch_bytes > tuning.CACHE_SIZE)
+    is_in_windows = not is_one_batch and not in_place and per_batch >= tuning.LONG_BATCH
+    return is_in_windows and nbytes > limit and width < tuning.WIDE_SLICE
+
+
 def arithmetic_order(dtype: Dtype, reduction: str) -> str:
     """Return the byte order required of updates: native for a reduction, else that of data."""
     return dtype.order if reduction == "none" else NATIVE

@@ -50,7 +50,7 @@ SAMPLED_BYTES = 1 << 22  # bytes read sequentially, to compare that cost with
 SORT_COST = 64  # cost of sorting a tuple, in bytes read sequentially
 
 # Arrays
-COMPILED_CALL = 1 << 20  # bytes that a call planned by compiled code may move, on one thread
+COMPILED_CALL = 1 << 26  # bytes that a call planned by compiled code may move
 TEMPORARY_OUTPUT = 1 << 16  # bytes of an output, up to which a temporary array is faster
 NUMPY_COPY = 1 << 12  # bytes of an array, up to which NumPy normalizes it faster than the kernels
 PACKED_IN_CACHE = 1 << 22  # bytes of data that are packed before short slices of them are gathered

@@ -265,7 +265,7 @@ class Table:
             for batch in self.batches(0, path[:1], 1 << 12):
                 array = _decode_storage(_field(batch.column(0), path[1:]))
                 array.validate(full=True)
-                lengths = np.asarray(array.value_lengths().fill_null(0))
+                lengths = _values(array.value_lengths()) * ~_values(array.is_null())
                 if len(indices := np.flatnonzero(lengths)):
                     return int(lengths[indices[0]]), row + int(indices[0])
                 row += batch.num_rows
@@ -391,15 +391,15 @@ def column_values(
             )
         )
         kept = kept[~counts]
-        array = array.filter(library().array(np.repeat(~counts, per_row)))
+        array = array.filter(_column(np.repeat(~counts, per_row)))
 
     for size in (*inner_shape, None):
         if array.null_count:
-            nulls = array.is_null().to_numpy(zero_copy_only=False)
+            nulls = _values(array.is_null())
             drop(nulls, lambda index: "null: expected a value in every row")
         if size is None or not per_row:
             break
-        lengths = np.asarray(array.value_lengths()) if hasattr(array, "value_lengths") else None
+        lengths = _values(array.value_lengths()) if hasattr(array, "value_lengths") else None
         if lengths is not None and (lengths != size).any():
             like = columns.length[1] if columns.length else 0
             drop(
@@ -410,7 +410,7 @@ def column_values(
             )
         array, per_row = _decode_storage(array.flatten()), per_row * size
     dtype, shape = np.dtype(columns.metadata.dtype.descr), (len(kept), *inner_shape)
-    values = array.to_numpy(zero_copy_only=False) if per_row else np.empty(0, dtype)
+    values = _values(array) if per_row else np.empty(0, dtype)
     if values.dtype != dtype or values.size != prod(shape):
         raise InputError(f"{printable(columns.label)}: rows from {row} on are not {dtype.name}")
     values = values.reshape(shape)
@@ -419,6 +419,28 @@ def column_values(
     complete = np.zeros((rows, *inner_shape), dtype)
     complete[kept] = values
     return complete, iter(sorted(problem for found in problems for problem in found))
+
+
+def _values(array: Any) -> Any:
+    """Return an array without nulls as an ndarray; pyarrow's `to_numpy` imports pandas."""
+    import numpy as np
+
+    pa = library()
+    is_bool = pa.types.is_boolean(array.type)
+    stored = array.cast(pa.uint8()) if is_bool else array
+    dtype = np.dtype(stored.type.to_pandas_dtype())
+    buffer = stored.buffers()[1] or b""
+    values = np.frombuffer(buffer, dtype, len(stored), stored.offset * dtype.itemsize)
+    return values.view(bool) if is_bool else values
+
+
+def _column(values: Any) -> Any:
+    """Return a flat ndarray as an array of a column; `pyarrow.array` imports pandas."""
+    pa = library()
+    is_bool = values.dtype.kind == "b"
+    element_type = pa.uint8() if is_bool else pa.from_numpy_dtype(values.dtype)
+    array = pa.Array.from_buffers(element_type, len(values), [None, pa.py_buffer(values)])
+    return array.cast(pa.bool_()) if is_bool else array
 
 
 def _field(array: Any, path: tuple[str, ...]) -> Any:
@@ -691,10 +713,12 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
     except UnicodeError:
         raise UsageError(f"{path}: the name of the column is not UTF-8") from None
     encoder = _GroupEncoder(metadata, target)
-    min_size = 1  # compressed, a Parquet file may have any size
+    nbytes, min_size = metadata.nbytes, 1  # compressed, a Parquet file may have any size
+    max_size = nbytes * (2 + 4 // metadata.dtype.itemsize) + (1 << 20)  # it has no short integers
     if not encoder.is_parquet:
-        min_size += metadata.nbytes // (8 if metadata.dtype.kind == "b" else 1)
-    return EncodedSink(target, metadata, encoder, batch_size_of(metadata, GROUP_BYTES), min_size)
+        min_size += nbytes // (8 if metadata.dtype.kind == "b" else 1)
+    batch_size = batch_size_of(metadata, GROUP_BYTES)
+    return EncodedSink(target, metadata, encoder, batch_size, min_size, max_size)
 
 
 class _OutputFile(io.RawIOBase):
@@ -743,7 +767,7 @@ class _GroupEncoder:
         flat = np.frombuffer(rows, self._dtype.descr)
         if self._dtype.kind == "b":
             flat = flat.view("u1").astype(bool)
-        values = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
+        values = _column(flat.astype(flat.dtype.newbyteorder("="), copy=False))
         if self._list_size:
             values = pa.FixedSizeListArray.from_arrays(values, type=self._schema.field(0).type)
         self._open_writer(write).write_batch(pa.record_batch([values], schema=self._schema))

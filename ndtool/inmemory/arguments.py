@@ -332,12 +332,10 @@ def rebase(indices: Array, attributes: Attributes) -> Array:
 
     int64 lacks results for the indices at the ends of the range: these stay out of bounds.
     """
-    base, pad = attributes.index_base, attributes.pad
+    base, lowest, highest = attributes.index_base, -_INT64_MAX, _INT64_MAX
     if not base or indices.dtype.kind not in "iu":
         return indices
-    lowest, highest = -_INT64_MAX, _INT64_MAX
-    if pad is not None and not lowest < pad <= highest:
-        raise UsageError(f"pad is {pad}: with index_base {base} it must be within 63 bits")
+    require_rebasable(attributes)
     if indices.dtype.itemsize == 8:
         is_extreme = (indices > highest) | (indices <= lowest)
         if attributes.out_of_bounds == "wrap" and is_extreme.any():
@@ -346,6 +344,13 @@ def rebase(indices: Array, attributes: Attributes) -> Array:
         if indices.dtype.kind == "u":
             indices = np.minimum(indices, indices.dtype.type(highest))
     return np.maximum(indices.astype(np.int64), lowest + 1) - base
+
+
+def require_rebasable(attributes: Attributes) -> None:
+    """Refuse a pad that has no int64 if indices count from `index_base`."""
+    base, pad = attributes.index_base, attributes.pad
+    if base and pad is not None and not -_INT64_MAX < pad <= _INT64_MAX:
+        raise UsageError(f"pad is {pad}: with index_base {base} it must be within 63 bits")
 
 
 # The function that converts each attribute, by its name in Attributes.

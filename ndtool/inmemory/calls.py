@@ -9,15 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool._kernels import (
-    COMPILED_OPERATORS,
-    LINE,
-    Calls,
-    Indices,
-    TypedCall,
-    UpdateCounts,
-    UpdateSpec,
-)
+from ndtool._kernels import LINE, Calls, Indices, TypedCall, UpdateCounts, UpdateSpec
 from ndtool.engine import bind, check, copies, counting, dispatch, distinct, gathers, narrow, tuning
 from ndtool.engine.updates import ScatterCall, neutral_block
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, format_value
@@ -30,14 +22,16 @@ from ndtool.inmemory.arguments import (
     output_buffer,
     rebase,
     require_no_overlap,
+    require_rebasable,
     restore_exact_index,
     string,
     thread_count,
 )
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
-from ndtool.rules import inference, numbers, shapes, specs
-from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.machine import threads
+from ndtool.rules import inference, numbers, shapes, specs, tensorscatter
+from ndtool.rules.dtypes import Dtype, from_name
+from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
 from ndtool.rules.plans import Plan, Shape
 
 Array = NDArray[Any]
@@ -100,12 +94,12 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     scatters = OPERATORS[call[0]].scatters
     try:
         source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
-        index = rebase(index, attributes)
         updates_array = array("updates", updates) if scatters else None
         if out is None and not (source is data and index is indices and updates_array is updates):
             compiled = COMPILED.execute(call, source, index, updates_array, None)
             if compiled is not None:
                 return cast("Array", tensors.convert_result(data, compiled))
+        given, index = index, rebase(index, attributes)
         bound = bind_call(
             call[0], source.shape, source.dtype, index.shape, index.dtype,
             None if updates_array is None else updates_array.shape,
@@ -124,7 +118,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
                 indices=index,
                 **({} if updates_array is None else {"updates": updates_array}),
             )
-            if COMPILED.execute(call, source, index, updates_array, buffer) is not None:
+            if COMPILED.execute(call, source, given, updates_array, buffer) is not None:
                 return out
         team = thread_count(call[1])
         if updates_array is None:
@@ -144,25 +138,39 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
 
 
 def make_typed_call(
-    arguments: Call, data: np.dtype[Any], indices: np.dtype[Any], updates: np.dtype[Any] | None
+    arguments: Call,
+    data: np.dtype[Any],
+    indices: np.dtype[Any] | None,
+    updates: np.dtype[Any] | None,
 ) -> TypedCall | None:
     """Return a call for the compiled path; None if `execute` must compute it or raise its error."""
-    operator = OPERATORS[arguments[0]]
-    if operator.name not in COMPILED_OPERATORS or operator.scatters != (updates is not None):
+    operator, stored = operator_of(arguments[0]), indices or np.dtype(np.int64)
+    is_lowered = operator.name in LOWERED
+    if operator.scatters != (updates is not None) or (indices is None and not is_lowered):
         return None
     try:
         attributes, spec = _attributes(arguments)
-        thread_count(arguments[1])
-        types = {"data": element_type("data", data), "indices": element_type("indices", indices)}
+        require_rebasable(attributes)
+        team = thread_count(arguments[1])
+        types = {"data": element_type("data", data), "indices": element_type("indices", stored)}
         if updates is not None:
             types["updates"] = element_type("updates", updates)
-        row = specs.accept(spec, operator.name, types, attributes)
+        if is_lowered:
+            given = {"past": types["data"], "update": types["updates"]}
+            given |= {"write_indices": types["indices"]} if indices else {}
+            tensorscatter.accept(spec, given, attributes.mode)
+            attributes = attributes._replace(negatives=False)
+            row = None
+        else:
+            row = specs.accept(spec, operator.name, types, attributes)
+            attributes = inference.resolve(attributes, row, types["indices"])
         fill = numbers.encode_fill(attributes.fill, types["data"])
     except NdtoolError:
         return None
-    attributes = inference.resolve(attributes, row, types["indices"])
-    dtype, needs_general_path = types["data"], row.limits or attributes.index_base
-    if attributes.duplicates == "error" or needs_general_path or not dtype.itemsize:
+    dtype, read = types["data"], types["indices"]
+    if attributes.index_base or (is_lowered and attributes.mode == "circular"):
+        read = from_name("int64")
+    if (row and row.limits) or not dtype.itemsize:
         return None
     order = dispatch.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (
@@ -172,9 +180,9 @@ def make_typed_call(
     if updates is not None:
         spec_of_updates = _unbound_updates(attributes, dtype)
     return TypedCall(
-        operator.name, attributes.batch_dims, attributes.axis,
-        bind.bind_indices(b"", types["indices"], attributes, fill), spec_of_updates,
-        dtype.itemsize, dtype.swap_size, swaps_data, swaps_updates, attributes.is_mean,
+        operator.name, attributes, team, bind.bind_indices(b"", read, attributes, fill),
+        bind.bind_indices(b"", types["indices"]), spec_of_updates, dtype.itemsize, dtype.swap_size,
+        swaps_data, swaps_updates,
     )  # fmt: skip
 
 
@@ -289,4 +297,7 @@ def _bind_indices(bound: BoundCall, indices: Array, team: int) -> Indices:
     return bind.bind_indices(normalized, dtype, bound.plan.attributes, bound.fill_bytes)
 
 
-COMPILED = Calls(np.ndarray, np.empty, make_typed_call, execute, tuning)
+COMPILED = Calls(
+    np.ndarray, np.empty, make_typed_call, threads.limit_threads, dispatch.needs_algorithm, execute,
+    tuning,
+)  # fmt: skip

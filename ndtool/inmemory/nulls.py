@@ -140,6 +140,25 @@ def _underlying_columns(column: Any) -> list[Any]:
     return [column, *(nested for child in children for nested in _underlying_columns(child))]
 
 
+def without_rows(column: Any) -> Array:
+    """Return a column without rows as an array, with an axis for the elements of each list."""
+    shape = [0]
+    while True:
+        dtype = _library_dtype(column)
+        if hasattr(dtype, "pyarrow_dtype"):
+            column = getattr(column, "array", column).__arrow_array__()
+        elif hasattr(dtype, "value_field"):
+            joined = column.combine_chunks() if hasattr(column, "chunks") else column
+            column = joined.flatten()
+            shape.append(getattr(dtype, "list_size", 0))
+        elif hasattr(dtype, "inner") and library(type(column)) == "polars":
+            column = column.explode()
+            shape.append(0)
+        else:
+            elements = np.asarray(column)
+            return elements.reshape(*shape, *elements.shape[1:])
+
+
 def _is_nested(column: Any) -> bool:
     """Return whether a column has elements that are lists, arrays or structs."""
     dtype = _library_dtype(column)

@@ -43,6 +43,8 @@ def as_ndarray(name: str, value: object) -> Array:
     if callable(as_tensor):
         return np.asarray(as_tensor())
     converted = np.asanyarray(value)
+    if converted.dtype.hasobject and not converted.size:
+        converted = nulls.without_rows(value)
     nulls.require_same_dtype(name, value, converted)
     return _stack_rows(nulls.describe(name, value), np.asarray(converted))
 

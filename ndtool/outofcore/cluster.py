@@ -36,7 +36,15 @@ from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, choose, partition_chunks, rows_in
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, SplitResult, Work
+from ndtool.outofcore.phases import (
+    AddResult,
+    Arrays,
+    Group,
+    ReportCallback,
+    SplitResult,
+    TaskOffsets,
+    Work,
+)
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.sinks import DrySink
@@ -49,7 +57,6 @@ ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
 JOIN_TIMEOUT = 60  # seconds to wait for the first worker
 SILENCE_TIMEOUT = 60  # seconds without a worker, or without an answer, after which a run fails
 CHECK_INTERVAL = 1  # seconds between checks for workers
-FROZEN_CHECKS = 15  # checks between those for workers that do not send heartbeats
 MAX_UNFINISHED = 4096  # tasks that are submitted together
 RETRIES = 2  # of a task whose worker raises an error
 CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a failed run
@@ -77,14 +84,13 @@ class Cluster:
             limit = min(limits, default=memory.available() // max(1, local or len(workers)))
         self.memory = limit // threads
         self._token = os.urandom(8).hex()
-        self._heartbeats: dict[str, tuple[Any, float]] = {}  # the last one, and when it was new
-        self._checks, self._last_sign = 0, time.monotonic()
+        self._last_sign = time.monotonic()
 
     def map(
-        self, function: Callable[[str, int], Any], phase: str, numbers: Iterable[int],
-        add: AddResult,
+        self, function: Callable[..., Any], phase: str, numbers: Iterable[int],
+        offsets: Callable[[int], TaskOffsets] | None, add: AddResult,
     ) -> None:  # fmt: skip
-        """Call function(phase, number) on workers; pass each number and result to `add`.
+        """Call function(phase, number, offsets of number) on workers; pass the results to `add`.
 
         The scheduler repeats the tasks of lost workers, and those that raise an error.
         """
@@ -96,7 +102,8 @@ class Cluster:
             while True:
                 if len(unfinished) <= MAX_UNFINISHED // 2:
                     batch = list(islice(waiting, MAX_UNFINISHED - len(unfinished)))
-                    futures = self._submit(function, phase, batch) if batch else []
+                    sent = [map(offsets, batch)] if offsets else []
+                    futures = self._submit(function, phase, batch, sent) if batch else []
                     unfinished |= dict(zip(futures, batch, strict=True))
                     completed.update(futures)
                 if not unfinished:
@@ -112,11 +119,11 @@ class Cluster:
                 cancel = partial(self._client.cancel, list(unfinished), force=True)
                 _call_briefly(partial(cancel, reason="the run ended"), CLOSE_TIMEOUT)
 
-    def _submit(self, function: Any, phase: str, numbers: list[int]) -> list[Any]:
+    def _submit(self, function: Any, phase: str, numbers: list[int], sent: list[Any]) -> list[Any]:
         keys = [f"ndtool-{phase}-{number}-{self._token}" for number in numbers]
         task = partial(function, phase)
         futures: list[Any] = self._request(
-            self._client.map, task, numbers, key=keys, pure=False, retries=RETRIES
+            self._client.map, task, numbers, *map(list, sent), key=keys, pure=False, retries=RETRIES
         )
         return futures
 
@@ -129,9 +136,6 @@ class Cluster:
             if completed.thread_condition.wait_for(completed.has_ready, CHECK_INTERVAL):
                 self._last_sign = time.monotonic()
                 return True
-        self._checks += 1
-        if self._checks % FROZEN_CHECKS == 0:
-            self._remove_frozen_workers()
         if self._identity(0)["n_workers"]:
             self._last_sign = time.monotonic()
         elif time.monotonic() - self._last_sign > SILENCE_TIMEOUT:
@@ -139,23 +143,6 @@ class Cluster:
                 f"no worker is left, and none has joined in {SILENCE_TIMEOUT} seconds"
             )
         return False
-
-    def _remove_frozen_workers(self) -> None:
-        """Remove workers that have sent no heartbeat for SILENCE_TIMEOUT seconds.
-
-        The scheduler then gives their tasks to others; by itself it waits for minutes.
-        """
-        now = time.monotonic()
-        for name, identity in self._identity(-1)["workers"].items():
-            heartbeat, since = self._heartbeats.get(name, (None, now))
-            if identity["last_seen"] != heartbeat:
-                heartbeat, since = identity["last_seen"], now
-            self._heartbeats[name] = heartbeat, since
-            if now - since > SILENCE_TIMEOUT:
-                self._request(
-                    self._client.sync, self._client.scheduler.unregister, address=name,
-                    stimulus_id=f"ndtool-{self._token}", callback_timeout=SILENCE_TIMEOUT,
-                )  # fmt: skip
 
     def _identity(self, workers: int) -> Any:
         """Return the scheduler's identity, including up to `workers` workers; -1 for all."""
@@ -504,14 +491,14 @@ class Resumed:
 
     def _split_result(self, store: SharedStore, work: Work, block: int) -> Any:
         group, partitioning = work.root, work.partitioning
-        boxes, name = work.boxes(group), work.split_segment(group, block).name
+        boxes, segment = work.boxes(group), work.split_segment(group, block)
         moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
         nbytes = work.tuple_count(group, block) * (boxes.row_bytes + moved)
         trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + phases.REPORT_BYTES))
-        if self._sizes.get(name) != nbytes + len(trailer):
+        if self._sizes.get(segment.name) != nbytes + len(trailer):
             return None
         try:
-            store.read_file(name, nbytes, trailer)
+            store.read(segment, nbytes, trailer)
             return SplitResult.parse(bytes(trailer))
         except (NdtoolError, ValueError, TypeError):
             return None
@@ -567,6 +554,8 @@ def run(
         folder.working_folder,
     )  # fmt: skip
     try:
+        if hasattr(sink, "fits") and _is_one_disk(folder.working_folder, shared_output.path):
+            sink.fits(partitioning.spilled_total)
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
         raise_first(cluster.run_on_workers(worker.check_access, task_call), BaseException)
@@ -580,7 +569,8 @@ def run(
             for number, result in done.items():
                 add(number, result)
             pending = (number for number in numbers if number not in done)
-            cluster.map(partial(worker.perform, task_call), phase, pending, add)
+            offsets = None if phase == "split" else partial(_task_offsets, work, group, phase)
+            cluster.map(partial(worker.perform, task_call), phase, pending, offsets, add)
 
         if dry and resumed:
             resumed.results(work, "split", range(partitioning.blocks))
@@ -600,6 +590,13 @@ def run(
         if dry and resumed is not None:
             resumed.close()
         folder.drop()
+
+
+def _task_offsets(work: Work, group: Group, phase: str, number: int) -> TaskOffsets:
+    """Return the offsets that a task needs."""
+    table = work.offsets(group)
+    lines = table.of_child(number) if phase == "sweep" else table.of_block(number)
+    return TaskOffsets(*map(bytes, lines))
 
 
 def _require_same(before: dict[str, Any], after: dict[str, Any], locations_: Locations) -> None:
@@ -631,6 +628,10 @@ def _create_folder(
             folder.drop()
             raise
     return folder
+
+
+def _is_one_disk(*paths: str) -> bool:
+    return all(map(os.path.exists, paths)) and len({os.stat(path).st_dev for path in paths}) == 1
 
 
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:

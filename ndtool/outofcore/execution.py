@@ -30,7 +30,7 @@ from ndtool.outofcore.partitioning import Partitioning, tuple_shape, units_of
 from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
 from ndtool.outofcore.segments import LocalStore
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Shape
 from ndtool.storage.local import ByteRange
 
 
@@ -106,7 +106,7 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
         with work.arena() as allocate:
             found = phases.find_out_of_bounds(work, block, allocate)
         with lock:
-            reports.add(block, found)
+            reports.add(found)
 
     blocks = (
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
@@ -162,12 +162,9 @@ def writer(
     sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
 ) -> Writer:
     """Return the writer of an output for tasks; buffer: a buffer to write to instead, or None."""
-    shape, slice_shape = (
-        partitioning.rows.shape,
-        () if isinstance(plan, ElementsPlan) else plan.slice_shape,
-    )
+    shape = partitioning.rows.shape
     if partitioning.gathers:
-        shape = plan.output[: len(plan.output) - len(slice_shape)]
+        shape = plan.output[: len(plan.output) - len(plan.slice_shape)]
     if buffer is None and sink.metadata.is_chunked:
         return GridWriter(sink, len(shape), partitioning.concurrency)
     return FlatWriter(sink, shape, buffer)

@@ -22,6 +22,7 @@ from ndtool.errors import ResourceError
 from ndtool.machine import signals
 from ndtool.publish.newfolder import NewFolder
 
+SILENCE_TIMEOUT = 60  # seconds without a heartbeat, after which a worker is lost
 CHECK_INTERVAL = 1  # seconds between checks of starting processes
 KILL_TIMEOUT = 5  # seconds to wait until processes are killed
 CLOSE_TIMEOUT = 0.2  # seconds to wait until the connection to a killed process is closed
@@ -45,8 +46,11 @@ def cluster(
             os.path.join(tempfile.gettempdir(), "workers"), False, False, False, cleans=cleans
         )
         stack.callback(scratch.drop)
-        # The cluster would not restart a worker that is lost again within this timeout.
-        settings = {"distributed.deploy.lost-worker-timeout": "1 day"}
+        settings = {
+            # The cluster would not restart a worker that is lost again within this timeout.
+            "distributed.deploy.lost-worker-timeout": "1 day",
+            "distributed.scheduler.worker-ttl": f"{SILENCE_TIMEOUT}s",
+        }
         stack.enter_context(
             dask.config.set({"temporary-directory": scratch.working_folder, **settings})
         )

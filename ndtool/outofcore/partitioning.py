@@ -25,7 +25,7 @@ from ndtool.errors import ResourceError, format_size
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Shape
 
 SEGMENT_BYTES = 512  # memory of a task for each segment that it reads
 CHILD_BYTES = 128  # memory of a task for each child of its group
@@ -83,15 +83,10 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return the rows of a call; flat: whether to merge the axes of rows into one."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
-    drops = plan.attributes.may_skip_tuples
-    if isinstance(plan, ElementsPlan):
-        rows = Rows(prod(plan.indices), size, plan.data, itemsize, drops)
-    else:
-        shape = plan.batch + plan.sizes
-        entry, width = plan.k * size, plan.width * itemsize
-        rows = Rows(
-            plan.tuples, entry, shape, width, drops, plan.tuples_per_batch, plan.batch_repeats
-        )
+    rows = Rows(
+        plan.tuples, plan.k * size, plan.all_slices, plan.width * itemsize,
+        plan.attributes.may_skip_tuples, plan.tuples_per_batch, plan.batch_repeats,
+    )  # fmt: skip
     return rows._replace(
         shape=(rows.row_count,) if flat else rows.shape,
         count_bytes=counting.count_itemsize(plan.attributes, rows.tuples),
@@ -123,18 +118,17 @@ def units_of(
 ) -> Units:
     """Return the units of partitions and blocks from the chunks and shards of a call's arrays."""
     plan = inference.plan
-    axes = len(plan.data if isinstance(plan, ElementsPlan) else plan.batch + plan.sizes)
     steps = [file_shape(sources["data"])]
     gathers = not inference.scatters
     if not gathers:
         steps.append(file_shape(output))
     box = tuple(
         min(size, lcm(*(step[d] for step in steps if step)))
-        for d, size in enumerate(plan.data[:axes])
+        for d, size in enumerate(plan.all_slices)
     )
     positions = tuple_shape(plan) if gathers else ()
     slabs = {"indices": plan.positions, "updates": tuple_shape(plan)}
-    if not isinstance(plan, ElementsPlan) and plan.batch_repeats > 1:
+    if plan.batch_repeats > 1:
         del slabs["indices"]
     read = [
         slab(file_shape(sources[role]), positions_shape)
@@ -153,7 +147,7 @@ def tuple_shape(plan: Plan) -> Shape:
 
     Plain indices count once for each batch that shares them.
     """
-    return plan.with_index_tuples.positions if isinstance(plan, NdPlan) else plan.positions
+    return plan.with_index_tuples.positions
 
 
 def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
@@ -238,6 +232,11 @@ class Partitioning(NamedTuple):
     def blocks_of(self, tuples: int) -> int:
         """Return the number of blocks of a group with so many tuples."""
         return -(-tuples // self.block_tuples)
+
+    def divided_ends(self, unit: int) -> int:
+        """Return how many blocks end within a unit of so many tuples."""
+        ends = self.blocks - 1
+        return ends - ends * self.block_tuples // lcm(self.block_tuples, unit)
 
     def groups(self, depth: int) -> int:
         """Return the number of groups at a depth; at the last depth they are the partitions."""
@@ -595,6 +594,5 @@ def reread_bytes(
             read += 2 * partitioning.blocks * (unit - 1)
             reread += read * rows.tuple_bytes - metadata.nbytes
         else:
-            aligned = ends * partitioning.block_tuples // lcm(partitioning.block_tuples, unit)
-            reread += (ends - aligned) * unit * (metadata.nbytes // rows.tuples)
+            reread += partitioning.divided_ends(unit) * unit * (metadata.nbytes // rows.tuples)
     return reread

@@ -23,16 +23,15 @@ from ndtool._kernels import (
     WorkItem,
 )
 from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated, write_range
-from ndtool.engine import bind, check, copies, counting
+from ndtool.engine import bind, check, copies, counting, dispatch
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import pool
 from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning
 from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
 from ndtool.rules import grid
-from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import NdPlan, Shape
+from ndtool.rules.plans import Shape
 from ndtool.storage.local import ByteRange
 
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
@@ -75,27 +74,32 @@ class SplitResult(NamedTuple):
         return cls(trailer[:-REPORT_BYTES], report)
 
 
-class Offsets(Protocol):
-    """The offsets of a group's segments, in tuples.
+class TaskOffsets(NamedTuple):
+    """The offsets that a task on a cluster is sent: those of its child, or of its block, in tuples.
 
-    firsts: the first tuple of each child among those of all children; empty on a cluster, where a
-    child has a file of its own.
+    A child has a file of its own, so it begins at 0.
     """
 
-    firsts: Sequence[int]
+    starts: bytes
+    stops: bytes
 
-    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
-        """Return the start and stop of a child's tuples in the segment of each block."""
+    @property
+    def firsts(self) -> Sequence[int]:
+        return ()
 
-    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
-        """Return the start and stop of a block's rows in the segment of each child."""
+    def of_child(self, _: int) -> tuple[memoryview, memoryview]:
+        return memoryview(self.starts).cast("q"), memoryview(self.stops).cast("q")
+
+    def of_block(self, _: int) -> tuple[memoryview, memoryview]:
+        return self.of_child(_)
 
 
 class OffsetTable:
-    """The offsets of a group's segments in memory.
+    """The offsets of a group's segments, in tuples.
 
     by_child: a line for each child and for the end, with the offset in each block. by_block: a line
-    for each block and for the end, with the offset in each child.
+    for each block and for the end, with the offset in each child. firsts: the first tuple of each
+    child among those of all children.
     """
 
     def __init__(self, children: int, blocks: int) -> None:
@@ -108,6 +112,7 @@ class OffsetTable:
         self.by_child[block :: self._blocks] = memoryview(offsets).cast("q")
 
     def of_child(self, number: int) -> tuple[memoryview, memoryview]:
+        """Return the start and stop of a child's tuples in the segment of each block."""
         first, stop = number * self._blocks, (number + 1) * self._blocks
         return self.by_child[first:stop], self.by_child[stop : stop + self._blocks]
 
@@ -124,29 +129,9 @@ class OffsetTable:
         self.firsts = list(accumulate(lines[-1].tolist(), initial=0))
 
     def of_block(self, block: int) -> tuple[memoryview, memoryview]:
+        """Return the start and stop of a block's rows in the segment of each child."""
         first, stop = block * self._children, (block + 1) * self._children
         return self.by_block[first:stop], self.by_block[stop : stop + self._children]
-
-
-class StoredOffsets:
-    """The offsets of a call's segments in two files, of which a task reads its own lines."""
-
-    firsts: Sequence[int] = ()
-    BY_CHILD, BY_BLOCK = "by_child", "by_block"
-
-    def __init__(self, store: SharedStore, children: int, blocks: int) -> None:
-        self._store, self._children, self._blocks = store, children, blocks
-
-    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
-        return self._lines(self.BY_CHILD, number, self._blocks)
-
-    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
-        return self._lines(self.BY_BLOCK, block, self._children)
-
-    def _lines(self, name: str, line: int, length: int) -> tuple[memoryview, memoryview]:
-        buffer = _zeros(2 * length)
-        self._store.read_file(name, 8 * length * line, buffer.cast("B"))
-        return buffer[:length], buffer[length:]
 
 
 class Group(NamedTuple):
@@ -154,7 +139,8 @@ class Group(NamedTuple):
 
     path: the numbers of its ancestors and of itself among their siblings. first: its first tuple
     among those of its parent. parent: its parent; starts, stops: the range of its tuples in the
-    segment of each of the parent's blocks.
+    segment of each of the parent's blocks. offsets: those that a task is sent, None if this process
+    has a table.
     """
 
     path: tuple[int, ...]
@@ -164,6 +150,7 @@ class Group(NamedTuple):
     parent: Group | None = None
     starts: Sequence[int] = ()
     stops: Sequence[int] = ()
+    offsets: TaskOffsets | None = None
 
     @property
     def depth(self) -> int:
@@ -197,20 +184,19 @@ class Work:
         store: SegmentStore | None,
     ) -> None:
         self.inference, self.partitioning, self.arrays = inference, partitioning, arrays
-        self.shared_store = store if isinstance(store, SharedStore) else None
+        self.is_shared = isinstance(store, SharedStore)
         self._store = store
         plan, dtype = inference.plan, inference.dtype
         if check.is_error(plan):
             plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
         self.attributes = plan.attributes
-        self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
+        self.plan = plan.with_index_tuples
         self.rows = bind.bind_rows(self.plan)
         # The bytes of a row.
         self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
-        order = dtype.order if self.attributes.reduction == "none" else NATIVE
-        # Whether arithmetic needs a byte swap of data, and of updates.
-        self.swaps_data = dtype.swap_size > 1 and dtype.order != order
+        order = dispatch.arithmetic_order(dtype, self.attributes.reduction)
         updates = inference.inputs.get("updates")
+        # Whether arithmetic needs another byte order of updates.
         self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
         box = tuple((0, size) for size in partitioning.rows.shape)
         self.root = Group((), box, partitioning.rows.tuples)
@@ -255,12 +241,9 @@ class Work:
         """Whether split has an ID for dropped tuples."""
         return self.partitioning.rows.drops and not group.depth
 
-    def offsets(self, group: Group) -> Offsets:
+    def offsets(self, group: Group) -> OffsetTable | TaskOffsets:
         """Return the offsets of a group's segments."""
-        if table := self.tables.get(group.path):
-            return table
-        assert self.shared_store is not None, "a group in this process has a table"
-        return StoredOffsets(self.shared_store, self.boxes(group).partitions, self.blocks(group))
+        return group.offsets or self.tables[group.path]
 
     def child(self, group: Group, number: int) -> Group:
         """Return a child of a group."""
@@ -432,12 +415,12 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
                     copies.swap_bytes(updates, work.inference.dtype.swap_size)
         result = SplitResult(bytes(starts[: boxes.partitions + 1]), out_of_bounds)
         sorted_local = allocate(n * size)
-        _permute(ids, starts[:-1], local, sorted_local, n, inverse=False)
+        permute(ids, starts[:-1], local, sorted_local, n, inverse=False)
         views = [sorted_local, ids]
         if updates is not None:
             views[1] = allocate(n * width)
-            _permute(ids, starts[:-1], updates, views[1], n, inverse=False)
-        if work.shared_store is not None and not group.depth:
+            permute(ids, starts[:-1], updates, views[1], n, inverse=False)
+        if work.is_shared and not group.depth:
             views.append(memoryview(result.trailer))
         work.store.write(work.split_segment(group, block), views)
     return result
@@ -461,7 +444,7 @@ def _read_block(
         position = end
     if position < n:
         raise changed_error()
-    addressing, indices, _ = _bind_local(_row_count(group), local, n, 1, size)
+    addressing, indices, _ = bind_local(_row_count(group), local, n, 1)
     return addressing, indices
 
 
@@ -502,7 +485,7 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 if missing := _missing_chunks(work, partition.box, local, n, allocate, is_read):
                     work.arrays.data.read(partition.box, buffer, missing)
                 gathered = allocate(n * width)
-                addressing, indices, items = _bind_local(row_count, local, n, width)
+                addressing, indices, items = bind_local(row_count, local, n, width)
                 if _kernels.gather(
                     addressing, buffer, 0, indices, items, gathered, KernelOptions(1)
                 ):
@@ -531,7 +514,7 @@ def _missing_chunks(
         return range(grid.count_blocks(sizes, steps) if is_new else 0)
     boxes = bind.bind_boxes(sizes, steps)
     counts = _zeros(len(is_read) + 1)
-    addressing, indices, tuples = _bind_local(
+    addressing, indices, tuples = bind_local(
         grid.count_blocks(sizes, (1,) * len(sizes)), local, n, 1
     )
     ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
@@ -549,32 +532,48 @@ def _missing_chunks(
 
 def _update(work: Work, partition: Group) -> None:
     """Apply the updates of a partition, in order, and write it."""
-    partitioning, dtype = work.partitioning, work.inference.dtype
-    width, row_count = partitioning.rows.width, _row_count(partition)
-    with work.partition_buffer() as partition_buffer:
-        buffer = partition_buffer[: row_count * width]
-        work.arrays.data.read(partition.box, buffer)
-        swaps = bool(partition.tuples) and work.swaps_data
-        if swaps:
-            copies.swap_bytes(buffer, dtype.swap_size)
-        counts = None
-        if partition.tuples and work.attributes.is_counted:
-            count_bytes = partitioning.rows.count_bytes
-            counts = UpdateCounts(bytearray(row_count * count_bytes), count_bytes)
+    width, output = work.partitioning.rows.width, work.arrays.output
+    assert output is not None
+
+    def batches() -> Iterator[tuple[memoryview, memoryview]]:
         for batch in work.batches(partition, 0, partition.tuples):
-            n = batch.tuples
             with work.arena() as allocate:
-                local, updates = allocate(n * 4), allocate(n * width)
+                local, updates = allocate(batch.tuples * 4), allocate(batch.tuples * width)
                 work.read_batch(partition, batch, local, updates)
-                spec = counting.counted_updates(updates, width, work.attributes, dtype, counts)
-                bound = _bind_local(row_count, local, n, width)
-                if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
-                    raise changed_error()
-        counting.divide_sums(work.attributes, counts, buffer, width, dtype, 1)
-        if swaps:
-            copies.swap_bytes(buffer, dtype.swap_size)
-        assert work.arrays.output is not None
-        work.arrays.output.write(partition.box, buffer)
+                yield local, updates
+
+    with work.partition_buffer() as partition_buffer:
+        buffer = partition_buffer[: _row_count(partition) * width]
+        work.arrays.data.read(partition.box, buffer)
+        if partition.tuples:
+            update_rows(work.inference, buffer, width, work.partitioning.rows.tuples, batches())
+        output.write(partition.box, buffer)
+
+
+def update_rows(
+    inference: Inference, buffer: Any, width: int, tuples: int, batches: Iterable[tuple[Any, Any]]
+) -> None:
+    """Apply updates, in order, to a buffer of rows of `width` bytes in data's byte order.
+
+    tuples: at least the number of updates. batches: the indices of rows, and their updates in the
+    byte order of arithmetic.
+    """
+    attributes, dtype, row_count = inference.plan.attributes, inference.dtype, len(buffer) // width
+    order = dispatch.arithmetic_order(dtype, attributes.reduction)
+    swaps = dtype.swap_size > 1 and dtype.order != order
+    if swaps:
+        copies.swap_bytes(buffer, dtype.swap_size)
+    counts, itemsize = None, counting.count_itemsize(attributes, tuples)
+    if itemsize:
+        counts = UpdateCounts(bytearray(row_count * itemsize), itemsize)
+    for local, updates in batches:
+        spec = counting.counted_updates(updates, width, attributes, dtype, counts)
+        bound = bind_local(row_count, local, len(updates) // width, width)
+        if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
+            raise changed_error()
+    counting.divide_sums(attributes, counts, buffer, width, dtype, 1)
+    if swaps:
+        copies.swap_bytes(buffer, dtype.swap_size)
 
 
 def replay(work: Work, group: Group, block: int) -> None:
@@ -620,7 +619,7 @@ def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memory
         counts.append(n - sum(counts))
         rows[len(rows) - counts[-1] * width :] = work.fill_bytes * counts[-1]
     table = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-    _permute(ids, table, rows, restored, n, inverse=True)
+    permute(ids, table, rows, restored, n, inverse=True)
     return restored
 
 
@@ -670,7 +669,7 @@ def run(
     rows = partitioning.rows
 
     def add_split(block: int, result: SplitResult) -> None:
-        reports.add(block, result.out_of_bounds)
+        reports.add(result.out_of_bounds)
         if result.offsets:
             table.add(block, result.offsets)
         advance(work.tuple_count(group, block) * rows.tuple_bytes)
@@ -680,9 +679,6 @@ def run(
     if report is not None:
         reports.raise_or_report(report)
     work.tables[group.path] = table
-    if distributes:
-        assert work.shared_store is not None
-        work.shared_store.write_file(StoredOffsets.BY_CHILD, [table.by_child.cast("B")])
     yield "sweep"
     is_last = group.depth + 1 == partitioning.depth
 
@@ -701,9 +697,6 @@ def run(
     table.by_child = _zeros(0)
     if group.depth:
         return
-    if distributes:
-        assert work.shared_store is not None
-        work.shared_store.write_file(StoredOffsets.BY_BLOCK, [table.by_block.cast("B")])
     yield "replay"
     mapper(
         "replay", group, blocks,
@@ -716,15 +709,14 @@ class BoundsReports:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._first: tuple[int, OutOfBounds] | None = None  # with the number of its block
+        self._first: OutOfBounds | None = None
         self._count = 0
 
-    def add(self, block: int, report: OutOfBounds | None) -> None:
+    def add(self, report: OutOfBounds | None) -> None:
         """Add the report of a block."""
         if report is not None:
             self._count += report.tuples
-            if self._first is None or block < self._first[0]:
-                self._first = block, report
+            self._first = min(self._first or report, report)
 
     def raise_or_report(self, report: ReportCallback) -> None:
         """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
@@ -733,7 +725,7 @@ class BoundsReports:
         if not self._count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
         plan = self._inference.plan
-        error = check.make_bounds_error(plan, self._first[1][:3], self._count)
+        error = check.make_bounds_error(plan, self._first[:3], self._count)
         if check.is_error(plan):
             raise error
         report(error)
@@ -751,17 +743,15 @@ def _row_count(group: Group) -> int:
     return count
 
 
-def _bind_local(
-    row_count: int, local: memoryview, n: int, width: int, size: int = 4
+def bind_local(
+    row_count: int, local: Any, n: int, width: int
 ) -> tuple[Addressing, Indices, WorkItem]:
-    """Bind the rows of a group, and n local row indices of `size` bytes each."""
+    """Bind the rows of a box, and n local row indices of 4 or 8 bytes each."""
     addressing = Addressing((row_count,), (width,), n, (), (), False)
-    return addressing, Indices(local, size, True, False), WorkItem(0, n, 0, width)
+    return addressing, Indices(local, len(local) // n, True, False), WorkItem(0, n, 0, width)
 
 
-def _permute(
-    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, inverse: bool
-) -> None:
+def permute(ids: Any, starts: Any, rows: Any, out: Any, n: int, inverse: bool) -> None:
     """Sort the rows of tuples stably by partition; inverse: restore the order of tuples."""
     table = memoryview(bytearray(starts)).cast("q")
     if _kernels.permute(ids, table, rows, out, n, inverse):

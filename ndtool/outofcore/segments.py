@@ -214,33 +214,25 @@ class FolderStore:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
-        self.write_file(segment.name, views)
-
-    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        self.read_file(segment.name, start, buffer)
-
     def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
         pass  # network file systems have no prefetch
 
-    def write_file(self, name: str, views: Iterable[memoryview]) -> None:
-        """Write a file that all workers can read, which appears when it is complete."""
+    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
         temporary, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
         try:
             with open(temporary, "xb", buffering=0, opener=_private) as file:
                 for view in views:
                     failures.retry_call(partial(_write_at, file.fileno(), start, view))
                     start += len(view)
-            os.rename(temporary, os.path.join(self._path, name))
+            os.rename(temporary, os.path.join(self._path, segment.name))
         except BaseException as exc:
             with suppress(OSError):
                 os.unlink(temporary)
             raise convert_error(exc) from None
 
-    def read_file(self, name: str, start: int, buffer: memoryview) -> None:
-        """Fill a buffer with bytes of a file."""
+    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
         try:
-            with open(os.path.join(self._path, name), "rb", buffering=0) as file:
+            with open(os.path.join(self._path, segment.name), "rb", buffering=0) as file:
                 count = descriptors.read_into(file.fileno(), start, buffer)
         except OSError as exc:
             raise convert_error(exc) from None
@@ -249,7 +241,7 @@ class FolderStore:
 
     def require_writable(self) -> None:
         """Raise the error of a task if the folder is not writable."""
-        self.write_file("writable", ())
+        self.write(Segment("writable", (), 0, 0), ())
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all complete files, by name."""
@@ -280,18 +272,11 @@ class ObjectStore:
         self._closed = False
         self._lock = Lock()
 
-    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
-        self.write_file(segment.name, views)
-
-    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        self.read_file(segment.name, start, buffer)
-
     def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
         pass  # objects are read concurrently instead
 
-    def write_file(self, name: str, views: Iterable[memoryview]) -> None:
-        """Write objects that all workers can read."""
-        unsent, count = bytearray(), 0
+    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
+        unsent, count, name = bytearray(), 0, segment.name
         for view in views:
             for start in range(0, len(view), OBJECT_BYTES):
                 unsent += view[start : start + OBJECT_BYTES]
@@ -302,14 +287,13 @@ class ObjectStore:
         if unsent:
             self._put(f"{name}+{count}", bytes(unsent))
 
-    def read_file(self, name: str, start: int, buffer: memoryview) -> None:
-        """Fill a buffer with bytes of objects."""
+    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
         filled = 0
         while filled < len(buffer):
             number, first = divmod(start + filled, OBJECT_BYTES)
             stop = min(OBJECT_BYTES, first + len(buffer) - filled)
             try:
-                body = self._folder.read_unchecked(f"{name}+{number}", first, stop)
+                body = self._folder.read_unchecked(f"{segment.name}+{number}", first, stop)
             except InputError as error:
                 raise OutputError(error.message) from None
             buffer[filled : filled + stop - first] = body

@@ -15,7 +15,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.outofcore import execution, phases, segments
 from ndtool.outofcore.partitioning import Partitioning
-from ndtool.outofcore.phases import Work
+from ndtool.outofcore.phases import TaskOffsets, Work
 from ndtool.publish.newfolder import AdmissionLock
 from ndtool.publish.shared import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
@@ -130,11 +130,11 @@ def check_access(call: Call) -> NdtoolError | None:
 
 
 @_without_causes()
-def perform(call: Call, phase: str, number: int) -> Any:
+def perform(call: Call, phase: str, number: int, offsets: TaskOffsets | None = None) -> Any:
     """Run a task on this worker; the first task of a run opens its arrays."""
     with _open_run(call) as open_run:
         work = open_run.work
-        return phases.TASKS[phase](work, work.root, number)
+        return phases.TASKS[phase](work, work.root._replace(offsets=offsets), number)
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Protocol
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import OutputError
+from ndtool.errors import OutputError, ResourceError
 from ndtool.publish.preserved import new_file
 from ndtool.publish.targets import Target
 from ndtool.storage.descriptors import os_errors, reserve, write_at
@@ -30,8 +31,8 @@ class Encoder(Protocol):
 class EncodedSink:
     """Sink for a file that an encoder writes.
 
-    batch_size: bytes of the rows that are encoded together. min_size: a lower bound of the file's
-    size.
+    batch_size: bytes of the rows that are encoded together. min_size, max_size: bounds of the
+    file's size, which depends on the elements.
     """
 
     streamed = True
@@ -45,9 +46,11 @@ class EncodedSink:
         encoder: Encoder,
         batch_size: int,
         min_size: int,
+        max_size: int,
     ) -> None:
         self.name, self.metadata = target.path, metadata
         self._encoder, self._batch_size = encoder, batch_size
+        self._max_size, self._is_dry_run = max_size, target.is_dry_run
         self._rows, self._position, self._size = bytearray(), 0, 0
         with os_errors(self.name, OutputError):
             self._file = new_file(target)
@@ -59,6 +62,17 @@ class EncodedSink:
 
     def map(self) -> None:
         return None
+
+    def fits(self) -> bool:
+        """Whether a dry run need not encode the array, as the disk has space for any elements."""
+        if self._is_dry_run:
+            try:
+                reserve(self._file.descriptor, self._max_size, self.name)
+            except ResourceError:
+                return False
+            finally:
+                os.ftruncate(self._file.descriptor, 0)
+        return True
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Encode the next bytes of the array."""
@@ -87,7 +101,8 @@ class EncodedSink:
             self._encode(memoryview(self._rows))
         with os_errors(self.name, OutputError):
             self._encoder.finish(self._append)
-            self._file.sync()
+            if not self._is_dry_run:
+                self._file.sync()
         return self._file
 
     def abort(self) -> None:

@@ -10,6 +10,9 @@ from ndtool.rules.operators import Attributes
 Shape = tuple[int, ...]
 
 
+Position = tuple[int, ...]
+
+
 class NdPlan(NamedTuple):
     """N index tuples of k components, each of which selects one slice of data.
 
@@ -42,9 +45,24 @@ class NdPlan(NamedTuple):
         return len(self.batch) + component
 
     @property
+    def is_elementwise(self) -> bool:
+        """Whether each index selects one element, at its own position off the indexed axis."""
+        return False
+
+    @property
     def slice_grid(self) -> Shape:
         """The shape of the grid of slices that the stored tuples select from."""
         return self.index_batch + self.sizes
+
+    @property
+    def grid_axes(self) -> tuple[int | None, ...]:
+        """For each axis of slice_grid, the axis of positions it shares; None: a component's."""
+        return (*range(len(self.index_batch)), *(None for _ in self.sizes))
+
+    @property
+    def all_slices(self) -> Shape:
+        """The shape of the grid of all slices of data, in every batch."""
+        return self.batch + self.sizes
 
     @property
     def width(self) -> int:
@@ -79,6 +97,51 @@ class NdPlan(NamedTuple):
         indices = (*self.batch, *self.indices[self.shared_axes :], 1)
         return self._replace(indices=indices, has_scalar_indices=False, shared_axes=0)
 
+    @property
+    def stored_tuples(self) -> NdPlan:
+        """The same plan for the batches of the stored tuples, each of which counts once."""
+        return self._replace(batch=self.index_batch, tuples=prod(self.positions))
+
+    def block(self, positions: Shape) -> NdPlan:
+        """Return the plan of a block of stored tuples, which select from a grid of elements."""
+        grid = block_grid(self, positions)
+        return NdPlan(
+            "gather_nd", grid, (*positions, self.k), positions, grid[: len(self.index_batch)],
+            prod(positions), self.sizes, (), attributes=self.attributes,
+        )  # fmt: skip
+
+    def tuple_position(self, position: Position) -> Position:
+        """Return the position of the tuple that selects an element of a gather's output."""
+        groups, b = len(self.index_batch), len(self.batch)
+        return (*position[:groups], *position[b : b + len(self.positions) - groups])
+
+    def components_of(self, target: Position) -> Position:
+        """Return the index tuple, without negative components, that selects an element of data."""
+        b = len(self.batch)
+        return target[b : b + self.k]
+
+    def data_position(self, position: Position, index_tuple: Position) -> Position:
+        """Return the position in data of an element of a gather's output.
+
+        index_tuple: the tuple that selects it, normalized.
+        """
+        b, own_axes = len(self.batch), len(self.positions) - len(self.index_batch)
+        return (*position[:b], *index_tuple, *position[b + own_axes :])
+
+    def output_position(self, target: Position, tuple_position: Position) -> Position:
+        """Return the position in a gather's output, or in updates, of an element of data.
+
+        tuple_position: the position of a tuple that selects it.
+        """
+        b = len(self.batch)
+        return (*target[:b], *tuple_position[len(self.index_batch) :], *target[b + self.k :])
+
+    def slice_start(self, coordinates: Position) -> Position:
+        """Return the leading coordinates in data of a slice in slice_grid, in its first batch."""
+        groups = len(self.index_batch)
+        repeats = (0,) * (len(self.batch) - groups)
+        return (*coordinates[:groups], *repeats, *coordinates[groups:])
+
 
 class ElementsPlan(NamedTuple):
     """An index for each element, along an axis of data (axis >= 0).
@@ -109,6 +172,11 @@ class ElementsPlan(NamedTuple):
         return ()
 
     @property
+    def batch(self) -> Shape:
+        """No axis is a batch axis."""
+        return ()
+
+    @property
     def index_batch(self) -> Shape:
         """No axis is shared by batches."""
         return ()
@@ -133,8 +201,23 @@ class ElementsPlan(NamedTuple):
         return self.axis + component
 
     @property
+    def is_elementwise(self) -> bool:
+        """Whether each index selects one element, at its own position off the indexed axis."""
+        return True
+
+    @property
     def slice_grid(self) -> Shape:
         """The shape of the grid of slices that the stored tuples select from."""
+        return self.data
+
+    @property
+    def grid_axes(self) -> tuple[int | None, ...]:
+        """For each axis of slice_grid, the axis of positions it shares; None: a component's."""
+        return tuple(None if d == self.axis else d for d in range(len(self.data)))
+
+    @property
+    def all_slices(self) -> Shape:
+        """The shape of the grid of all slices of data, in every batch."""
         return self.data
 
     @property
@@ -157,5 +240,41 @@ class ElementsPlan(NamedTuple):
         """The same plan: no index is repeated."""
         return self
 
+    @property
+    def stored_tuples(self) -> ElementsPlan:
+        """The same plan: no index is repeated."""
+        return self
+
+    def block(self, positions: Shape) -> ElementsPlan:
+        """Return the plan of a block of indices, which select from a grid of elements."""
+        grid = block_grid(self, positions)
+        return self._replace(data=grid, indices=positions, output=positions)
+
+    def tuple_position(self, position: Position) -> Position:
+        """Return the position of the index that selects an element of a gather's output."""
+        return position
+
+    def components_of(self, target: Position) -> Position:
+        """Return the index, not negative, that selects an element of data."""
+        return (target[self.axis],)
+
+    def data_position(self, position: Position, index_tuple: Position) -> Position:
+        """Return the position in data of an element of a gather's output."""
+        return (*position[: self.axis], *index_tuple, *position[self.axis + 1 :])
+
+    def output_position(self, target: Position, tuple_position: Position) -> Position:
+        """Return the position in a gather's output, or in updates, of an element of data."""
+        return tuple_position
+
+    def slice_start(self, coordinates: Position) -> Position:
+        """Return the position in data of an element in slice_grid."""
+        return coordinates
+
 
 Plan = NdPlan | ElementsPlan
+
+
+def block_grid(plan: Plan, positions: Shape) -> Shape:
+    """Return the grid of slices that a block of tuples selects from; positions: their shape."""
+    pairs = zip(plan.slice_grid, plan.grid_axes, strict=True)
+    return tuple(size if axis is None else positions[axis] for size, axis in pairs)

@@ -7,25 +7,42 @@ touches fit in memory.
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from math import prod
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from ndtool import _kernels
+from ndtool._kernels import MAX_BYTE_IDS, WorkItem
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct, tuning
+from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.errors import ResourceError, argument_name, format_size
 from ndtool.formats import locators
 from ndtool.machine import memory
 from ndtool.outofcore import partitioning as partitionings
-from ndtool.outofcore.partitioning import Partitioning, chunk_buffers, partitioning_for, rows_of
-from ndtool.rules.plans import ElementsPlan
-from ndtool.runs import access
+from ndtool.outofcore.partitioning import (
+    Partitioning,
+    Rows,
+    chunk_buffers,
+    partitioning_for,
+    rows_of,
+)
+from ndtool.rules.operators import Attributes
+from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
 from ndtool.storage import locations
+from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
+
+
+SHIFT = 32  # bits of a row index within a partition; the higher bits are the partition ID
+SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices
+TUPLES_PER_SAMPLE = 64
 
 
 class Plan(NamedTuple):
@@ -141,12 +158,10 @@ def partitioned_plan(
         is_remote = locations.is_url(locators.parse(output.name).path)
         target = costs.StoredArray(output.metadata, is_remote)
     directories = len(call.spill_directories)
-    run = costs.cost_model_for(call, call.remote_roles, partitioning, target, spill, directories)
-    phases = run.phases()
+    run = costs.count(call, call.remote_roles, partitioning, target, spill, directories)
     return Plan(
-        way, partitioning.partitions, partitioning.blocks, sum(item.read for item in phases),
-        sum(item.written for item in phases), partitioning.spilled, partitioning.memory,
-        run.requests(phases), reason, partitioning,
+        way, partitioning.partitions, partitioning.blocks, run.read, run.written,
+        partitioning.spilled, partitioning.memory, run.requests, reason, partitioning,
     )  # fmt: skip
 
 
@@ -255,7 +270,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if limit is None and not local_range.mapped and not is_constant:
         return None, "data are in memory"
     size = data.metadata.nbytes
-    if isinstance(call.inference.plan, ElementsPlan):
+    if call.inference.plan.is_elementwise:
         size = max(size, output)
     size += _update_count_nbytes(call)
     if memory.can_hold(size, allowed):
@@ -278,7 +293,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         if limit is not None and not (is_sparse or is_fast):
             raise partitionings.memory_error(minimum, limit)
         return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
-    local_fraction, span = access.sample_locality(call, rows)
+    local_fraction, span = sample_locality(call, rows)
     nonlocal_tuples = rows.tuples * (1 - local_fraction)
     random_reads = nonlocal_tuples * max(1 - allowed / size, 0.25)
     if memory.can_hold(span, allowed):
@@ -288,8 +303,8 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         uncached = 1 - local_range.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
         if memory.can_hold(int(touched_bytes * uncached), allowed):
-            prefetches = not isinstance(call.inference.plan, ElementsPlan)
-            read_cost = max(PAGE, int(uncached * access.page_cost(local_range, prefetches)))
+            prefetches = not call.inference.plan.is_elementwise
+            read_cost = max(PAGE, int(uncached * page_cost(local_range, prefetches)))
     direct_cost = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
     reason = (
         f"random access takes as long as reading {direct_cost} bytes sequentially, a sweep"
@@ -302,7 +317,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
 
 def is_bounded(call: OpenCall) -> bool:
     """Whether direct execution can release pages of data after it has read them."""
-    return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
+    return not call.inference.scatters and not call.inference.plan.is_elementwise
 
 
 def _is_partitionable(data: ContiguousSource) -> bool:
@@ -328,3 +343,62 @@ def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int)
         " it cannot be read in parts: expected a local file or a store, in C order",
         hint=f"ndtool convert {argument_name(data.name)} NEW makes one",
     )
+
+
+def page_cost(data: ByteRange, prefetches: bool) -> int:
+    """Measure the cost of a random page read, in bytes of sequential reading.
+
+    prefetches: whether many pages are prefetched at once, as a gather of rows does.
+    """
+    size = len(data.buffer)
+    buffer = memoryview(bytearray(min(tuning.SAMPLED_BYTES, size // 4)))
+    offsets = [
+        (2 * i + 1) * size // (2 * tuning.SAMPLED_PAGES) for i in range(tuning.SAMPLED_PAGES)
+    ]
+    started = perf_counter()
+    for start in offsets if prefetches else ():
+        data.advise("willneed", start, 1)
+    for start in offsets:
+        data.read(start, buffer[:1])
+    finished = perf_counter()
+    data.read(size // 4, buffer)
+    per_read, sequential = (finished - started) / len(offsets), perf_counter() - finished
+    return min(int(per_read / sequential * len(buffer)), tuning.RANDOM_READ_COST)
+
+
+def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
+    """Estimate the fraction of spatially local tuples, and the touched span of data in bytes.
+
+    A tuple is local if its row is near that of the preceding tuple. The estimate uses a sample.
+    """
+    addressing = bind_rows(call.inference.plan)
+    boxes = bind_boxes((rows.row_count,), (min(rows.row_count, 1 << SHIFT),))
+    attributes = call.inference.plan.attributes
+    is_strict = attributes.out_of_bounds == "error" and not attributes.may_alter_tuples
+    sampled = Attributes(out_of_bounds="error" if is_strict else "clip")
+    indices = operands.bind_indices(call.inference, operands.load_indices(call), sampled)
+    id_buffer, buffer = (
+        bytearray(2 * TUPLES_PER_SAMPLE),
+        memoryview(bytearray(4 * TUPLES_PER_SAMPLE)),
+    )
+    local_indices = buffer.cast("I")
+    local_count = total = highest = 0
+    lowest = rows.row_count
+    source = call.sources["indices"]
+    mapped = source.local_range if isinstance(source, ContiguousSource) else None
+    for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
+        if mapped is not None:
+            mapped.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
+        item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
+        offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
+        if _kernels.partition_ids(addressing, indices, 0, item, boxes, id_buffer, buffer, offsets):
+            continue  # out of bounds: the run reports it
+        is_wide = boxes.partitions > MAX_BYTE_IDS
+        partition_ids = memoryview(id_buffer).cast("H") if is_wide else id_buffer
+        row_indices = [(partition_ids[i] << SHIFT) + local_indices[i] for i in range(item.tuples)]
+        lowest, highest = min(lowest, *row_indices), max(highest, *row_indices)
+        distances = [abs(b - a) * rows.width for a, b in pairwise(row_indices)]
+        local_count += sum(distance <= tuning.RANDOM_READ_COST for distance in distances)
+        total += len(distances)
+    span = max(0, highest + 1 - lowest) * rows.width
+    return local_count / total if total else 0.0, span

@@ -1,6 +1,6 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`open_call` opens the inputs; `resolve_output` resolves the output; `prepare` plans, validates and
+An `OpenCall` opens the inputs; `resolve_output` resolves the output; `prepare` plans, validates and
 yields a `Prepared`; `execute` or `dry_run` returns an `Outcome`. All of these are immutable.
 """
 
@@ -21,16 +21,13 @@ from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
-from ndtool.rules.operators import LOWERED
 from ndtool.runs import direct, operands, padding, plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.operands import Validated
 from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
-    from ndtool.arrays.source import Source
     from ndtool.outofcore.cluster import Resumed
-    from ndtool.runs.request import Request
 
 ReportCallback = Callable[[BoundsError], object]  # takes the bounds report
 Execution = Callable[
@@ -73,15 +70,6 @@ class Outcome(NamedTuple):
     bounds_report: BoundsError | None
     resumed: dict[str, int]
     warnings: list[str]
-
-
-def open_call(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call; a lowered operator becomes a call of the operator that computes it."""
-    if request.operator not in LOWERED:
-        return OpenCall(request, open_sources)
-    from ndtool.runs import lowering
-
-    return lowering.open_lowered(request, open_sources)
 
 
 def resolve_output(call: OpenCall) -> Output | None:
@@ -156,7 +144,8 @@ def dry_run(run: PreparedRun) -> Outcome:
     """Do what `execute` does before it writes the first byte, then remove the files.
 
     The same code creates the output and the temporary files and reserves their space, so that a
-    lack of permissions or space raises the same errors.
+    lack of permissions or space raises the same errors. An output whose size depends on its
+    elements, and that may not fit, is computed.
     """
     call, reports = run.call, list[BoundsError]()
     sink: Sink | None = None
@@ -166,6 +155,12 @@ def dry_run(run: PreparedRun) -> Outcome:
             if call.inference.nbytes:
                 with closing(run.execution(sink, ignore_progress, reports.append, True)) as phases:
                     next(phases)
+                    fits = _fits(sink)
+                if not fits:
+                    with _with_file_names(call.inference):
+                        for _ in run.execution(sink, ignore_progress, reports.append, False):
+                            pass
+                    sink.finish()
     finally:
         if sink is not None:
             sink.abort()
@@ -201,12 +196,21 @@ def execute(
             execution = run.execution(sink, progress, reports.append, False)
             with _with_file_names(call.inference), closing(execution) as phases:
                 for name in phases:
+                    _fits(sink)
                     phase(name)
         call.require_unchanged()
         sinks.commit(sink, *companions)
     finally:
         sink.abort()
     return _outcome(run, sink.preserved, reports)
+
+
+def _fits(sink: Any) -> bool:
+    """Whether an output fits on the disk, when all other space is reserved.
+
+    Raises ResourceError if it does not; False if only its elements decide.
+    """
+    return not hasattr(sink, "fits") or sink.fits()
 
 
 def outcome_without_output(run: PreparedRun) -> Outcome:

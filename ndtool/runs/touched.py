@@ -15,7 +15,7 @@ from ndtool.engine import layouts
 from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,18 +55,9 @@ class TouchedByGather:
     ) -> None:
         self._plan, self._indices, self._attributes = plan, indices, attributes
         self._code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
-        if isinstance(plan, ElementsPlan):
-            self._row_shape: Shape = plan.data
-            self._slice_shape: Shape = ()
-            self._indexed_axes: tuple[int, ...] = (plan.axis,)
-            self._positions = plan.indices
-        else:
-            b = len(plan.batch)
-            self._row_shape, self._slice_shape = plan.data[: b + plan.k], plan.slice_shape
-            self._indexed_axes = tuple(range(b, b + plan.k))
-            self._positions = (
-                plan.with_index_tuples.indices[:-1] if plan.has_scalar_indices else plan.positions
-            )
+        self._row_shape, self._slice_shape = plan.all_slices, plan.slice_shape
+        self._indexed_axes = tuple(map(plan.axis_of, range(plan.k)))
+        self._positions = plan.with_index_tuples.positions
         self._block_step: Shape | None = None
         self._touched_blocks: IndexSet | None = None
 
@@ -118,7 +109,7 @@ class TouchedByGather:
     def _stored_rows(self, tuple_indices: IndexArray) -> IndexArray:
         """Return the rows of stored indices that contain tuples; batches may share rows."""
         plan = self._plan
-        if isinstance(plan, ElementsPlan) or plan.batch_repeats == 1:
+        if plan.batch_repeats == 1:
             return tuple_indices
         per_batch = plan.tuples_per_batch
         return (

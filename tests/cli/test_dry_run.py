@@ -17,6 +17,7 @@ from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small
 
 FORMATS = ["out.npy", "out.npz", "old.npz:new", "out.safetensors", "old.safetensors:new", "out.pb"]
 FORMATS += ["out.arrow"] if find_spec("pyarrow") else []
+FORMATS += ["out.h5"] if find_spec("h5py") else []
 STORES = ["out.zarr", "old.zarr:new"]
 RUNS = {
     "gather-nd": ("data", "pairs"),
@@ -244,6 +245,40 @@ def test_free_space_for_assembled_chunks_is_checked(
         disk,
         env=small_disk_variables,
     )
+
+
+@pytest.mark.parametrize("options", [(), ("--memory", "1MiB")])
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet", "out.arrow"])
+def test_an_output_whose_size_its_elements_decide_is_encoded(
+    name: str, options: tuple[str, ...], disk: Path
+) -> None:
+    """Its least size fits on the disk, its largest does not."""
+    pytest.importorskip("pyarrow")
+    rng, count = np.random.default_rng(3), 131_060
+    save(large=rng.integers(1 << 62, 1 << 63, count, dtype="u8"), small=np.zeros(count, "u8"))
+    save(rows=rng.permutation(count))
+    call = ("gather", "large.npy", "rows.npy", "-o", f"disk/{name}", "--no-trace", *options)
+    check_refused(call, 6, f"disk/{name}: No space left on device", disk)
+    if name != "out.arrow":
+        call = ("gather", "small.npy", *call[2:])
+        assert [ndtool(*call, *flags).status for flags in (["--dry-run"], [])] == [0, 0]
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "1")])
+def test_a_store_and_spilled_data_on_one_disk_are_counted_together(
+    options: tuple[str, ...], disk: Path
+) -> None:
+    pytest.importorskip("zarr")
+    if options:
+        pytest.importorskip("distributed", exc_type=ImportError)
+    size = "4m" if options else "5m"
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+    save(data=np.zeros((1 << 15, 8)), rows=np.random.default_rng(1).permutation(1 << 15))
+    call = ("gather", "data.npy", "rows.npy", "-o", "disk/out.zarr", "--codec", "none")
+    memory = "256MiB" if options else "1MiB"
+    options = ("--chunks", "1024,8", "--memory", memory, *options, "--no-trace")
+    check_refused((*call, "--spill", "disk", *options), 6, "disk/out.zarr: needs ", disk)
+    assert ndtool(*call, "--spill", ".", *options).status == 0
 
 
 @pytest.mark.parametrize("source", ["--spill", "TMPDIR"])

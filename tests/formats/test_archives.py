@@ -6,14 +6,15 @@ import struct
 import tracemalloc
 import zipfile
 import zlib
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from unittest.mock import Mock
 
 import inputs
 import numpy as np
 import pytest
 from command import ndtool
+from hostile import ARCHIVES, METHODS, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import load, open_input
@@ -30,22 +31,6 @@ from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.storage import descriptors
-
-METHODS = {
-    "stored": zipfile.ZIP_STORED,
-    "deflate": zipfile.ZIP_DEFLATED,
-    "bzip2": zipfile.ZIP_BZIP2,
-    "lzma": zipfile.ZIP_LZMA,
-}
-
-
-def pack(members, method=zipfile.ZIP_STORED, prefix=b""):
-    stream = io.BytesIO(prefix)
-    stream.seek(len(prefix))
-    with zipfile.ZipFile(stream, "w", method) as archive:
-        for name, raw in members:
-            archive.writestr(name, raw)
-    return stream.getvalue()
 
 
 @pytest.fixture
@@ -65,18 +50,11 @@ def check_refused(argument, reason, error_type=InputError):
     return error
 
 
-def patch_central(raw, offset, fmt, *values):
-    """Change one field of the (first) central directory entry."""
-    start = raw.index(b"PK\1\2") + offset
-    size = struct.calcsize(fmt)
-    return raw[:start] + struct.pack(fmt, *values) + raw[start + size :]
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("count", [0, 5, 100_000])
 def test_every_method_is_unpacked(write_archive, method, count):
     array = np.arange(count, dtype="<i8") % 1000
-    path = write_archive(pack([("a.npy", npy(array)), ("b.npy", npy())], METHODS[method]))
+    path = write_archive(pack(("a.npy", npy(array)), ("b.npy", npy()), method=METHODS[method]))
     for name in ("a", "a.npy"):
         assert np.array_equal(load(f"{path}:{name}"), array)
     assert np.array_equal(load(f"{path}:b"), ARRAY)
@@ -89,37 +67,10 @@ def test_every_method_is_unpacked(write_archive, method, count):
     assert [e.label for e in locators.describe(path)] == [f"int64[{count}]", "float32[2,3,4]"]
 
 
-def test_an_unknown_method_is_refused(write_archive):
-    raw = pack([("a.npy", npy())])
-    offset = raw.index(b"PK\3\4") + 8
-    raw = raw[:offset] + struct.pack("<H", 99) + raw[offset + 2 :]
-    check_refused(
-        write_archive(patch_central(raw, 10, "<H", 99)), "method 99: valid stored, deflate, bzip2"
-    )
-
-
-@pytest.mark.parametrize("removed", [1, 10, 22, 200, 300, 600, 650])
-def test_a_truncated_archive_is_refused(write_archive, removed):
-    raw = pack([("a.npy", npy()), ("b.npy", npy())])
-    check_refused(write_archive(raw[:-removed]), "truncated|a .npy array")
-
-
-def test_an_archive_truncated_after_a_nested_archive_is_refused(write_archive):
-    raw = pack([("inner.npz", pack([("a.npy", npy())])), ("b.npy", npy())])
-    check_refused(write_archive(raw[: raw.rindex(b"b.npy") - 40]), "truncated")
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_damaged_data_are_refused(write_archive, method):
-    raw = bytearray(pack([("a.npy", npy(np.arange(50_000)))], METHODS[method]))
-    raw[len(raw) // 2] ^= 4
-    check_refused(write_archive(bytes(raw)), "x.npz:a: .*(CRC|damaged|expected|more than)")
-
-
 @pytest.mark.parametrize("method", ["bzip2", "lzma", "deflate"])
 def test_a_bomb_takes_no_memory(write_archive, method, monkeypatch):
     zeros = npy(np.zeros(1 << 20, "u1"))
-    raw = pack([("a.npy", zeros)], METHODS[method])
+    raw = pack(("a.npy", zeros), method=METHODS[method])
     path = write_archive(raw)
     monkeypatch.setenv("NDTOOL_MAX_INFLATE", str(len(zeros) - 1))
     tracemalloc.start()
@@ -134,36 +85,17 @@ def test_a_bomb_takes_no_memory(write_archive, method, monkeypatch):
         load(path)
 
 
-def resize(raw, size, compressed_size=None):
-    """Change the sizes in the local header and in the central directory."""
-    compressed_size = size if compressed_size is None else compressed_size
-    start = raw.index(b"PK\3\4") + 18
-    raw = raw[:start] + struct.pack("<2L", compressed_size, size) + raw[start + 8 :]
-    return patch_central(raw, 20, "<2L", compressed_size, size)
+@pytest.mark.parametrize(("raw", "member", "reason"), ARCHIVES.values(), ids=ARCHIVES)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_bad_archives_are_refused(write_archive, raw, member, reason):
+    error = check_refused(write_archive(raw) + member, reason)
+    assert "allow_pickle" not in str(error)
+    with suppress(InputError):
+        locators.describe("x.npz")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_member_larger_than_its_declared_size_is_refused(write_archive, method):
-    raw = pack([("a.npy", npy(np.zeros(1 << 18)))], METHODS[method])
-    compressed_size = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
-    reason = "but its size is 1000" if method == "stored" else "Bad CRC-32"
-    check_refused(write_archive(resize(raw, 1000, compressed_size)), reason)
-
-
-def test_a_member_that_declares_512_gib_is_refused(write_archive):
+def test_a_member_that_declares_512_gib_in_its_own_header_is_refused(write_archive):
     claimed_size = 1 << 39
-    extra_field = struct.pack("<2H2Q", 1, 16, claimed_size, claimed_size)
-    raw = pack([("a.npy", npy())])
-    start, end = raw.index(b"PK\1\2"), raw.index(b"PK\5\6")
-    entry = bytearray(raw[start:end])
-    entry[20:28] = b"\xff" * 8
-    entry[30:32] = struct.pack("<H", len(extra_field))
-    length = end - start + len(extra_field)
-    end_record = bytearray(raw[end:])
-    end_record[12:16] = struct.pack("<L", length)
-    check_refused(
-        write_archive(raw[:start] + bytes(entry) + extra_field + bytes(end_record)), "disagree"
-    )
     name = b"a.npy"
     head = writer.local_header(name, claimed_size, 0)
     end = bytearray(writer.central_directory(name, claimed_size, 0))
@@ -172,142 +104,36 @@ def test_a_member_that_declares_512_gib_is_refused(write_archive):
     record = end.index(b"PK\6\6")
     end[record + 48 : record + 56] = struct.pack("<Q", len(head) + len(body))
     check_refused(write_archive(head + body + bytes(end)), "claims 549755813888 bytes, only")
-    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (137438953472,), }"
-    false_npy = npy_with_header(header, bytes(64))
-    for method in METHODS.values():
-        check_refused(
-            write_archive(pack([("a.npy", false_npy)], method)),
-            "expected 549755813888 bytes of data",
-        )
 
 
-def test_a_size_beyond_the_expansion_limit_of_deflate_is_refused(write_archive):
-    raw = pack([("a.npy", npy())], zipfile.ZIP_DEFLATED)
-    compressed_size = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
-    check_refused(
-        write_archive(resize(raw, 0x7FFFFFFF, compressed_size)), "cannot expand to 2147483647"
-    )
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_duplicate_names_are_refused(write_archive):
-    duplicates = pack([("a.npy", npy()), ("a.npy", npy(ARRAY + 1))])
-    check_refused(write_archive(duplicates), "two members have the name 'a'")
-    check_refused(write_archive(duplicates) + ":a", "two members have the name 'a'")
-    clash = pack([("a", b"text"), ("a.npy", npy())])
-    check_refused(write_archive(clash) + ":a", "two members have the name 'a'")
-
-
-def test_an_ambiguous_name_is_refused(write_archive):
-    path = write_archive(pack([("a.npy", npy()), ("a.npy.npy", npy(ARRAY + 1))]))
-    check_refused(f"{path}:a.npy", "a.npy is more than one member")
+def test_members_of_similar_names_are_told_apart(write_archive):
+    path = write_archive(pack(("a.npy", npy()), ("a.npy.npy", npy(ARRAY + 1))))
     assert np.array_equal(load(f"{path}:a"), ARRAY)
     assert np.array_equal(load(f"{path}:a.npy.npy"), ARRAY + 1)
 
 
 @pytest.mark.parametrize("name", ["../../x.npy", "/abs.npy", "b:c.npy", "\xe9\u2203.npy", "d/e"])
 def test_names_are_never_paths(write_archive, name):
-    path = write_archive(pack([(name, npy()), ("other.npy", npy(ARRAY + 1))]))
+    path = write_archive(pack((name, npy()), ("other.npy", npy(ARRAY + 1))))
     assert np.array_equal(load(f"{path}:{name.removesuffix('.npy')}"), ARRAY)
     assert np.array_equal(load(f"{path}:{name}"), ARRAY)
     assert os.listdir() == ["x.npz"]
 
 
-@pytest.mark.parametrize("body", [b"", b"text\n", bytes(300), pack([("a.npy", npy())])])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_member_that_is_no_array_is_refused(write_archive, body, method):
-    path = write_archive(pack([("readme", body), ("a.npy", npy())], METHODS[method]))
-    check_refused(f"{path}:readme", "x.npz:readme: .*(a .npy array)")
-    entry = locators.describe(path)[0]
-    assert entry.metadata is None
-    assert "a .npy array" in entry.problem
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_member_with_too_little_data_is_refused(write_archive, method):
-    check_refused(
-        write_archive(pack([("a.npy", npy()[:-1])], METHODS[method])),
-        "expected 96 bytes .* found 95",
-    )
-
-
-def test_a_member_of_pickled_objects_is_refused(write_archive):
-    objects = npy(np.array([{}], dtype=object), pickled=True)
-    error = check_refused(write_archive(pack([("a.npy", objects)])), "objects are never read")
-    assert "allow_pickle" not in str(error)
-
-
-@pytest.mark.parametrize("bit", [1, 0x41])
-def test_an_encrypted_member_is_refused(write_archive, bit):
-    raw = pack([("a.npy", npy())])
-    offset = raw.index(b"PK\3\4") + 6
-    raw = raw[:offset] + struct.pack("<H", bit) + raw[offset + 2 :]
-    check_refused(write_archive(patch_central(raw, 8, "<H", bit)), "encrypted")
-    assert locators.describe("x.npz")[0].problem.startswith("the member is encrypted")
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("change", [-1, 1, 64])
-def test_false_sizes_are_refused(write_archive, method, change):
-    raw = pack([("a.npy", npy())], METHODS[method])
-    compressed_size, size = struct.unpack_from("<2L", raw, raw.index(b"PK\1\2") + 20)
-    for sizes in [
-        (compressed_size, size + change),
-        (compressed_size + change, size),
-        (compressed_size + change, size + change),
-    ]:
-        check_refused(write_archive(patch_central(raw, 20, "<2L", *sizes)), "x.npz:a: ")
-    # Both agree, so only the data can contradict them.
-    check_refused(write_archive(resize(raw, size + change, compressed_size)), "x.npz:a: ")
-
-
-@pytest.mark.parametrize("offset", [1, 50, 100_000, 0xFFFFFFFE, 0xFFFFFFFF])
-def test_false_offsets_are_refused(write_archive, offset):
-    raw = pack([("a.npy", npy()), ("b.npy", npy())])
-    check_refused(
-        write_archive(patch_central(raw, 42, "<L", offset)) + ":a",
-        "local file header|another member",
-    )
-
-
-def test_the_offset_of_another_member_is_refused(write_archive):
-    raw = pack([("a.npy", npy()), ("b.npy", npy(ARRAY + 1))])
-    offset = raw.index(b"PK\3\4", 4)
-    check_refused(write_archive(patch_central(raw, 42, "<L", offset)) + ":a", "has another member")
-
-
-@pytest.mark.parametrize(("field", "fmt"), [(8, "<H"), (10, "<H"), (12, "<L"), (16, "<L")])
-@pytest.mark.parametrize("value", [0, 7, 0x7FFF, 0xFFFF])
-def test_a_false_end_record_is_refused(write_archive, field, fmt, value):
-    raw = pack([("a.npy", npy())])
-    offset = raw.index(b"PK\5\6") + field
-    damaged = raw[:offset] + struct.pack(fmt, value) + raw[offset + struct.calcsize(fmt) :]
-    check_refused(write_archive(damaged), "x.npz")
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_script_before_the_archive_is_skipped(write_archive, method):
-    raw = pack([("a.npy", npy())], METHODS[method], prefix=b"#!/bin/sh\nexit 1\n" * 9)
+    raw = pack(("a.npy", npy()), method=METHODS[method], prefix=b"#!/bin/sh\nexit 1\n" * 9)
     assert np.array_equal(
         load(write_archive(raw)), ARRAY
     )  # offsets count from the start of the file
-    archive = pack([("a.npy", npy())], METHODS[method])
+    archive = pack(("a.npy", npy()), method=METHODS[method])
     assert np.array_equal(
         load(write_archive(b"#!/bin/sh\nexit\n" + archive)), ARRAY
     )  # and from the start of the archive
 
 
-def test_a_script_without_an_archive_is_refused(write_archive):
-    check_refused(write_archive(b"#!/bin/sh\nexit 1\n" * 9), "not a .npy array: it starts with")
-
-
-def test_an_empty_archive_is_refused(write_archive):
-    check_refused(write_archive(pack([])), "no arrays")
-    check_refused(write_archive(pack([])) + ":a", "no arrays")
-
-
 def test_one_of_several_members_must_be_named(write_archive):
-    path = write_archive(pack([(f"m{i}.npy", npy(np.zeros((i, 2)))) for i in range(14)]))
+    path = write_archive(pack(*((f"m{i}.npy", npy(np.zeros((i, 2)))) for i in range(14))))
     error = check_refused(path, "14 members: name one", UsageError)
     assert error.places[:2] == ("m0: float64[0,2]", "m1: float64[1,2]")
     assert len(error.places) == 11
@@ -315,7 +141,7 @@ def test_one_of_several_members_must_be_named(write_archive):
 
 
 def test_a_missing_member_is_reported_with_the_existing_ones(write_archive):
-    path = write_archive(pack([("a.npy", npy()), ("b.npy", b"text")]))
+    path = write_archive(pack(("a.npy", npy()), ("b.npy", b"text")))
     error = check_refused(f"{path}:q", "q is not a member")
     assert error.places[0] == "a: float32[2,3,4]"
     assert error.places[1].startswith("b: not a .npy array")
@@ -323,12 +149,12 @@ def test_a_missing_member_is_reported_with_the_existing_ones(write_archive):
 
 
 def test_one_member_needs_no_name(write_archive):
-    assert np.array_equal(load(write_archive(pack([("a.npy", npy())]))), ARRAY)
+    assert np.array_equal(load(write_archive(pack(("a.npy", npy())))), ARRAY)
 
 
 def test_a_member_of_a_hundred_thousand_is_read(write_archive):
     body = npy()
-    path = write_archive(pack([(f"arr_{i}.npy", body) for i in range(100_000)]))
+    path = write_archive(pack(*((f"arr_{i}.npy", body) for i in range(100_000))))
     assert np.array_equal(load(f"{path}:arr_99999"), ARRAY)
     with pytest.raises(UsageError, match="100000 members"):
         load(path)
@@ -336,7 +162,9 @@ def test_a_member_of_a_hundred_thousand_is_read(write_archive):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, method, monkeypatch):
-    path = write_archive(pack([(f"arr_{i}.npy", npy()) for i in range(1000)], METHODS[method]))
+    path = write_archive(
+        pack(*((f"arr_{i}.npy", npy()) for i in range(1000)), method=METHODS[method])
+    )
     reads, parses = Mock(wraps=os.pread), Mock(wraps=headers.read_header)
     monkeypatch.setattr(reader, "_header_cache", {})
     monkeypatch.setattr(os, "pread", reads)
@@ -350,19 +178,19 @@ def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, met
 
 def test_cached_headers_are_limited_and_checked_against_sizes(write_archive):
     arrays = [np.zeros((i, 1)) for i in range(200)]
-    path = write_archive(pack([(f"{i}.npy", npy(array)) for i, array in enumerate(arrays)]))
+    path = write_archive(pack(*((f"{i}.npy", npy(array)) for i, array in enumerate(arrays))))
     for _ in range(2):
         shapes = [entry.metadata.shape for entry in locators.describe(path)]
         assert shapes == [array.shape for array in arrays]
         assert len(reader._header_cache) <= reader._MAX_CACHED
-    path = write_archive(pack([("a.npy", npy()), ("b.npy", npy()[:-1])]))
+    path = write_archive(pack(("a.npy", npy()), ("b.npy", npy()[:-1])))
     entries = locators.describe(path)
     assert entries[0].metadata.shape == ARRAY.shape
     assert "expected 96 bytes of data" in entries[1].problem
 
 
 def test_a_too_large_directory_is_refused(write_archive):
-    raw = pack([("a.npy", npy())])
+    raw = pack(("a.npy", npy()))
     offset = raw.index(b"PK\5\6")
     with open("x.npz", "wb") as file:
         file.truncate(1 << 30)
@@ -432,13 +260,13 @@ def test_files_of_numpy_are_read(save):
 
 def test_bytes_after_the_array_in_a_member_are_ignored_with_a_warning(write_archive):
     for method in METHODS.values():
-        path = write_archive(pack([("a.npy", npy() + b"123")], method))
+        path = write_archive(pack(("a.npy", npy() + b"123"), method=method))
         with open_input(path) as source:
             assert source.warning == "x.npz:a: 3 bytes after the array are ignored"
             assert bytes(source.load().buffer) == ARRAY.tobytes()
 
 
-SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()]
+SEEDS = [pack(("a.npy", npy()), ("b.npy", npy()), method=m) for m in METHODS.values()]
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -465,38 +293,6 @@ def test_mutated_archives_give_the_array_or_an_error(tmp_path_factory, seed, edi
         assert zlib.crc32(result.tobytes()) == zlib.crc32(ARRAY.tobytes())
 
 
-def test_a_member_header_longer_than_the_archive_is_refused(write_archive):
-    raw = pack([("a.npy", npy())])
-    raw = raw[:28] + struct.pack("<H", 60_000) + raw[30:]
-    check_refused(
-        write_archive(raw), f"x.npz:a: expected 60005 bytes at offset 30, found {len(raw) - 30}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("offset", "byte", "reason"),
-    [
-        (37, 6, "damaged"),
-        (38, 1, "damaged"),
-        (39, 9 * 5 * 5, "damaged"),
-        (39, 8 + 9 * 4, "damaged"),  # lc + lp may be 4 at most
-        (43, 0x7F, "a dictionary of 21[0-9]* bytes for 224 bytes"),
-    ],
-)
-def test_invalid_lzma_properties_are_refused(write_archive, offset, byte, reason):
-    raw = bytearray(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
-    assert raw[37:39] == b"\5\0"  # after the header, the name and LZMA's version
-    raw[offset] = byte
-    check_refused(write_archive(bytes(raw)), f"x.npz:a: .*{reason}")
-
-
-def test_a_member_of_another_volume_is_refused(write_archive):
-    raw = pack([("a.npy", npy())])
-    check_refused(
-        write_archive(patch_central(raw, 34, "<H", 1)), "the archive is split into volumes"
-    )
-
-
 def test_a_zip64_locator_without_its_record_is_refused(write_archive, monkeypatch):
     monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
@@ -521,7 +317,7 @@ def zip64_everywhere(raw, comment=b""):
 @pytest.mark.parametrize("comment", [b"", b"by hand"])
 @pytest.mark.parametrize("prefix", [b"", b"#!/bin/sh\n"])
 def test_zip64_end_records_that_nothing_requires(write_archive, comment, prefix):
-    raw = pack([("a.npy", npy()), ("b.npy", npy(ARRAY + 1))])
+    raw = pack(("a.npy", npy()), ("b.npy", npy(ARRAY + 1)))
     path = write_archive(prefix + zip64_everywhere(raw, comment))
     assert np.array_equal(load(f"{path}:b"), ARRAY + 1)
     np.save("idx.npy", [0])
@@ -537,13 +333,13 @@ def test_zip64_end_records_that_nothing_requires(write_archive, comment, prefix)
 
 def test_folders_and_texts_are_no_arrays(write_archive):
     members = [("d/", b""), ("d/a.npy", npy()), ("readme.txt", b"text")]
-    path = write_archive(zip64_everywhere(pack(members)))
+    path = write_archive(zip64_everywhere(pack(*members)))
     assert np.array_equal(load(path), ARRAY)
     assert [entry.member for entry in locators.describe(path)] == ["d/a", "readme.txt"]
 
 
 def test_an_archive_of_torch_is_refused_with_the_way_on(write_archive):
-    path = write_archive(pack([("x/data.pkl", b"\x80"), ("x/data/0", bytes(8))]))
+    path = write_archive(pack(("x/data.pkl", b"\x80"), ("x/data/0", bytes(8))))
     error = check_refused(path, "an archive of torch.save")
     assert "weights_only=True" in error.hint
     torch = pytest.importorskip("torch")
@@ -565,7 +361,7 @@ def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_member_that_is_truncated_during_the_read_is_refused(write_archive, method):
     array = np.random.default_rng(0).random(1 << 14)
-    raw = pack([("a.npy", npy(array))], METHODS[method])
+    raw = pack(("a.npy", npy(array)), method=METHODS[method])
     path = write_archive(raw)
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -581,14 +377,14 @@ def test_a_lack_of_memory_to_decompress_is_reported(write_archive, monkeypatch):
     def unpack(*_):
         raise MemoryError
 
-    path = write_archive(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
+    path = write_archive(pack(("a.npy", npy()), method=zipfile.ZIP_LZMA))
     monkeypatch.setattr(zipfile.ZipFile, "open", unpack)
     check_refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
 
 
 @pytest.mark.parametrize(("method", "module"), [("bzip2", "bz2"), ("lzma", "lzma")])
 def test_a_python_without_the_decompressor_is_reported(write_archive, monkeypatch, method, module):
-    path = write_archive(pack([("a.npy", npy())], METHODS[method]))
+    path = write_archive(pack(("a.npy", npy()), method=METHODS[method]))
     monkeypatch.setattr(zipfile, module, None)
     check_refused(path, f"x.npz:a: Compression requires the .missing. {module} module")
 
@@ -610,10 +406,3 @@ def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
     assert loaded.byte_range.position == len(raw)
     assert np.frombuffer(normalized).tolist() == [0, 1, 2]
     assert np.frombuffer(normalized, np.uint8).ctypes.data % 8 == 0
-
-
-def test_an_archive_on_several_disks_is_refused(workdir: Path) -> None:
-    locator = b"PK\6\7" + struct.pack("<IQI", 0, 0, 2)
-    Path("x.npz").write_bytes(b"PK\3\4" + bytes(96) + locator + b"PK\5\6" + bytes(18))
-    with pytest.raises(InputError, match="the central directory is damaged"):
-        load("x.npz")

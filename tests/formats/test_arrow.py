@@ -452,3 +452,14 @@ def test_a_missing_pyarrow_is_reported() -> None:
     assert "a Parquet or Arrow file needs the pyarrow package" in completed.err
     assert "pip install 'ndtool[arrow]'" in completed.err
     assert sys.modules["pyarrow"] is not None
+
+
+def test_reading_columns_imports_no_pandas() -> None:
+    """As pyarrow's own conversions to NumPy do, which takes longer than most runs."""
+    rows = pa.array([[1.5, 2.5], None, [3.5, 4.5]], pa.list_(pa.float32()))
+    write_table("a.parquet", pa.table({"rows": rows, "flags": [True, False, True]}))
+    program = "import sys, ndtool.files as files\n"
+    program += "for name in ('rows', 'flags'): files.gather(f'a.parquet:{name}', [2])\n"
+    program += "files.gather('a.parquet:flags', [1], out='b.parquet')\n"
+    completed = python(program + "assert 'pandas' not in sys.modules\n")
+    assert completed.status == 0, completed.err

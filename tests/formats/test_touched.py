@@ -14,8 +14,8 @@ from test_conformance import toy_file
 from toy_format import Blocks
 
 from ndtool.analysis import explain, infer, preview, typed, verify
-from ndtool.analysis.mapping import Positions
 from ndtool.analysis.oracle import reference
+from ndtool.analysis.preview import Positions
 from ndtool.arrays import assembly, source
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import locators, table

@@ -15,9 +15,10 @@ from test_out_of_bounds import out_of_bounds_calls
 
 import ndtool
 from ndtool._kernels import Calls
-from ndtool.engine import tuning
+from ndtool.engine import dispatch, tuning
 from ndtool.errors import NdtoolError
 from ndtool.inmemory import calls, ops
+from ndtool.machine import threads as team
 
 pytestmark = pytest.mark.usefixtures("fast_small_calls")
 
@@ -56,10 +57,15 @@ class BothPaths:
         return self.general == before
 
 
+def compiled_calls(make: Any, otherwise: Any) -> Calls:
+    limit = team.limit_threads
+    return Calls(np.ndarray, np.empty, make, limit, dispatch.needs_algorithm, otherwise, tuning)
+
+
 @pytest.fixture
 def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
     paths = BothPaths()
-    compiled = Calls(np.ndarray, np.empty, calls.make_typed_call, paths.otherwise, tuning)
+    compiled = compiled_calls(calls.make_typed_call, paths.otherwise)
     monkeypatch.setattr(ops, "_CALLS", compiled)
     return paths
 
@@ -191,20 +197,18 @@ def test_other_arrays_begin_in_the_general_path(both_paths: BothPaths) -> None:
     ):  # fmt: skip
         assert not both_paths.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
     assert both_paths.are_short(lambda: ndtool.gather_nd(as_strided(DATA, (3, 4), (4, 4)), ROWS))
-    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
-    many_rows = np.zeros((tuning.COMPILED_CALL // DATA.itemsize // 4 + 1, 1), np.int64)
-    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
-    assert both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows[: 1 << 10]))
+    assert both_paths.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
+    many_rows = np.zeros((1 << 12, 1), np.int64)
+    assert both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "COMPILED_CALL", 1 << 12)
+        assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
 
 
 def test_calls_with_other_shapes_are_not_planned_again(both_paths: BothPaths) -> None:
     made = []
-    compiled = Calls(
-        np.ndarray,
-        np.empty,
-        lambda *types: made.append(types) or calls.make_typed_call(*types),
-        both_paths.otherwise,
-        tuning,
+    compiled = compiled_calls(
+        lambda *types: made.append(types) or calls.make_typed_call(*types), both_paths.otherwise
     )
     arguments = "gather", None, "ndtool", 0, None, "none", "error", None, None, True
     for size in range(1, 300):
@@ -227,10 +231,21 @@ def test_an_invalid_call_after_an_equal_valid_one_is_refused(both_paths: BothPat
 
 
 def test_a_small_update_of_a_large_array_takes_the_fast_path(both_paths: BothPaths) -> None:
-    data = np.zeros((tuning.COMPILED_CALL, 4), np.float32)
-    assert both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
+    data = np.zeros((1 << 20, 4), np.float32)
+    options: list[Any] = [
+        {},
+        {"reduction": "mean"},
+        {"duplicates": "error"},
+        {"duplicates": "first"},
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "COMPILED_CALL", 1 << 12)
+        for given in options:
+            assert both_paths.are_short(
+                lambda given=given: ndtool.scatter_nd(data, ROWS, UPDATES, out=data, **given)
+            )
+        assert not both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))
     assert bits_equal(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
-    assert not both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))
 
 
 def test_arguments_that_are_equal_but_of_other_types_are_looked_at(both_paths: BothPaths) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ da = pytest.importorskip("dask.array", exc_type=ImportError)
 import dask  # noqa: E402
 
 import ndtool.dask as lazy  # noqa: E402
-from ndtool.outofcore.lazy import datachunks, splits  # noqa: E402
+from ndtool.outofcore import lazy as phases  # noqa: E402
 
 PACKED_RECORD = np.dtype([("a", "i1"), ("b", "i8")])
 many = settings(
@@ -93,12 +92,7 @@ def check(data: st.DataObject, case: Case) -> None:
     expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
     assert isinstance(result, da.Array)
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
-    batch = data.draw(st.sampled_from((1, 1 << 20)))
-    with (
-        mock.patch.object(datachunks, "BATCH_BYTES", batch),
-        mock.patch.object(splits, "BATCH_TUPLES", batch),
-    ):
-        blocks = dask.compute(*result.to_delayed().flat)
+    blocks = dask.compute(*result.to_delayed().flat)
     assert [block.shape for block in blocks] == list(product(*result.chunks))
     actual = np.asarray(result.compute())
     if expected.dtype.names and expected.dtype.isalignedstruct:  # dask copies no padding
@@ -160,14 +154,9 @@ def test_indices_out_of_bounds_pads_and_duplicates_are_handled_as_in_memory(
     note(f"{case.operator} {case.arguments}")
     arrays = data.draw(dask_arrays(case))
     expected = call_or_error(lambda: getattr(ndtool, case.operator)(*case.arrays, **case.arguments))
-    batch = data.draw(st.sampled_from((1, 1 << 20)))
-    with (
-        mock.patch.object(datachunks, "BATCH_BYTES", batch),
-        mock.patch.object(splits, "BATCH_TUPLES", batch),
-    ):
-        actual = call_or_error(
-            lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute()
-        )
+    actual = call_or_error(
+        lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute()
+    )
     if isinstance(expected, dict):
         assert actual == expected
     else:
@@ -263,19 +252,29 @@ def test_graphs_do_not_grow_with_the_square_of_the_chunks(in_memory: bool) -> No
     assert all(0 < large < 10 * small for small, large in zip(*sizes, strict=True)), sizes
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_calls_on_more_chunks_than_a_byte_counts(in_memory: bool) -> None:
+    rng = np.random.default_rng(2)
+    data, updates = rng.random(600), rng.random(500)
+    indices = rng.integers(-600, 600, (500, 1))
+    x, u = da.from_array(data, 2), da.from_array(updates, 3)
+    i = indices if in_memory else da.from_array(indices, 100)
+    gathered, scattered = lazy.gather_nd(x, i), lazy.scatter_nd(x, i, u, "add")
+    assert bits_equal(gathered.compute(), ndtool.gather_nd(data, indices))
+    assert bits_equal(scattered.compute(), ndtool.scatter_nd(data, indices, updates, "add"))
+
+
 def test_indices_in_memory_need_no_tasks() -> None:
     x = da.zeros((400, 30), chunks=(4, 15))
     result = lazy.gather(x, np.zeros(300, int))
     tasks = set(result.__dask_graph__()) - set(x.__dask_graph__())
-    assert len(tasks) == 2 * (1 + 1) + 3  # chunk 0 and the output, and the tasks that they share
-    gathered = lazy.gather(da.zeros(400, chunks=4), np.zeros(300, int))
-    assert sum(str(key[0]).startswith("gather") for key in gathered.__dask_graph__()) == 2
+    assert len(tasks) == 2 * (1 + 1) + 2  # chunk 0 and the output; the call and its split
 
 
 def nbytes(value: Any) -> int:
     """Return the bytes of the arrays in the result of a task."""
-    if isinstance(value, splits.Split):
-        return value.order.nbytes + value.local.nbytes
+    if isinstance(value, phases.Split):
+        return value.ids.nbytes + value.local.nbytes
     if isinstance(value, dict):
         value = list(value.values())
     return (
@@ -441,19 +440,9 @@ def test_functions_for_arrays_in_memory_refuse_dask_arrays() -> None:
 def test_chunks_of_more_than_32_bits_of_rows_are_split() -> None:
     x = da.zeros((3 << 33,), dtype=np.uint8, chunks=3 << 32)
     assert lazy.gather(x, da.from_array(np.array([5, -1, 1 << 33]))).dtype == np.uint8
-    original = splits.split  # local rows need 64 bits; the chunks are not loaded
-    with mock.patch.object(splits, "split", lambda c, *a: original(c, *a)):
-        graph = lazy.gather(x, np.array([5, -1])).__dask_graph__()
-    local_rows = [split.local.tolist() for task in graph.values() for split in splits_in(task)]
-    assert [(3 << 32) - 1] in local_rows
-
-
-def splits_in(task: Any) -> list[splits.Split]:
-    args = getattr(task, "args", task if isinstance(task, tuple) else ())
-    splits_found = [item for item in args if isinstance(item, splits.Split)]
-    return splits_found + [
-        item for items in args if isinstance(items, list) for item in splits_in(tuple(items))
-    ]
+    graph = lazy.gather(x, np.array([5, -1])).__dask_graph__()  # local rows need 64 bits
+    splits = [value for value in graph.values() if isinstance(value, phases.Split)]
+    assert [split.local.tolist() for split in splits] == [[5, (3 << 32) - 1]]
 
 
 def test_dask_is_imported_on_use() -> None:

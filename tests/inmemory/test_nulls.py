@@ -527,6 +527,14 @@ def test_columns_of_lists_of_equal_lengths_are_arrays() -> None:
     for column in (*list_columns(rows), *fixed, tensors):
         assert bits_equal(ndtool.gather(column, indices), table[indices])
         assert bits_equal(ndtool.gather(np.arange(9), column), table)
+    for column in list_columns(rows):
+        if str(getattr(column, "dtype", "")) != "object":  # pandas' has no element type
+            assert bits_equal(ndtool.gather(column[:0], []), np.zeros((0, 0), "i8"))
+    assert ndtool.gather(pa.chunked_array([], pa.list_(pa.list_(pa.int8(), 2), 3)), []).shape == (
+        0,
+        3,
+        2,
+    )
     nested = pa.array([[[1, 2]], [[3, 4]]])
     assert ndtool.gather(nested, [1]).tolist() == [[[3, 4]]]
 

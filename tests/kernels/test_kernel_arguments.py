@@ -55,9 +55,11 @@ def update_spec(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
 
 
 def counted_spec(
-    counts: int = 32, pitch: int = 8, itemsize: int = 8, nbytes: int = 16
+    counts: int = 32, pitch: int = 8, itemsize: int = 8, nbytes: int = 16, table: int = 0
 ) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(counts), itemsize)
+    """Return updates whose slices are counted, in a table for `table` tuples if not 0."""
+    slots = (buffer(64), table, 1) if table else ()
+    counter = _kernels.UpdateCounts(buffer(counts), itemsize, *slots)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", "included", counter)
 
 
@@ -235,6 +237,7 @@ INVALID_CALLS = [
         {"item": HALF_SLICES, "spec": fill_spec()},
         "complete slices are counted or filled",
     ),
+    ("scatter", {"spec": counted_spec(table=1)}, "there are more updates than tuples in the table"),
     ("scatter", {"spec": window_spec()}, "there is no window"),
     ("scatter_tiles", {"spec": fill_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
     ("scatter_batches", {"spec": fill_spec(), "options": kernel_options(128)}, SEPARATE),

@@ -84,6 +84,7 @@ class ProcessCluster:
         variables = environment(
             DASK_DISTRIBUTED__WORKER__PRELOAD=str(self._folder / "preload.py"),
             DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT="1 day",
+            DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s",
         )
         process = subprocess.Popen(
             list(map(str, command)),
@@ -205,7 +206,7 @@ def test_a_lost_worker_is_replaced_by_the_remaining_one(
 
 
 def test_a_frozen_worker_is_removed(cluster: ProcessCluster) -> None:
-    """The scheduler would wait minutes for its heartbeat before it gives its tasks to others."""
+    """The scheduler gives its tasks to others after its setting worker-ttl."""
     cluster.start_scheduler()
     workers = [cluster.start_worker("--no-nanny") for _ in range(2)]
     cluster.wait_for_workers(2)

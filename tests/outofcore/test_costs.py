@@ -53,7 +53,7 @@ def write_stores(s3: Bucket) -> None:
 
 def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without the ones to open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep|by_child|by_block).*)"
+    names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in counts.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
@@ -81,10 +81,10 @@ def test_the_store_counts_the_planned_requests(
     distributed = pytest.importorskip("distributed", exc_type=ImportError)
     monkeypatch.setattr(segments, "OBJECT_BYTES", object_bytes)
     force_depth(depth)
-    models: list[costs.CostModel] = []
-    phases_of = costs.CostModel.phases
+    counted_costs: list[costs.Costs] = []
+    count = costs.count
     monkeypatch.setattr(
-        costs.CostModel, "phases", lambda model: (models.append(model), phases_of(model))[1]
+        costs, "count", lambda *run: counted_costs.append(count(*run)) or counted_costs[-1]
     )
     with distributed.Client(
         processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0",
@@ -99,10 +99,7 @@ def test_the_store_counts_the_planned_requests(
             steps.execute(run)
     assert plan.partitioning is not None
     assert (plan.partitions > 4, plan.partitioning.depth) == (True, depth)
-    planned_requests, counted = (
-        sum((phase.requests for phase in phases_of(models[0])), Counter[str]()),
-        task_requests(stores.requests),
-    )
+    planned_requests, counted = counted_costs[0].tasks, task_requests(stores.requests)
     heads = planned_requests.pop("head"), counted.pop("head")
     assert heads[1] <= heads[0] < 2 * heads[1]  # workers that share a chunk request its size twice
     if depth == 1 and object_bytes > 1 << 20:

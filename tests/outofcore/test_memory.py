@@ -19,6 +19,7 @@ from command import ndtool
 from memory import MemoryUse, measure_memory, peak_megabytes
 
 from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 pytest.importorskip("zarr", exc_type=ImportError)
@@ -256,5 +257,5 @@ def test_memory_limits_the_number_of_threads_that_decode_chunks(workdir: Path) -
     )
     assert limited < unlimited
     request = Request("gather_nd", "x.zarr", "[[3]]", threads=8, memory=20 << 20)
-    with steps.open_call(request) as call, steps.prepare(call, None) as prepared:
+    with OpenCall(request) as call, steps.prepare(call, None) as prepared:
         assert prepared.call.threads < call.threads == 8  # the call itself does not change

@@ -29,7 +29,7 @@ from ndtool.errors import BoundsError, NdtoolError, UsageError
 from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Rows, partitioning_for, rows_of
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import access, direct, operands, plan, steps
+from ndtool.runs import direct, operands, plan, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.storage import local, tempfiles
@@ -209,7 +209,7 @@ def test_the_cost_of_a_page_decides(
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
     monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda *_, **__: cached)
-    monkeypatch.setattr(access, "page_cost", lambda data, prefetches: page)
+    monkeypatch.setattr(plan, "page_cost", lambda data, prefetches: page)
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
@@ -220,7 +220,7 @@ def test_the_cost_of_a_page_decides(
 def test_the_cost_of_a_page_is_measured(folder: Path, prefetches: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
         byte_range = file.byte_range(0, file.size, "data")
-        assert 0 < access.page_cost(byte_range, prefetches) <= tuning.RANDOM_READ_COST
+        assert 0 < plan.page_cost(byte_range, prefetches) <= tuning.RANDOM_READ_COST
         byte_range.release()
 
 
@@ -515,5 +515,5 @@ def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) 
     for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
         save(idx=layout)
         with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
-            localities.append(access.sample_locality(call, rows_of(call.inference)))
+            localities.append(plan.sample_locality(call, rows_of(call.inference)))
     assert localities[0] == localities[1]

@@ -9,13 +9,13 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from ndtool.analysis.drawing import Drawing, Grid
-from ndtool.analysis.mapping import Position
 from ndtool.analysis.values import short_text
 from ndtool.cli.html import markup
 from ndtool.cli.html.linked import cells_linked_to, number_links
 from ndtool.cli.html.markup import element
 from ndtool.cli.html.sentences import Sentences, element_name
 from ndtool.errors import argument_name
+from ndtool.rules.plans import Position
 from ndtool.rules.shapes import format_type
 from ndtool.runs.calls import OpenCall
 

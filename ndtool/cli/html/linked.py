@@ -3,7 +3,7 @@
 from typing import Any
 
 from ndtool.analysis.drawing import Drawing
-from ndtool.analysis.mapping import Position
+from ndtool.rules.plans import Position
 
 Links = dict[str, list[Any]]
 

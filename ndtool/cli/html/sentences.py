@@ -8,12 +8,11 @@ from itertools import chain, repeat
 from typing import Any
 
 from ndtool.analysis.drawing import Drawing, Link
-from ndtool.analysis.mapping import Position
 from ndtool.analysis.names import ElementNames
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
 from ndtool.errors import format_count
-from ndtool.rules.plans import ElementsPlan
+from ndtool.rules.plans import Position
 from ndtool.runs.calls import OpenCall
 
 
@@ -31,7 +30,7 @@ class Sentences:
         self._attributes = call.inference.plan.attributes
         self._reduction = self._attributes.reduction
         plan = call.inference.plan
-        self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
+        self._axis = plan.axis_of(0)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
         for link in drawing.links:
             for role in ("output", "data", "tuple_index", "updates"):

@@ -41,7 +41,9 @@ def create(target: Target, metadata: ArrayMetadata, suffix: str) -> EncodedSink:
     count = metadata.nbytes // metadata.dtype.itemsize
     use_arrow = metadata.nbytes >= _MIN_ARROW_BYTES
     encoder = RowEncoder(metadata.dtype, width, SEPARATORS[suffix], path, use_arrow)
-    return EncodedSink(target, metadata, encoder, batch_size_of(metadata), 2 * count)
+    longest = 26 if metadata.dtype.kind == "f" else len(str(1 << metadata.dtype.bits)) + 2
+    batch_size = batch_size_of(metadata)
+    return EncodedSink(target, metadata, encoder, batch_size, 2 * count, longest * count)
 
 
 class RowEncoder:

@@ -107,13 +107,8 @@ class ZarrSink:
             with library_errors(self.name, OutputError):
                 for key, body in documents.items():
                     self._store.write(key, body)
-            total_nbytes, file_nbytes = (
-                metadata.nbytes,
-                prod(metadata.block_shape) * metadata.dtype.itemsize,
-            )
-            if not array.chain.is_fixed_size:  # compressed sizes are unknown
-                total_nbytes = file_nbytes = 0
-            self._store.require_space(self._file_count, total_nbytes, file_nbytes)
+            self._has_fixed_size = array.chain.is_fixed_size
+            self.fits()
         except BaseException:
             self.abort()
             raise
@@ -124,6 +119,15 @@ class ZarrSink:
 
     def map(self) -> None:
         return None
+
+    def fits(self, other_nbytes: int = 0) -> bool:
+        """Return True; ResourceError if the disk lacks space for the chunks and other files."""
+        nbytes = file_nbytes = 0
+        if self._has_fixed_size:  # compressed sizes are unknown
+            nbytes = self.metadata.nbytes
+            file_nbytes = prod(self.metadata.block_shape) * self.metadata.dtype.itemsize
+        self._store.require_space(self._file_count, nbytes + other_nbytes, file_nbytes)
+        return True
 
     def share(self) -> SharedOutput | None:
         """Return the location at which other processes can write chunks, None if they cannot."""

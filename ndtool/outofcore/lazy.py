@@ -1,0 +1,646 @@
+"""The phases of a call on dask arrays, as a task graph: segments are values on its edges.
+
+Rows of data, as in `partitioning`, are along the axes on which tuples select. The other axes are
+those of a slice, and outer axes: batch axes along which the same tuples apply. A partition is a
+chunk of data, a block is a chunk of tuples. Along an axis that gives tuples a coordinate by their
+position (a batch axis, or an axis of elements operators that is not indexed), data and tuples have
+the same chunks, so that the graph consists of independent cells. In a cell, each block is split by
+partition; each partition is swept; the blocks of a gather are replayed.
+
+The graph has dask's format: a task is a tuple (function, argument, ...), a key is a tuple of a name
+and numbers, and an argument that is a key, or a list of keys, stands for the results of these
+tasks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, combinations, count, pairwise, product
+from math import isqrt, prod
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool import _kernels
+from ndtool._kernels import MAX_BYTE_IDS, WorkItem
+from ndtool.engine import bind, check, copies, dispatch, layouts
+from ndtool.errors import BoundsError, DuplicatesError, RuleError
+from ndtool.inmemory import ops
+from ndtool.inmemory.arguments import array, element_type, restore_exact_index
+from ndtool.inmemory.buffers import as_bytes, normalize
+from ndtool.outofcore.partitioning import MAX_CHILDREN
+from ndtool.outofcore.phases import BoundsReports, OutOfBounds, permute, update_rows
+from ndtool.rules import shapes
+from ndtool.rules.inference import Inference
+from ndtool.rules.plans import Plan, Shape
+
+Array = NDArray[Any]
+Chunks = tuple[tuple[int, ...], ...]  # the sizes of chunks along each axis, as in dask
+Key = tuple[Any, ...]
+MIN_EXCHANGED = 4  # a task depends on up to so many others without an exchange
+
+
+class Axes(NamedTuple):
+    """The axes of data by kind, of rows with those of tuples that give a coordinate, as in a plan.
+
+    front: the number of axes of tuples that precede the outer axes in a gather's output, and in
+    updates.
+    """
+
+    outer: Shape
+    rows: Shape
+    slice_axes: Shape
+    grid_axes: tuple[int | None, ...]
+    front: int
+
+    @property
+    def indexed(self) -> Shape:
+        """The axes along which components of tuples are coordinates."""
+        return tuple(d for d, i in zip(self.rows, self.grid_axes, strict=True) if i is None)
+
+    @property
+    def shared(self) -> Shape:
+        """The axes that data and tuples share, by which cells are divided."""
+        return tuple(i for i in self.grid_axes if i is not None)
+
+    def arrange(
+        self, tuples: Sequence[Any], outer: Sequence[Any], slice_axes: Sequence[Any]
+    ) -> Any:
+        """Return items of tuples, outer axes and a slice in the order of a gather's output axes."""
+        return (*tuples[: self.front], *outer, *tuples[self.front :], *slice_axes)
+
+
+def axes_of(plan: Plan) -> Axes:
+    """Return the axes of a plan."""
+    axes, front, components = range(len(plan.data)), len(plan.index_batch), count()
+    rows = tuple(plan.axis_of(next(components)) if i is None else i for i in plan.grid_axes)
+    outer, stop = tuple(axes[front : len(plan.batch)]), len(axes) - len(plan.slice_shape)
+    return Axes(outer, rows, tuple(axes[stop:]), plan.grid_axes, front)
+
+
+def align(inference: Inference, data: Chunks, tuples: Chunks) -> tuple[Chunks, Chunks]:
+    """Return the chunks of data and of tuples that the graph needs, from those of the arrays.
+
+    Along the axes of cells both have the same bounds. Partitions have one size. In a scatter, the
+    tuples of each block of a cell are consecutive ones.
+    """
+    axes, data_chunks, tuple_chunks = axes_of(inference.plan), [*data], [*tuples]
+    indexed, shared = axes.indexed, axes.shared
+    for d in shared:
+        bounds = sorted({*accumulate(data[d]), *accumulate(tuples[d])} - {0})
+        stop = sum(tuples[d])
+        data_chunks[d] = _sizes(bounds)
+        tuple_chunks[d] = _sizes([bound for bound in bounds if bound <= stop])
+    for d in indexed:
+        data_chunks[d] = _regular(sum(data[d]), max(data[d]))
+    while prod(len(data_chunks[d]) for d in indexed) > MAX_CHILDREN:
+        d = max(indexed, key=lambda d: len(data_chunks[d]))
+        data_chunks[d] = _regular(sum(data[d]), 2 * data_chunks[d][0])
+    free = [i for i in range(len(tuples)) if i not in shared]
+    if inference.scatters and any(
+        len(tuples[later]) > 1 and max(tuples[i]) > 1 for i, later in combinations(free, 2)
+    ):
+        remaining = prod(max(tuples[i]) for i in free)
+        for i in reversed(free):
+            tuple_chunks[i] = _regular(sum(tuples[i]), min(sum(tuples[i]), remaining))
+            remaining //= tuple_chunks[i][0] or 1
+    return tuple(data_chunks), tuple(tuple_chunks)
+
+
+def _sizes(bounds: Sequence[int]) -> tuple[int, ...]:
+    return tuple(b - a for a, b in pairwise([0, *bounds])) or (0,)
+
+
+def _regular(size: int, step: int) -> tuple[int, ...]:
+    step = max(1, step)
+    return _sizes([*range(step, size, step), size] if size else [])
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The values that all tasks of a call share. chunks: the sizes of the chunks of data."""
+
+    inference: Inference
+    dtypes: dict[str, np.dtype[Any]]
+    chunks: Chunks
+
+    @property
+    def plan(self) -> Plan:
+        return self.inference.plan
+
+    @cached_property
+    def axes(self) -> Axes:
+        return axes_of(self.plan)
+
+    @cached_property
+    def grid(self) -> Shape:
+        """The number of chunks along each indexed axis."""
+        return tuple(len(self.chunks[d]) for d in self.axes.indexed)
+
+    @cached_property
+    def partitions(self) -> int:
+        """The number of partitions of a cell."""
+        return prod(self.grid)
+
+
+def _require_declared(call: Call, role: str, value: object, shape: Shape) -> Array:
+    """Return a chunk as an ndarray; RuleError unless it has the declared dtype and shape."""
+    chunk, declared = array(role, value), call.dtypes[role]
+    if chunk.dtype != declared and chunk.dtype == declared.newbyteorder():
+        chunk = chunk.astype(declared)
+    if chunk.shape != shape or chunk.dtype != declared:
+        actual, expected = (element_type(role, dtype) for dtype in (chunk.dtype, declared))
+        raise RuleError(
+            f"a chunk of {role} is {shapes.format_type(actual, chunk.shape)}: its array declares"
+            f" {shapes.format_type(expected, shape)}"
+        )
+    return chunk
+
+
+def _as_void(call: Call, role: str, chunk: object, shape: Shape) -> Array:
+    """Return a chunk with void elements, which NumPy copies with padding and unchanged bytes."""
+    declared = _require_declared(call, role, chunk, shape)
+    return declared.view(f"V{declared.dtype.itemsize}")
+
+
+class Segment(NamedTuple):
+    """Tuples of one block that select from one partition, in order.
+
+    number: of the block. local: row indices. rows: the updates or gathered rows, void elements.
+    """
+
+    number: int
+    local: Array
+    rows: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The tuples of a block, sorted stably by partition.
+
+    shape: of the array of its tuples. ids: the partition ID of each tuple, in order; the last ID is
+    for dropped tuples. offsets: of each partition in the sorted tuples, and the end. local: sorted
+    row indices. report: its indices out of bounds if they are an error.
+    """
+
+    number: int
+    shape: Shape
+    ids: Array
+    offsets: Array
+    local: Array
+    report: OutOfBounds | None = None
+
+    def get(self, partition: int, _: Sequence[Segment] = ()) -> list[Segment]:
+        """Return the segment of a partition, if any tuple selects from it."""
+        start, stop = self.offsets[partition : partition + 2]
+        return [Segment(self.number, self.local[start:stop].copy())] if stop > start else []
+
+    def reached(self, partitions: Array) -> list[int]:
+        """Return those of some partitions from which tuples select."""
+        is_reached = self.offsets[partitions + 1] > self.offsets[partitions]
+        return partitions[is_reached].tolist()  # type: ignore[no-any-return]
+
+    def with_rows(self, partitions: int, rows: Array) -> Bundle:
+        """Return segments with rows, given the bytes of a row for each tuple in order."""
+        if self.report:
+            return {}
+        n, moved = len(self.local), np.empty_like(rows)
+        if rows.size:
+            permute(
+                as_bytes(self.ids), self.offsets[:-1], as_bytes(rows), as_bytes(moved), n, False
+            )
+        return {
+            partition: [segment._replace(rows=moved[slice(*self.offsets[partition:][:2])].copy())]
+            for partition in self.reached(np.arange(partitions))
+            for segment in self.get(partition)
+        }
+
+
+# Segments by the partition or block that needs them.
+Bundle = Mapping[int, list[Segment]]
+
+
+def select(bundles: Sequence[Bundle | Split], targets: Array) -> Bundle:
+    """Collect what several tasks have for some partitions or blocks."""
+    found = defaultdict[int, list[Segment]](list)
+    for bundle in bundles:
+        reached = bundle.reached(targets) if isinstance(bundle, Split) else targets.tolist()
+        for target in reached:
+            if segments := bundle.get(target, ()):
+                found[target] += segments
+    return found
+
+
+def _segments(bundles: Iterable[Bundle | Split], target: int) -> list[Segment]:
+    """Return the segments of several tasks for a partition or block, in the order of tasks."""
+    return list(chain.from_iterable(bundle.get(target, ()) for bundle in bundles))
+
+
+def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
+    """Validate the tuples of a block, and sort them by partition."""
+    plan, partitions, n = call.plan.block(shape), call.partitions, prod(shape)
+    if check.is_error(call.plan):
+        plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
+    component = () if call.plan.has_scalar_indices else (plan.k,)
+    index = _require_declared(call, "indices", chunk, (*shape, *component))
+    drops = plan.attributes.may_skip_tuples
+    offsets = np.zeros(partitions + drops + 1, np.int64)
+    ids = np.zeros(n, np.uint8 if partitions + drops <= MAX_BYTE_IDS else np.uint16)
+    local = np.zeros(n, np.uint32)
+    if not n:
+        return Split(number, shape, ids, offsets, local)
+    dtype = call.inference.inputs["indices"].dtype
+    buffer = normalize(index, dtype, dtype.order, False, 1)
+    indices = bind.bind_indices(buffer, dtype, plan.attributes)
+    if prod(plan.data):
+        pairs = zip(call.axes.rows, plan.grid_axes, strict=True)
+        steps = tuple(call.chunks[d][0] if i is None else shape[i] for d, i in pairs)
+        boxes = bind.bind_boxes(plan.slice_grid, steps)
+        unsorted = np.empty(n, np.dtype(f"u{boxes.row_bytes}"))
+        local = np.empty_like(unsorted)
+        if not _kernels.partition_ids(
+            bind.bind_rows(plan), indices, 0, WorkItem(0, n, 0, 0), boxes, as_bytes(ids),
+            as_bytes(unsorted), offsets,
+        ):  # fmt: skip
+            permute(as_bytes(ids), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
+            return Split(number, shape, ids, offsets, local)
+    addressing, _, components = bind.bind_check(plan)
+    bad, component_index, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
+    if not count:  # there are no rows: all tuples are padding
+        offsets[-1], ids[:] = n, partitions
+        return Split(number, shape, ids, offsets, local)
+    position = map(sum, zip(origin, layouts.unravel_index(bad, shape), strict=True))
+    flat_index = _ravel(position, call.plan.positions)
+    value = indices.value(bad * components + component_index)
+    report = OutOfBounds(flat_index, component_index, value, count)
+    return Split(number, shape, ids[:0], np.zeros_like(offsets), local[:0], report)
+
+
+def _ravel(position: Iterable[int], shape: Shape) -> int:
+    flat_index = 0
+    for coordinate, size in zip(position, shape, strict=True):
+        flat_index = flat_index * size + coordinate
+    return flat_index
+
+
+def bounds_verdict(call: Call, reports: Sequence[OutOfBounds | None], original: object) -> None:
+    """Raise BoundsError if a block has indices out of bounds.
+
+    original: indices in memory as the caller passed them.
+    """
+    collected = BoundsReports(call.inference)
+    for report in reports:
+        collected.add(report)
+    try:
+        collected.raise_or_report(lambda _: None)
+    except BoundsError as error:
+        restore_exact_index(error, original)
+        raise
+
+
+def split_positions(call: Call, split: Split, origin: Shape) -> Bundle:
+    """Return segments of a block whose rows are the linear indices of the tuples."""
+    positions: Array = np.zeros((), np.int64)
+    for start, length, size in zip(origin, split.shape, call.plan.positions, strict=True):
+        positions = positions[..., None] * size + np.arange(start, start + length)
+    return split.with_rows(call.partitions, positions.ravel())
+
+
+def find_duplicate(
+    call: Call, verdict: None, partition: int, bundles: Sequence[Bundle]
+) -> tuple[int, int] | None:
+    """Return the first tuple that selects the same row as an earlier one, and the earliest such."""
+    segments = _segments(bundles, partition)
+    if not segments:
+        return None
+    local, positions = (np.concatenate([segment[i] for segment in segments]) for i in (1, 2))
+    order = np.lexsort((positions, local))
+    starts_row = np.diff(local[order], prepend=-1) != 0
+    first = order[np.maximum.accumulate(np.where(starts_row, np.arange(len(order)), 0))]
+    pairs = np.stack((positions[order], positions[first]))[:, ~starts_row]
+    return tuple(pairs[:, pairs[0].argmin()].tolist()) if pairs.size else None
+
+
+def duplicates_verdict(
+    call: Call, verdict: None, repeats: Sequence[tuple[int, int] | None]
+) -> None:
+    """Raise DuplicatesError if tuples select the same row of some partition."""
+    pairs = [pair for pair in repeats if pair is not None]
+    if pairs:
+        second, first = (layouts.unravel_index(i, call.plan.positions) for i in min(pairs))
+        raise DuplicatesError(first=first, second=second)
+
+
+def gather_rows(
+    call: Call, verdict: None, chunk: object, shape: Shape, partition: int,
+    bundles: Sequence[Bundle | Split],
+) -> Bundle:  # fmt: skip
+    """Sweep a partition: gather the rows that tuples select, for each block."""
+    axes = call.axes
+    stored = _as_void(call, "data", chunk, shape).transpose(
+        axes.outer + axes.rows + axes.slice_axes
+    )
+    outer = len(axes.outer)
+    sizes = stored.shape[:outer], stored.shape[outer : outer + len(axes.rows)]
+    data = stored.reshape(*map(prod, sizes), prod(stored.shape[outer + len(axes.rows) :]))
+    segments = _segments(bundles, partition)
+    if not segments:
+        return {}
+    local = [segment.local for segment in segments]
+    rows = ops.gather(data, np.concatenate(local), 1, threads=1).swapaxes(0, 1)
+    rows = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    ends = [0, *accumulate(map(len, local))]
+    return {
+        segment.number: [segment._replace(rows=rows[ends[i] : ends[i + 1]])]
+        for i, segment in enumerate(segments)
+    }
+
+
+def replay(
+    call: Call, verdict: None, split: Split, inner: tuple[Shape, Shape], bundles: Sequence[Bundle]
+) -> Array:
+    """Restore the order of a block's tuples: return a chunk of a gather's output.
+
+    inner: the shape of its outer axes, and of a slice.
+    """
+    outer_shape, slice_shape = inner
+    dtype, n = call.dtypes["data"], prod(split.shape)
+    sorted_rows = np.empty((n, prod(outer_shape) * prod(slice_shape)), f"V{dtype.itemsize}")
+    filled = 0
+    for segment in _segments(bundles, split.number):
+        sorted_rows[filled : filled + len(segment.rows)] = segment.rows
+        filled += len(segment.rows)
+    if sorted_rows[filled:].size:  # of dropped tuples
+        sorted_rows[filled:] = np.frombuffer(call.inference.fill_bytes, sorted_rows.dtype)
+    out = np.empty_like(sorted_rows)
+    if out.size:
+        ids = as_bytes(split.ids)
+        permute(ids, split.offsets[:-1], as_bytes(sorted_rows), as_bytes(out), n, True)
+    outer_rank, tuple_rank = len(outer_shape), len(split.shape)
+    axes = range(tuple_rank + outer_rank + len(slice_shape))
+    order = call.axes.arrange(
+        axes[:tuple_rank], axes[tuple_rank:][:outer_rank], axes[tuple_rank + outer_rank :]
+    )
+    return out.view(dtype).reshape(split.shape + outer_shape + slice_shape).transpose(order)
+
+
+def split_updates(call: Call, split: Split, chunk: object, inner: tuple[Shape, Shape]) -> Bundle:
+    """Return segments of a block with its updates; inner: as in replay."""
+    outer_shape, slice_shape = inner
+    front, outer, width = call.axes.front, len(outer_shape), prod(outer_shape) * prod(slice_shape)
+    shape = call.axes.arrange(split.shape, outer_shape, slice_shape)
+    stored = _as_void(call, "updates", chunk, shape)
+    stop, rest = front + outer, len(split.shape) + outer
+    axes = range(len(shape))
+    order = (*axes[:front], *axes[stop:rest], *axes[front:stop], *axes[rest:])
+    rows = np.array(stored.transpose(order), order="C").reshape(prod(split.shape), width)
+    dtype = call.inference.inputs["updates"].dtype
+    arithmetic = dispatch.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
+    if dtype.swap_size > 1 and dtype.order != arithmetic:
+        copies.swap_bytes(as_bytes(rows), dtype.swap_size)
+    return split.with_rows(call.partitions, rows)
+
+
+def apply_updates(
+    call: Call, verdict: None, chunk: object, shape: Shape, partition: int,
+    bundles: Sequence[Bundle],
+) -> Array:  # fmt: skip
+    """Sweep a partition: return the chunk of data with its updates applied."""
+    axes = call.axes
+    order = axes.rows + axes.outer + axes.slice_axes
+    stored = _as_void(call, "data", chunk, shape).transpose(order)
+    out = np.array(stored, order="C")
+    segments = _segments(bundles, partition)
+    if out.size and segments:
+        width = out.nbytes // prod(shape[d] for d in axes.rows)
+        tuples = sum(len(segment.local) for segment in segments)
+        batches = ((as_bytes(segment.local), as_bytes(segment.rows)) for segment in segments)
+        update_rows(call.inference, as_bytes(out), width, tuples, batches)
+    return out.view(call.dtypes["data"]).transpose(tuple(np.argsort(order)))
+
+
+class TaskGraph:
+    """The graph of a call: `tasks` by key; the keys of the output have the name of the graph."""
+
+    def __init__(
+        self, call: Call, tuple_chunks: Chunks, names: dict[str, str], indices: Array | None,
+        original: object, token: str,
+    ) -> None:  # fmt: skip
+        """Build the graph.
+
+        tuple_chunks: the chunks of tuples. names: the names of the chunked inputs, by role.
+        indices: indices in memory, converted from `original`, or None.
+        """
+        self.call, self._names, self._token = call, names, token
+        self.name = f"{call.inference.operator}-{token}"
+        self._call_key = self._key("call")
+        self.tasks: dict[Any, Any] = {self._call_key: call}
+        self._blocks = list(_boxes(tuple_chunks))
+        axes = call.axes
+        lanes = ([call.chunks[d] for d in kind] for kind in (axes.outer, axes.slice_axes))
+        self._lanes = list(product(*(list(_boxes(sizes)) for sizes in lanes)))
+        self._splits = [self._key("split", number) for number in range(len(self._blocks))]
+        self._links: dict[int, list[int]] | None = None if indices is None else {}
+        verdict = self._split(indices, original)
+        cells = defaultdict[Shape, list[int]](list)
+        for number, (position, *_) in enumerate(self._blocks):
+            cells[tuple(position[i] for i in axes.shared)].append(number)
+        if call.inference.requires_distinct:
+            verdict = self._require_distinct(verdict, cells)
+        if "updates" in names:
+            self._scatter(verdict, cells)
+        else:
+            for cell, blocks in cells.items():
+                self._gather(verdict, cell, blocks)
+
+    def _key(self, kind: str, *numbers: int) -> Key:
+        return (f"{self.call.inference.operator}-{kind}-{self._token}", *numbers)
+
+    def _add(self, kind: str, *task: Any) -> Key:
+        key = self._key(kind, len(self.tasks))
+        self.tasks[key] = task
+        return key
+
+    def _split(self, indices: Array | None, original: object) -> Key | None:
+        """Add the splits of blocks, as tasks or as values; return the key of their verdict.
+
+        None if no verdict is needed.
+        """
+        reports: list[Any] = []
+        for number, (position, origin, shape) in enumerate(self._blocks):
+            key = self._splits[number]
+            if indices is None:
+                component = () if self.call.plan.has_scalar_indices else (0,)
+                chunk = (self._names["indices"], *position, *component)
+                self.tasks[key] = (split, self._call_key, chunk, number, origin, shape)
+                if check.is_error(self.call.plan):
+                    reports.append(self._key("report", number))
+                    self.tasks[reports[-1]] = (attrgetter("report"), key)
+                continue
+            assert self._links is not None
+            box = tuple(slice(a, a + size) for a, size in zip(origin, shape, strict=True))
+            block = split(self.call, indices[box], number, origin, shape)
+            reports += [block.report] if block.report else []
+            self.tasks[key] = block
+            self._links[number] = block.reached(np.arange(self.call.partitions))
+        if not reports:
+            return None
+        key = self._key("verdict")
+        if indices is None:
+            self.tasks[key] = (bounds_verdict, self._call_key, reports, None)
+            return key
+        try:
+            bounds_verdict(self.call, reports, original)
+        except BoundsError as error:
+            self.tasks[key] = (_raise_copy, error)
+        return key
+
+    def _exchange(
+        self, kind: str, sources: dict[int, Key], targets: Sequence[int],
+        links: dict[int, list[int]] | None,
+    ) -> dict[int, list[Key]]:  # fmt: skip
+        """Return, for each target, the tasks that have the segments of sources for it.
+
+        links: the targets for which a source has segments; None if it may have any. Groups of many
+        sources are selected for groups of targets, so that a task depends on about the square root
+        of their number.
+        """
+        numbers = list(sources)
+        incoming: dict[int, list[int]] = dict.fromkeys(targets, numbers)
+        if links is not None:
+            incoming = {target: [] for target in targets}
+            for source in sources:
+                for target in links[source]:
+                    incoming[target].append(source)
+        many = [target for target in targets if len(incoming[target]) > MIN_EXCHANGED]
+        if len(many) < 2:
+            many = []
+        size, result = isqrt(max(0, len(sources) - 1)) + 1, dict[int, list[Key]]()
+        for group in _groups(many, -(-len(many) // size)):
+            needed = set(sources)
+            if links is not None:
+                needed = set(chain.from_iterable(incoming[target] for target in group))
+            keys = []
+            for members in _groups(numbers, size):
+                if bundles := [sources[i] for i in members if i in needed]:
+                    keys.append(self._add(kind, select, bundles, np.array(group)))
+            result |= dict.fromkeys(group, keys)
+        for target in targets:
+            if target not in result:
+                result[target] = [sources[i] for i in incoming[target]]
+        return result
+
+    def _chunk(self, cell: Shape, partition: int, outer: Shape, slice_: Shape) -> tuple[Key, Shape]:
+        """Return the key and the shape of a chunk of data."""
+        call, axes = self.call, self.call.axes
+        order = axes.shared + axes.indexed + axes.outer + axes.slice_axes
+        position = cell + layouts.unravel_index(partition, call.grid) + outer + slice_
+        coordinates = tuple(i for _, i in sorted(zip(order, position, strict=True)))
+        shape = tuple(sizes[i] for sizes, i in zip(call.chunks, coordinates, strict=True))
+        return (self._names["data"], *coordinates), shape
+
+    def _partitions(self, blocks: Sequence[int]) -> list[int]:
+        """Return the partitions from which tuples of some blocks may select."""
+        if self._links is None:
+            return list(range(self.call.partitions))
+        return sorted(set(chain.from_iterable(self._links[block] for block in blocks)))
+
+    def _require_distinct(self, verdict: Key | None, cells: dict[Shape, list[int]]) -> Key:
+        """Add the tasks that search for duplicates; return the key of their verdict."""
+        found = []
+        for blocks in cells.values():
+            positions = {
+                i: self._add("positions", split_positions, self._call_key, self._splits[i],
+                             self._blocks[i][1])
+                for i in blocks
+            }  # fmt: skip
+            partitions = self._partitions(blocks)
+            bundles = self._exchange("tuples", positions, partitions, self._links)
+            for partition in partitions:
+                found.append(
+                    self._add("duplicates", find_duplicate, self._call_key, verdict, partition,
+                              bundles[partition])
+                )  # fmt: skip
+        key = self._key("distinct")
+        self.tasks[key] = (duplicates_verdict, self._call_key, verdict, found)
+        return key
+
+    def _gather(self, verdict: Key | None, cell: Shape, blocks: list[int]) -> None:
+        """Add the sweeps and replays of a cell: sweeps of about as many rows as a replay."""
+        for group in _groups(blocks, len(self._partitions(blocks))):
+            partitions = self._partitions(group)
+            splits = {block: self._splits[block] for block in group}
+            bundles = self._exchange("splits", splits, partitions, self._links)
+            links = None if self._links is None else _inverse(self._links, group)
+            for (outer, _, outer_shape), (slice_, _, slice_shape) in self._lanes:
+                swept = {}
+                for partition in partitions:
+                    chunk = self._chunk(cell, partition, outer, slice_)
+                    swept[partition] = self._add(
+                        "gather", gather_rows, self._call_key, verdict, *chunk, partition,
+                        bundles[partition],
+                    )  # fmt: skip
+                rows = self._exchange("rows", swept, group, links)
+                for block in group:
+                    position = self.call.axes.arrange(self._blocks[block][0], outer, slice_)
+                    self.tasks[(self.name, *position)] = (
+                        replay, self._call_key, verdict, self._splits[block],
+                        (outer_shape, slice_shape), rows[block],
+                    )  # fmt: skip
+
+    def _scatter(self, verdict: Key | None, cells: dict[Shape, list[int]]) -> None:
+        """Add the tasks of a scatter: one for each chunk of updates, and of data."""
+        call, axes = self.call, self.call.axes
+        for cell in product(*(range(len(call.chunks[d])) for d in axes.shared)):
+            blocks = cells.get(cell, [])
+            for (outer, _, outer_shape), (slice_, _, slice_shape) in self._lanes:
+                updates = {}
+                for i in blocks:
+                    chunk = self._names["updates"], *axes.arrange(self._blocks[i][0], outer, slice_)
+                    updates[i] = self._add(
+                        "bundle", split_updates, self._call_key, self._splits[i], chunk,
+                        (outer_shape, slice_shape),
+                    )  # fmt: skip
+                partitions = range(call.partitions)
+                bundles = self._exchange("updates", updates, partitions, self._links)
+                for partition in partitions:
+                    key, shape = self._chunk(cell, partition, outer, slice_)
+                    self.tasks[(self.name, *key[1:])] = (
+                        apply_updates, self._call_key, verdict, key, shape, partition,
+                        bundles[partition],
+                    )  # fmt: skip
+
+
+def _inverse(links: dict[int, list[int]], sources: Sequence[int]) -> dict[int, list[int]]:
+    """Return the sources by target."""
+    inverse = defaultdict[int, list[int]](list)
+    for source in sources:
+        for target in links[source]:
+            inverse[target].append(source)
+    return inverse
+
+
+def _groups(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Yield a sequence in groups of at most `size`."""
+    for first in range(0, len(numbers), max(1, size)):
+        yield numbers[first : first + max(1, size)]
+
+
+def _raise_copy(error: BoundsError) -> None:
+    """Raise the error about indices in memory when a result is computed."""
+    raise copy(error)
+
+
+def _boxes(chunks: Sequence[tuple[int, ...]]) -> Iterator[tuple[Shape, Shape, Shape]]:
+    """Yield the position, the origin and the shape of each chunk, in row-major order."""
+    offsets = [(0, *accumulate(sizes)) for sizes in chunks]
+    for coordinates in product(*(range(len(sizes)) for sizes in chunks)):
+        origin = tuple(ends[i] for ends, i in zip(offsets, coordinates, strict=True))
+        shape = tuple(sizes[i] for sizes, i in zip(chunks, coordinates, strict=True))
+        yield coordinates, origin, shape
