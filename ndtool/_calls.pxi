@@ -361,7 +361,6 @@ cdef void fill_panels(
     p.data_rows, p.row_stride = data.shape[axis], strides[axis]
     p.columns, p.column_stride = inner_sizes[inner - 1], inner_strides[inner - 1]
     p.wrap = p.data_rows if negatives else 0
-    p.first_row, p.band_rows, p.out_row_stride = 0, p.data_rows, 0
     p.tile = min(
         min(p.columns, _blocks.BLOCK), max(line_items, tile_bytes // max(1, p.data_rows * itemsize))
     )
@@ -970,7 +969,7 @@ cdef class Calls:
         """Allocate packed tiles of panels, if a gather from these is faster."""
         cdef const Panels* panels = &job.panels
         cdef Py_ssize_t row_bytes = panels.tile * panels.itemsize
-        cdef Py_ssize_t tile_bytes = packed_rows(panels) * row_bytes
+        cdef Py_ssize_t tile_bytes = panels.data_rows * row_bytes
         if tile_bytes <= 2 * self.tuning.TILE and 2 * panels.index_rows >= panels.data_rows and (
             panels.row_stride != row_bytes or panels.column_stride != panels.itemsize
         ):

@@ -32,22 +32,6 @@ def copy_strips(
     run_tasks(copy_strip, &c, stop - strip, options.threads)
 
 
-def spread(
-    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, KernelOptions options
-) -> None:
-    """Copy `count` contiguous rows to out, with a row stride of `pitch` bytes."""
-    cdef Spread c
-    c.rows = count
-    c.width = rows.shape[0] // max(1, count)
-    c.pitch = pitch
-    if count < 1 or c.width < 1 or pitch < c.width or out.shape[0] < (count - 1) * pitch + c.width:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.source = &rows[0]
-    c.target = &out[0]
-    c.tasks = task_count(options.threads)
-    run_tasks(spread_task, &c, c.tasks, options.threads)
-
-
 def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> None:
     """Copy all of data to the start of out."""
     cdef Copy c
@@ -69,8 +53,3 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
     cdef Py_ssize_t n = buffer.shape[0] // unit
     with nogil:
         swap_units(at, n, unit)
-
-
-def page_offset(const uint8_t[::1] buffer) -> int:
-    """Return the buffer's byte offset within its page."""
-    return <size_t> &buffer[0] % _pages.PAGE

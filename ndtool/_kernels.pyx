@@ -51,7 +51,7 @@ from ndtool.loops.indices cimport (
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
-from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_rows, scatter_unit
+from ndtool.loops.panels cimport Panels, Units, gather_unit, scatter_unit
 from ndtool.loops.radix cimport (
     Apply, Partition, Sorted, apply_partition, partition_group, region_bytes,
 )
@@ -64,7 +64,7 @@ from ndtool.loops.startable cimport (
     bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
 )
 from ndtool.loops.views cimport (
-    Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, count_strips,
+    Copy, Strips, View, copy_task, copy_strip, copy_view, count_strips,
 )
 
 # Constants of the loops that Python code needs, too.
@@ -442,11 +442,7 @@ def gather_tiles(
 ) -> int:
     """Gather units [unit, stop) of a grid; with scratch, from packed copies of data's tiles."""
     cdef Units c
-    g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.out_row_stride else out.shape[0])
-    if g.p.out_row_stride and (
-        out.shape[0] < g._output_bytes(g.p.index_rows) or g.p.band_rows < g.p.data_rows
-    ):
-        raise ValueError("the output buffer is shorter than its shape")
+    g._check_span(data.shape[0], origin, out.shape[0])
     g._bind(&c, indices, unit, stop, g._packed_bytes(), options)
     c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
@@ -467,13 +463,9 @@ def scatter_tiles(
         raise ValueError("packed tiles, and only they, have their own counts")
     if spec.pitch != g.p.itemsize:
         raise ValueError("an update is shorter than a slice")
-    if g.p.out_row_stride:
-        if out.shape[0] < g._output_bytes(g.p.band_rows) or c.buffers == NULL:
-            raise ValueError("the output or the scratch buffer is too short")
-    elif data.shape[0] < out.shape[0]:
+    if data.shape[0] < out.shape[0]:
         raise ValueError("the data buffer is shorter than its shape")
-    else:
-        g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
+    g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
     c.data = &data[0]
     c.target = &out[0]
     return run_released(scatter_unit, &c, stop - unit, options.threads)

@@ -435,8 +435,6 @@ cdef class Grid:
     sizes, index_strides (elements), data_strides (bytes): the axes that enumerate the panels.
     row_axis: (rows of indices, row stride of indices in elements, rows of data, row stride of data
     in bytes). column_axis: (columns, column stride in bytes, columns of a unit).
-    band: (first row, rows, row stride of the output in bytes), of data with one panel: a scatter
-    updates only this band of its rows, in packed tiles.
     """
 
     cdef Panels p
@@ -446,7 +444,7 @@ cdef class Grid:
     def __cinit__(
         self, tuple sizes, tuple index_strides, tuple data_strides, tuple row_axis,
         tuple column_axis,
-        Py_ssize_t itemsize, bint negatives, tuple band=None,
+        Py_ssize_t itemsize, bint negatives,
     ):
         cdef int d
         self.p.rank = len(sizes)
@@ -456,13 +454,6 @@ cdef class Grid:
         self.p.index_rows, self.p.index_row_stride, self.p.data_rows, self.p.row_stride = row_axis
         self.p.columns, self.p.column_stride, self.p.tile = column_axis
         self.p.wrap = self.p.data_rows if negatives else 0
-        self.p.first_row, self.p.band_rows, self.p.out_row_stride = band or (0, self.p.data_rows, 0)
-        if band is not None and (
-            self.p.rank or self.p.first_row < 0 or self.p.band_rows < 1
-            or self.p.first_row + self.p.band_rows > self.p.data_rows
-            or self.p.out_row_stride < self.p.columns * itemsize
-        ):
-            raise ValueError("a band is a range of rows of one panel")
         if not 1 <= self.p.tile <= _blocks.BLOCK:
             raise ValueError("a tile has 1 to 512 columns")
         self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
@@ -484,7 +475,7 @@ cdef class Grid:
 
     cdef Py_ssize_t _packed_bytes(self):
         """Return the bytes of a packed tile."""
-        return packed_rows(&self.p) * self.p.tile * self.p.itemsize
+        return self.p.data_rows * self.p.tile * self.p.itemsize
 
     cdef int _bind(
         self, Units* c, Indices indices, int64_t unit, int64_t stop, Py_ssize_t scratch,
@@ -516,10 +507,6 @@ cdef class Grid:
         if element_bytes <= self.last_index * self.p.itemsize:
             raise ValueError("a buffer of the indices' shape is shorter than it")
         return 0
-
-    cdef Py_ssize_t _output_bytes(self, int64_t rows):
-        """Return the bytes that `rows` rows of a panel span in the output."""
-        return (rows - 1) * self.p.out_row_stride + self.p.columns * self.p.itemsize
 
 
 @cython.final

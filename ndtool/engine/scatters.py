@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from math import prod
 
 from ndtool import _kernels
-from ndtool._kernels import LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
-from ndtool.engine import check, columns, layouts, narrow, tuning
-from ndtool.engine.bind import BoundSlices, Buffer, Panels, bind_panels, bind_slices, bind_tiles
+from ndtool._kernels import Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
+from ndtool.engine import check, layouts, narrow, tuning
+from ndtool.engine.bind import BoundSlices, Buffer, bind_panels, bind_slices, bind_tiles
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
 from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data, current_values
@@ -44,7 +44,7 @@ def scatter(call: ScatterCall) -> bool:
     call = call._replace(current=current_values(call, width))
     if slices is None:
         with _validate_indices(call) as validated:
-            return _by_panels(validated)
+            return _by_units(validated)
     rows = len(call.out) // slices.width
     batch_bytes = prod(plan.sizes) * slices.width  # the range of the output that one batch updates
     is_one_batch = slices.per_batch == slices.tuples
@@ -206,54 +206,19 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
     return apply_in_passes(call, slices.width, apply) if data is None else apply(spec)
 
 
-def _by_panels(call: ScatterCall) -> bool:
-    """Scatter along an axis that is not the last: by blocks of columns, or by units."""
+def _by_units(call: ScatterCall) -> bool:
+    """Scatter along an axis that is not the last by tiles of columns, packed if they cover data."""
     plan, itemsize = call.plan, call.dtype.itemsize
     assert isinstance(plan, ElementsPlan)
-    strides = layouts.contiguous_strides(plan.data, itemsize)
-    panels = bind_panels(plan, strides, itemsize)
-    off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
-    covers_data = all(plan.indices[d] == plan.data[d] for d in off_axis)
-    is_file = call.write_at is not None
-    if covers_data and is_file and columns.are_blocks_faster(panels, panels.data_rows):
-        return _by_columns(call, panels)
-    return _by_units(call, panels, covers_data)
-
-
-def _by_columns(call: ScatterCall, panels: Panels) -> bool:
-    """Scatter to a mapped file in blocks of columns, each written in complete pages."""
-    data, itemsize = call.out if call.data is None else call.data, call.dtype.itemsize
-    # each band is a pass over all indices, but its tiles must fit in the cache
-    bands = max(tuning.BANDS, -(-panels.data_rows * LINE // (2 * tuning.TILE)))
-    buffer, completed = columns.allocate_buffer(panels, panels.data_rows, bands, call.out), 0
-    for block in columns.divide_into_blocks(panels, panels.data_rows, call.out, bands):
-        units = bind_tiles(block.panels, (block.first_row, block.rows, block.width))
-        work_bytes = units.unit_bytes + 2 * units.scratch
-        threads = limit_threads(call.threads, units.grid.units * work_bytes)
-        indices, first_update = call.indices.since(block.first_index), block.first_index * itemsize
-        spec = call._replace(updates=call.updates[first_update:]).window_spec(itemsize)
-        tiles = memoryview(bytearray(threads * spec.window(units.scratch)))
-        options = KernelOptions(threads, call.exceeds_cache, tiles)
-        source, step = data[block.data_offset :], max(threads, tuning.WORK_ITEM // work_bytes)
-        for first in range(0, units.grid.units, step):
-            stop = min(units.grid.units, first + step)
-            grid = units.grid
-            if _kernels.scatter_tiles(grid, indices, spec, source, buffer, first, stop, options):
-                return False
-        offset = block.data_offset + block.first_row * panels.row_stride
-        columns.write_rows(block, buffer, call.out[offset:], panels.row_stride, call.threads)
-        completed += block.nbytes
-        call.progress(completed / len(call.out))
-    return True
-
-
-def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
-    """Scatter by units: tiles of columns, packed if they cover all of data."""
+    panels = bind_panels(plan, layouts.contiguous_strides(plan.data, itemsize), itemsize)
+    covers_data = all(
+        plan.indices[d] == plan.data[d] for d in range(len(plan.data)) if d != plan.axis
+    )
     units = bind_tiles(panels)
     threads = limit_threads(call.threads, units.grid.units * units.unit_bytes)
     units = bind_tiles(panels, threads=threads)
     unit_count, grid, source, scratch_bytes = units.grid.units, units.grid, call.data, units.scratch
-    itemsize, is_counted = call.dtype.itemsize, call.attributes.is_counted
+    is_counted = call.attributes.is_counted
     if source is None or not covers_data or not scratch_bytes or len(call.out) <= tuning.TILE:
         copy_data(call)
         packs_tiles = units.is_packing_faster and covers_data

@@ -36,9 +36,6 @@ cdef struct Panels:
     int64_t column_stride              # bytes
     int64_t tile                       # columns of a unit, at most BLOCK
     int64_t tiles                      # units of a panel
-    int64_t first_row                  # first row of the band that a scatter updates
-    int64_t band_rows                  # rows of the band
-    int64_t out_row_stride             # of the output, in bytes; 0: that of data or indices
     Py_ssize_t itemsize
 
 
@@ -86,7 +83,7 @@ cdef inline uint64_t tile_offsets(
     const Units* c, const Unit* unit, int64_t row, int64_t rows, int64_t step,
     int64_t column_stride, int64_t redirect_offset, int64_t* offsets
 ) noexcept nogil:
-    """Convert rows of a unit's indices to byte offsets from its first element in the band.
+    """Convert rows of a unit's indices to byte offsets from its first element.
 
     Non-zero if an index is out of bounds in mode "error". Prefetches indices of a later row.
     """
@@ -94,13 +91,13 @@ cdef inline uint64_t tile_offsets(
     cdef const Panels* p = c.p
     cdef int index_itemsize = c.kind & ITEMSIZE_MASK
     cdef uint64_t bad = c.kind & UNVECTORIZED
-    cdef int64_t i, j, v, n = unit.columns, base = -p.first_row * step
+    cdef int64_t i, j, v, n = unit.columns
     cdef const uint8_t* stored = (
         c.index + (unit.index + row * p.index_row_stride) * index_itemsize
     )
     cdef const int64_t* index
     cdef BoundsMode mode = BoundsMode(
-        &p.data_rows, &step, base, column_stride, c.mode, redirect_offset
+        &p.data_rows, &step, 0, column_stride, c.mode, redirect_offset
     )
     cdef bint is_uint64 = False, skips
     if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
@@ -112,7 +109,7 @@ cdef inline uint64_t tile_offsets(
         for i in range(rows):
             if c.mode == ERROR:
                 bad |= offsets_1(
-                    index + i * n, n, p.data_rows, p.wrap, step, base, column_stride,
+                    index + i * n, n, p.data_rows, p.wrap, step, 0, column_stride,
                     offsets + i * n,
                 )
             else:
@@ -128,28 +125,15 @@ cdef inline uint64_t tile_offsets(
                 skips = bound_index_exact(&v, p.data_rows, p.wrap, c.mode, is_uint64)
                 if skips and c.mode == ERROR:
                     return 1
-            offsets[i * n + j] = redirect_offset if skips else v * step + base + j * column_stride
+            offsets[i * n + j] = redirect_offset if skips else v * step + j * column_stride
     return 0
-
-
-cdef inline void redirect_outside_band(
-    const Panels* p, const Unit* unit, int64_t rows, int64_t* offsets
-) noexcept nogil:
-    """Redirect updates outside of the band to an additional, last row of the packed tile."""
-    cdef int64_t j, outside, n = unit.columns, end = p.band_rows * n * p.itemsize
-    for _ in range(rows):
-        for j in range(n):
-            outside = (offsets[j] | (end - 1 - offsets[j])) >> 63    # a branch would mispredict
-            offsets[j] = (offsets[j] & ~outside) | ((end + j * p.itemsize) & outside)
-        offsets += n
 
 
 cdef inline void pack_tile(
     const Panels* p, const Unit* unit, const uint8_t* data, uint8_t* scratch
 ) noexcept nogil:
     cdef int64_t i, width = unit.columns * p.itemsize
-    data += p.first_row * p.row_stride
-    for i in range(p.band_rows):
+    for i in range(p.data_rows):
         copy_strided(
             scratch + i * width, data + i * p.row_stride, p.column_stride, unit.columns, p.itemsize
         )
@@ -159,16 +143,10 @@ cdef inline void unpack_tile(
     const Panels* p, const Unit* unit, const uint8_t* scratch, uint8_t* out, bint non_temporal
 ) noexcept nogil:
     cdef int64_t i, width = unit.columns * p.itemsize
-    cdef int64_t pitch = p.out_row_stride if p.out_row_stride else p.row_stride
-    for i in range(p.band_rows):
-        store(out + i * pitch, scratch + i * width, width, non_temporal)
+    for i in range(p.data_rows):
+        store(out + i * p.row_stride, scratch + i * width, width, non_temporal)
     if non_temporal:
         stream_end()
-
-
-cdef inline int64_t packed_rows(const Panels* p) noexcept nogil:
-    """Return the rows of a packed tile: the band, and one for updates outside of it."""
-    return p.band_rows + (p.band_rows < p.data_rows)
 
 
 cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
@@ -184,7 +162,7 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
     cdef uint8_t stage[BLOCK * MAX_STAGED_ITEMSIZE]
     cdef Unit unit = locate_unit(p, c.first + task)
     cdef int64_t row = 0, rows, step = p.row_stride, column_stride = p.column_stride
-    cdef int64_t pitch = p.out_row_stride if p.out_row_stride else p.index_row_stride * p.itemsize
+    cdef int64_t pitch = p.index_row_stride * p.itemsize
     cdef const uint8_t* source = c.data + unit.data
     cdef uint8_t* out = c.target + unit.index * p.itemsize
     cdef uint8_t* target
@@ -216,7 +194,7 @@ cdef inline uint64_t scatter_unit(const void* args, int64_t task, int thread) no
     cdef const Panels* p = c.p
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
     cdef Unit unit = locate_unit(p, c.first + task)
-    cdef Py_ssize_t nbytes = packed_rows(p) * unit.columns * p.itemsize
+    cdef Py_ssize_t nbytes = p.data_rows * unit.columns * p.itemsize
     cdef uint8_t* target = packed_tile if packed_tile else c.target + unit.data
     cdef Updates updates = c.updates
     if packed_tile:
@@ -237,7 +215,7 @@ cdef inline uint64_t scatter_unit(const void* args, int64_t task, int thread) no
 cdef inline uint64_t scatter_tile(
     const Units* c, const Unit* unit, Updates updates, uint8_t* target, bint packed_tile
 ) noexcept nogil:
-    """Apply the updates of a unit, whose first element in the band is at `target`."""
+    """Apply the updates of a unit, whose first element is at `target`."""
     cdef const Panels* p = c.p
     cdef int64_t offsets[BLOCK]
     cdef int64_t sink[SINK]
@@ -256,8 +234,6 @@ cdef inline uint64_t scatter_tile(
             )
         if tile_offsets(c, unit, row, rows, step, column_stride, redirect_offset, offsets):
             return 1
-        if p.band_rows < p.data_rows:
-            redirect_outside_band(p, unit, rows, offsets)
         apply_block(&updates, target, offsets, update, rows * unit.columns, p.itemsize)
         row += rows
     return 0

@@ -126,24 +126,6 @@ cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noex
     return 0
 
 
-cdef struct Spread:
-    # contiguous rows to copy to an output whose row stride is `pitch` bytes
-    const uint8_t* source
-    uint8_t* target
-    int64_t rows
-    int64_t width
-    int64_t pitch
-    int64_t tasks
-
-
-cdef inline uint64_t spread_task(const void* args, int64_t task, int thread) noexcept nogil:
-    cdef const Spread* c = <const Spread*> args
-    cdef int64_t i
-    for i in range(c.rows * task // c.tasks, c.rows * (task + 1) // c.tasks):
-        memcpy(c.target + i * c.pitch, c.source + i * c.width, c.width)
-    return 0
-
-
 cdef struct Copy:
     # contiguous bytes to copy
     const uint8_t* source

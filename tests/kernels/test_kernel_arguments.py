@@ -24,9 +24,9 @@ def addressing(
     return _kernels.Addressing((size,), (stride,), per_batch, (batches,), (pitch,), True)
 
 
-def grid(tile: int = 3, axes: int = 0, band: tuple[int, int, int] | None = None) -> _kernels.Grid:
+def grid(tile: int = 3, axes: int = 0) -> _kernels.Grid:
     """Return [2,3] indices into data of [4,3] elements of 8 bytes, along axis 0."""
-    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True, band)
+    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True)
 
 
 GROUP_BYTES = _kernels.GROUP * (4 + 8)  # bytes of a sorted group, with updates of 8 bytes
@@ -151,7 +151,6 @@ CALLS: dict[str, dict[str, Any]] = {
         "g": grid(), "indices": indices(48), "spec": update_spec(48), "data": buffer(96),
         "out": buffer(96), "unit": 0, "stop": 1, "options": kernel_options(96),
     },
-    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "options": kernel_options()},
     "will_need": {
         "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": work_item(),
     },
@@ -167,7 +166,6 @@ OUT = "the output buffer is shorter than its shape"
 UPDATES = "the updates buffer is shorter than its shape"
 UNIT = "a buffer of the indices' shape is shorter than it"
 SCRATCH = "the scratch buffer is too short"
-BAND = "the output or the scratch buffer is too short"
 BATCHES = "a work item has complete batches"
 UNITS = "the buffer is no multiple of the unit"
 ROWS = "more rows than the partitions hold"
@@ -298,15 +296,6 @@ INVALID_CALLS = [
     ("scatter_tiles", {"indices": indices(40)}, INDEX),
     ("scatter_tiles", {"spec": update_spec(40)}, UNIT),
     ("scatter_tiles", {"options": kernel_options(95)}, SCRATCH),
-    ("gather_tiles", {"g": grid(band=(0, 4, 30)), "out": buffer(53)}, OUT),
-    ("gather_tiles", {"g": grid(band=(0, 3, 24))}, OUT),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 30)), "out": buffer(53)}, BAND),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "options": kernel_options()}, BAND),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "options": kernel_options(71)}, SCRATCH),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "data": buffer(95)}, DATA),
-    ("spread", {"out": buffer(39)}, OUT),
-    ("spread", {"pitch": 15}, OUT),
-    ("spread", {"count": 0}, OUT),
     ("will_need", {"data": buffer(31)}, DATA),
     ("will_need", {"indices": indices(15)}, INDEX),
     ("copy", {"out": buffer(31)}, OUT),
@@ -323,7 +312,6 @@ def test_the_largest_valid_sizes(kernel: str) -> None:
         "apply_partitions": None,
         "pack": None,
         "copy_strips": None,
-        "spread": None,
         "will_need": 1,
         "copy": None,
         "swap": None,
@@ -471,12 +459,6 @@ def test_a_table_of_rows_has_more_slots_than_tuples() -> None:
     counts = _kernels.UpdateCounts(buffer(63), 8, buffer(64), 3, 1)
     with pytest.raises(ValueError, match="the counts are fewer than the slices"):
         _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
-
-
-@pytest.mark.parametrize("band", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
-def test_bands_that_are_not_within_a_panel_are_refused(band: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="a band is a range of rows of one panel"):
-        grid(band=band)
 
 
 def test_each_strip_is_copied_once() -> None:
