@@ -409,7 +409,7 @@ cdef void copy_source(
     cdef int d, last = s.view.rank - 1
     if s.nbytes == 0:
         return
-    if s.nbytes < RELEASING:
+    if threads == 1 and (last <= 0 or s.nbytes < RELEASING):
         if s.view.rank:
             copy_view(target, s.data, &s.view, 0, elements)
         else:

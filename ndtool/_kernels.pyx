@@ -105,7 +105,7 @@ cdef uint64_t run_tasks(
     """Execute tasks on threads, in the caller's floating-point state; non-zero if any returns so."""
     cdef uint64_t bad = 0, previous, floats
     cdef int64_t i
-    if threads == 1:
+    if threads == 1:    # without OpenMP, whose system calls take longer than a small call
         for i in range(tasks):
             bad |= task(args, i, 0)
         return bad

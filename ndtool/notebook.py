@@ -107,14 +107,18 @@ def html_table(content: Table) -> str:
     """Return a table as HTML."""
     content = content.printable()
     head = "".join(f"<th>{_escape(title)}</th>" for title in content.columns)
+    width = max(map(len, content.rows), default=1)
     body = "".join(
         "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>"
+        if len(row) > 1
+        else f'<tr><td colspan="{width}">{_escape(row[0])}</td></tr>'
         for row in content.rows
     )
     title = f"<caption>{_escape(content.title)}</caption>" if content.title else ""
     notes = "".join(f"<p>{_escape(note)}</p>" for note in content.notes)
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
-    return f"<table>{title}{head}<tbody>{body}</tbody></table>{notes}"
+    kind = ' class="bars"' if content.bars else ""
+    return f"<table{kind}>{title}{head}<tbody>{body}</tbody></table>{notes}"
 
 
 def _escape(text: str) -> str:

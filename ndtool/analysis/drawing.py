@@ -1,227 +1,359 @@
-"""The contents of a drawing of a call: elements of its arrays, and the links between them.
+"""The drawing of a call in an HTML report: elements of its arrays, and the links between them.
 
-Values are those of a run, as explanations compute them. A drawing of large arrays is an excerpt.
+Values are those of a run, as explanations compute them. Large arrays are drawn in part: elements in
+focus, their neighbours, and what they are linked to, at all combinations of some coordinates.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import product
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, product
 from math import prod
-from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
-from ndtool.analysis import excerpts, explain, preview, tuples
-from ndtool.analysis.excerpts import AxisCoordinates, Excerpt, Focus, all_coordinates
-from ndtool.analysis.explain import ExplainedElement, Step
-from ndtool.analysis.tuples import Tuples
+from ndtool.analysis import explain, preview, tuples, values
+from ndtool.analysis.answers import Value
+from ndtool.analysis.explain import ExplainedElement
+from ndtool.analysis.tuples import EDGE_TUPLES, Tuples
 from ndtool.analysis.typed import TypeSource
-from ndtool.errors import BoundsError
+from ndtool.arrays.source import Source
+from ndtool.engine import layouts
+from ndtool.errors import BoundsError, argument_name
 from ndtool.rules.plans import Plan, Position, Shape
+from ndtool.rules.shapes import format_type
 from ndtool.runs.calls import OpenCall
+from ndtool.storage import locations
+
+MAX_ELEMENTS = 400  # drawn elements of an array; a drawing of more is unreadable
+_MAX_COMPLETE = 100  # elements of an array that is drawn completely although others are not
+_MAX_UPDATE_BYTES = 1 << 28  # bytes of updates that a drawing may read completely
+_MAX_CENTERS = 3  # elements in focus that one drawing shows
+_MAX_SLICE = 4  # drawn elements of a slice of a large array, if there is no output
+# Sizes of excerpts: distances from elements in focus along the last axis and the last but one, and
+# the number of updates at each end of a longer list.
+_WINDOWS = ((3, 1, EDGE_TUPLES), (2, 1, 3), (1, 1, 2), (1, 0, 2), (0, 0, 1))
+
+Axes = tuple[Sequence[int], ...]  # the drawn coordinates of each axis, ascending
 
 
-class Grid(NamedTuple):
-    """The drawn elements of an array: all combinations of coordinates along its axes.
+@dataclass(frozen=True, slots=True)
+class Grid(Value):
+    """The drawn elements of an array, at all combinations of coordinates of its axes.
 
-    axes: these coordinates, ascending. elements: 0-d arrays in row-major order; None if they are
-    unknown.
+    role: its name in the standards, or "actual" for an output to verify. type: dtype and shape.
+    values: the elements as text, in row-major order; None if they are unknown. wrong: the numbers
+    of the elements that differ from the output.
     """
 
+    role: str
+    name: str | None
+    type: str
     shape: Shape
-    axes: AxisCoordinates
-    elements: Sequence[NDArray[Any]] | None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all elements are drawn."""
-        return tuple(map(len, self.axes)) == self.shape
-
-    @property
-    def positions(self) -> list[Position]:
-        """The positions of the drawn elements, in row-major order."""
-        return list(product(*self.axes))
-
-    def flat_index(self, position: Position) -> int | None:
-        """Return an element's index among the drawn elements, None if it is not drawn."""
-        flat_index = 0
-        for coordinate, coordinates in zip(position, self.axes, strict=True):
-            coordinate_index = bisect_left(coordinates, coordinate)
-            if coordinate_index == len(coordinates) or coordinates[coordinate_index] != coordinate:
-                return None
-            flat_index = flat_index * len(coordinates) + coordinate_index
-        return flat_index
+    axes: tuple[tuple[int, ...], ...]
+    values: tuple[str, ...] | None
+    wrong: tuple[int, ...] = ()
 
 
-class DrawnTuple(NamedTuple):
-    """A drawn index tuple.
+@dataclass(frozen=True, slots=True)
+class DrawnTuple(Value):
+    """A drawn index tuple. cells: the positions of its components in indices.
 
-    position: its position in indices. component_positions: the positions of its components. stored:
-    the components. normalized: the components without negative ones; None if the tuple selects
-    nothing. out_of_bounds: which components are out of bounds, from 0.
+    selects: the tuple without negative components, None if it selects nothing. out_of_bounds: which
+    components are out of bounds, from 0.
     """
 
     position: Position
-    component_positions: list[Position]
-    stored: Position
-    normalized: Position | None
-    out_of_bounds: list[int]
+    cells: tuple[Position, ...]
+    selects: Position | None
+    out_of_bounds: tuple[int, ...]
 
 
-class Link(NamedTuple):
-    """The positions of elements that one index tuple links.
+@dataclass(frozen=True, slots=True)
+class Link(Value):
+    """The positions of elements that the index tuple at the position `indices` links.
 
-    tuple_index: the tuple's index among the drawn tuples. result: the element of the output after
-    this update, None if it is unknown.
+    result: the element of the output after this update, as text, None if it is unknown.
     """
 
     output: Position | None
     data: Position | None
-    tuple_index: int | None
+    indices: Position | None
     updates: Position | None
-    result: NDArray[Any] | None
+    result: str | None = None
 
 
-class Drawing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Drawing(Value):
     """A drawing of a call.
 
-    grids: the inputs and the output by the standards' names, in order; without output if an index
-    is out of bounds. tuples: the drawn index tuples in row-major order. links: the links of each
-    element of the output, in order; without an output, of each element of data. updates: the count
-    of updates of each element of a scatter's output; links have only the first and last of many.
-    valid_ranges: the lowest and highest valid index of each component.
+    grids: the inputs and the output, which is missing if an index is out of bounds. tuples: in
+    row-major order. links: those of each element of the output, in order; of many updates the first
+    and last. counts: the number of updates of each element of the output. valid: the lowest and
+    highest index of each component. axis: the first indexed axis. kept: the update that a scatter
+    without reduction keeps, first or last. replaces: whether the first update replaces the element
+    of data. signs: of the first update and of later ones. is_complete: whether all elements are
+    drawn. selected: elements to mark, as role and position.
     """
 
-    grids: dict[str, Grid]
-    tuples: list[DrawnTuple]
-    links: list[Link]
-    updates: dict[Position, int]
-    valid_ranges: list[tuple[int, int]]
+    grids: tuple[Grid, ...]
+    tuples: tuple[DrawnTuple, ...]
+    links: tuple[Link, ...]
+    counts: tuple[int, ...]
+    valid: tuple[tuple[int, int], ...]
+    axis: int
+    scatters: bool
+    kept: str | None
+    replaces: bool
+    signs: tuple[str, str]
+    has_scalar_indices: bool
+    is_complete: bool
+    selected: tuple[tuple[str, Position], ...]
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all elements of all arrays are drawn."""
-        return all(grid.is_complete for grid in self.grids.values())
+
+def has_large_updates(call: OpenCall) -> bool:
+    """Whether a drawing would read large updates from chunks or a remote file completely."""
+    updates = call.sources.get("updates")
+    if updates is None or isinstance(updates, TypeSource):
+        return False
+    unmapped = updates.metadata.is_chunked or locations.is_url(updates.name)
+    return unmapped and updates.metadata.nbytes > _MAX_UPDATE_BYTES
 
 
-_NO_FOCUS = Focus()
-
-
-def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
+def draw(
+    call: OpenCall,
+    outputs: Sequence[Position] = (),
+    origins: Sequence[Position] = (),
+    actual: Source | None = None,
+) -> Drawing | None:
     """Return the drawing of an open call; None if too many elements are linked.
 
-    It shows large arrays only near the elements in focus, or near the first index out of bounds.
+    outputs, origins: elements of the output and of data in focus; an index out of bounds comes
+    first. actual: an output to verify, of the right type.
     """
-    plan = call.inference.plan
-    excerpt: Excerpt | None
-    try:
-        excerpt = (
-            _complete_excerpt(call) if _is_small(call) else excerpts.excerpt_around(call, focus)
-        )
-    except BoundsError as error:
-        axes = _input_axes(call) if _is_small(call) else excerpts.axes_around_index(call, error)
-        excerpt = None if axes is None else Excerpt(axes, [])
-    if excerpt is None:
-        return None
+    plan, attributes = call.inference.plan, call.inference.plan.attributes
     index_tuples = tuples.load_tuples(call)
-    grids = {role: _grid(call, role, excerpt.axes[role]) for role in call.sources}
-    drawn_tuples = [
-        _drawn_tuple(index_tuples, position)
-        for position in product(*excerpt.axes["indices"][: len(plan.positions)])
-    ]
-    tuple_indices = {drawn.position: tuple_index for tuple_index, drawn in enumerate(drawn_tuples)}
-    if "output" in excerpt.axes:
-        explanations = excerpt.explanations
-        grids["output"] = _output_grid(plan.output, excerpt.axes["output"], explanations)
-        links = [
-            _link(element.at, step, tuple_indices)
-            for element in explanations
-            for step in element.steps
-        ]
-        call.require_unchanged()
+    shapes = {role: item.shape for role, item in call.inference.inputs.items()}
+    # Tuples without components count, too.
+    is_small = max(map(prod, (*shapes.values(), plan.output, plan.positions))) <= MAX_ELEMENTS
+    candidates = _explained(call, outputs, origins, is_small)
+    try:
+        first = next(candidates, None)
+        shapes["output"] = plan.output
+    except BoundsError as error:
+        is_small = max(map(prod, (*shapes.values(), plan.positions))) <= MAX_ELEMENTS
+        first, candidates = None, _selecting(index_tuples, error.position, is_small)
+    for candidate in chain([first] if first else [], candidates):
+        elements, links = candidate
+        focus = [*links, *(Link(None, position, None, None) for position in origins)]
+        axes = _axes(plan, shapes, focus, MAX_ELEMENTS if is_small else _MAX_COMPLETE)
+        if "output" in axes and call.inference.scatters:
+            axes["data"] = axes["output"]
+        if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
+            break
     else:
-        links = _links_without_output(call, drawn_tuples, grids)
-    updates = {element.at: element.updates for element in excerpt.explanations}
-    valid = [(_lowest_valid(index_tuples, size), size - 1) for size in plan.sizes]
-    return Drawing(grids, drawn_tuples, links, updates, valid)
-
-
-def _is_small(call: OpenCall) -> bool:
-    """Whether all arrays are small enough to be drawn completely."""
-    plan = call.inference.plan  # its positions count, as index tuples may have no components
-    shapes = [argument.shape for argument in call.inference.inputs.values()]
-    return all(
-        prod(shape) <= excerpts.MAX_ELEMENTS for shape in (*shapes, plan.output, plan.positions)
+        return None
+    grids = [_input_grid(call, role, axes[role]) for role in call.sources]
+    if "output" in shapes:
+        grids += _output_grids(call, axes["output"], elements, actual)
+        call.require_unchanged()
+    is_assigned = call.inference.scatters and attributes.reduction == "none"
+    return Drawing(
+        tuple(grids),
+        tuple(_drawn_tuples(index_tuples, axes["indices"])),
+        tuple(link for link in links if link.output is not None or link.data is not None),
+        tuple(element.updates for element in elements),
+        tuple(_valid(plan, size) for size in plan.sizes),
+        plan.axis_of(0),
+        call.inference.scatters,
+        ("first" if attributes.duplicates == "first" else "last") if is_assigned else None,
+        attributes.copies_first_update,
+        attributes.operator_signs,
+        plan.has_scalar_indices,
+        all(tuple(map(len, grid.axes)) == grid.shape for grid in grids),
+        (*(("output", position) for position in outputs), *(("data", p) for p in origins)),
     )
 
 
-def _complete_excerpt(call: OpenCall) -> Excerpt:
-    output = all_coordinates(call.inference.plan.output)
-    explanation = explain.explain(call, list(product(*output)), list_all=True)
-    return Excerpt({**_input_axes(call), "output": output}, explanation.elements)
+_Candidate = tuple[list[ExplainedElement], list[Link]]  # elements of the output, their links
 
 
-def _input_axes(call: OpenCall) -> dict[str, AxisCoordinates]:
-    return {
-        role: all_coordinates(argument.shape) for role, argument in call.inference.inputs.items()
-    }
+def _explained(
+    call: OpenCall, outputs: Sequence[Position], origins: Sequence[Position], is_small: bool
+) -> Iterator[_Candidate]:
+    """Yield explained elements of the output, the most first.
+
+    Raises BoundsError for any index out of bounds.
+    """
+    shape, explained = call.inference.plan.output, dict[Position, ExplainedElement]()
+    everything = tuple(map(range, shape))
+    if is_small:
+        elements = explain.explain(call, list(product(*everything)), list_all=True).elements
+        yield (
+            elements,
+            [link for element in elements for link in _links(element, len(element.steps))],
+        )
+        return
+    centers = _centers(call, outputs, origins)[:_MAX_CENTERS]
+    for count, window in product(range(len(centers), 0, -1), (None, *_WINDOWS)):
+        if window is None:
+            axes: Axes = everything if prod(shape) <= _MAX_COMPLETE else ()
+        else:
+            axes = _around(shape, centers[:count], window)
+        if prod(map(len, axes)) > MAX_ELEMENTS or len(axes) < len(shape):
+            continue
+        positions = list(product(*axes))
+        missing = [position for position in positions if position not in explained]
+        if missing or not explained:
+            answer = explain.explain(call, missing)
+            explained.update((element.at, element) for element in answer.elements)
+        elements, edge = [explained[position] for position in positions], (window or _WINDOWS[0])[2]
+        yield elements, [link for element in elements for link in _links(element, edge)]
 
 
-def _grid(call: OpenCall, role: str, axes: AxisCoordinates) -> Grid:
-    source, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
-    has_values = not isinstance(source, TypeSource)
-    positions = list(product(*axes))
-    return Grid(shape, axes, preview.elements_at(source, dtype, positions) if has_values else None)
+def _links(element: ExplainedElement, edge: int) -> Iterator[Link]:
+    """Yield the links of an element: its current value, and its first and last updates."""
+    current, *updates = element.steps
+    if len(updates) > 2 * edge:
+        updates = [*updates[:edge], *updates[-edge:]]
+    for step in (current, *updates):
+        data, update = (
+            step.position if step.role == role else None for role in ("data", "updates")
+        )
+        result = None if step.arrays[1] is None else values.short_text(step.arrays[1])
+        yield Link(element.at, data, step.indices, update, result)
 
 
-def _output_grid(shape: Shape, axes: AxisCoordinates, explanations: list[ExplainedElement]) -> Grid:
-    element_values = [element.array for element in explanations if element.array is not None]
-    return Grid(shape, axes, element_values if len(element_values) == len(explanations) else None)
-
-
-def _drawn_tuple(call: Tuples, position: Position) -> DrawnTuple:
-    component_positions = excerpts.component_positions(call.plan, position)
-    stored = excerpts.read_components(call, component_positions)
-    sizes = call.plan.sizes
-    out_of_bounds = [
-        j
-        for j, (i, size) in enumerate(zip(stored, sizes, strict=True))
-        if not _lowest_valid(call, size) <= i < size
-    ]
-    return DrawnTuple(position, component_positions, stored, call.normalized(stored), out_of_bounds)
-
-
-def _lowest_valid(call: Tuples, size: int) -> int:
-    return -size if call.plan.attributes.negatives else 0
-
-
-def _link(position: Position, step: Step, tuple_indices: dict[Position, int]) -> Link:
-    tuple_index = None if step.indices is None else tuple_indices[step.indices]
-    data, updates = (step.position if step.role == role else None for role in ("data", "updates"))
-    return Link(position, data, tuple_index, updates, step.arrays[1])
-
-
-def _links_without_output(
-    call: OpenCall, drawn_tuples: list[DrawnTuple], grids: dict[str, Grid]
-) -> list[Link]:
-    """Return the links between elements of data and the index tuples that select them."""
+def _centers(
+    call: OpenCall, outputs: Sequence[Position], origins: Sequence[Position]
+) -> list[Position]:
+    """Return the positions in the output that are in focus, or else a first one."""
     plan = call.inference.plan
-    links = []
-    for target in grids["data"].positions:
-        for tuple_index, drawn in enumerate(drawn_tuples):
-            if drawn.normalized is not None and excerpts.selects(
-                plan, drawn.position, drawn.normalized, target
-            ):
-                update = _drawn_update(plan, grids, target, drawn.position)
-                links.append(Link(None, target, tuple_index, update, None))
-    return links
+    centers = [*outputs, *origins]
+    if not call.inference.scatters:
+        copies = explain.explain(call, (), origins).origins if origins else []
+        centers = [*outputs, *(position for origin in copies for position in origin.outputs)]
+    elif not centers:  # the first element that the first block of tuples selects
+        first, block = next(tuples.blocks(plan, tuples.load_tuples(call).indices), (0, None))
+        if block is not None and len((valid := tuples.select_valid(plan, block))[0]):
+            position = layouts.unravel_index(first + int(valid[0][0]), plan.positions)
+            centers = list(islice(_selected(plan, position, tuple(valid[1][0].tolist()), False), 1))
+    return centers or [(0,) * len(plan.output)]
 
 
-def _drawn_update(
-    plan: Plan, grids: dict[str, Grid], target: Position, tuple_position: Position
-) -> Position | None:
-    """Return the position of the update of an element, None if it is not drawn."""
-    if "updates" not in grids:
-        return None
-    update = plan.output_position(target, tuple_position)
-    return None if grids["updates"].flat_index(update) is None else update
+def _around(
+    shape: Shape, centers: Sequence[Position], window: tuple[int, int, int] = _WINDOWS[0]
+) -> Axes:
+    """Return the coordinates of elements and of their neighbours in a window."""
+    columns, rows, _ = window
+    distances = ([0] * len(shape) + [rows, columns])[2:]
+    return tuple(
+        sorted({j for i in coordinates for j in range(max(i - d, 0), min(i + d + 1, size))})
+        for coordinates, d, size in zip(zip(*centers, strict=True), distances, shape, strict=True)
+    )
+
+
+def _axes(
+    plan: Plan, shapes: dict[str, Shape], links: Sequence[Link], max_complete: int
+) -> dict[str, Axes]:
+    """Return the coordinates of each array that cover all links, in `indices` complete tuples.
+
+    max_complete: the number of elements of an input that is drawn completely.
+    """
+    axes: dict[str, Axes] = {}
+    for role, shape in shapes.items():
+        own = plan.positions if role == "indices" else shape
+        positions = [at for link in links if (at := getattr(link, role)) is not None]
+        if max(prod(shape), prod(own)) <= (0 if role == "output" else max_complete):
+            axes[role] = tuple(map(range, shape))
+            continue
+        covered = _around(own, [(0,) * len(own)])
+        if positions:
+            covered = tuple(sorted(set(items)) for items in zip(*positions, strict=True))
+        axes[role] = (*covered, *map(range, shape[len(own) :]))
+    return axes
+
+
+def _selecting(call: Tuples, center: Position, is_small: bool) -> Iterator[_Candidate]:
+    """Yield the links of the tuples around an index out of bounds, or of all if there are few."""
+    plan, few = call.plan, MAX_ELEMENTS if is_small else _MAX_COMPLETE
+    everything: Axes = tuple(map(range, plan.positions))
+    for window in _WINDOWS:
+        is_complete = max(prod(plan.indices), prod(plan.positions)) <= few
+        axes = everything if is_complete else _around(plan.positions, [center], window)
+        indices = (*axes, *map(range, plan.indices[len(axes) :]))
+        links = [Link(None, None, item, None) for item in product(*axes)]
+        for item in _drawn_tuples(call, indices):
+            if item.selects is None:
+                continue
+            for target in _selected(plan, item.position, item.selects, prod(plan.data) <= few):
+                update = None
+                if call.call.inference.scatters:
+                    update = plan.output_position(target, item.position)
+                links.append(Link(None, target, item.position, update))
+        yield [], links
+
+
+def _selected(
+    plan: Plan, position: Position, index_tuple: Position, is_small: bool
+) -> Iterator[Position]:
+    """Yield positions in data of the slices that a tuple selects: all if data are small."""
+    components, groups, b = iter(index_tuple), len(plan.index_batch), len(plan.batch)
+    start = plan.slice_start(
+        tuple(next(components) if axis is None else position[axis] for axis in plan.grid_axes)
+    )
+    lengths = [*plan.batch[groups:], *plan.slice_shape]
+    if not is_small:
+        lengths = [*(min(n, 1) for n in lengths[:-1]), *(min(n, _MAX_SLICE) for n in lengths[-1:])]
+    for offsets in product(*map(range, lengths)):
+        yield (*start[:groups], *offsets[: b - groups], *start[b:], *offsets[b - groups :])
+
+
+def _valid(plan: Plan, size: int) -> tuple[int, int]:
+    """Return the lowest and the highest valid index of an axis, as written."""
+    base = plan.attributes.index_base
+    return (-size if plan.attributes.negatives else 0) + base, size - 1 + base
+
+
+def _drawn_tuples(call: Tuples, axes: Axes) -> Iterator[DrawnTuple]:
+    """Yield the tuples at all combinations of coordinates in indices."""
+    plan, base = call.plan, call.plan.attributes.index_base
+    ranges = [_valid(plan, size) for size in plan.sizes]
+    for position in product(*axes[: len(plan.positions)]):
+        cells = [position]
+        if len(plan.positions) < len(plan.indices):
+            cells = [(*position, j) for j in range(plan.k)]
+        stored = tuple(int(call.indices[cell]) for cell in cells)
+        pairs = enumerate(zip(stored, ranges, strict=True))
+        wrong = tuple(j for j, (i, (lowest, highest)) in pairs if not lowest <= i + base <= highest)
+        yield DrawnTuple(position, tuple(cells), call.normalized(stored), wrong)
+
+
+def _input_grid(call: OpenCall, role: str, axes: Axes) -> Grid:
+    source, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
+    texts, coordinates = None, tuple(map(tuple, axes))
+    if not isinstance(source, TypeSource):
+        elements = preview.elements_at(source, dtype, list(product(*axes)))
+        texts = tuple(map(values.short_text, elements))
+        if role == "indices" and (base := call.inference.plan.attributes.index_base):
+            texts = tuple(str(int(element) + base) for element in elements)  # as written
+    name, type_text = argument_name(source.name), format_type(dtype, shape)
+    return Grid(role, name, type_text, shape, coordinates, texts)
+
+
+def _output_grids(
+    call: OpenCall, axes: Axes, elements: list[ExplainedElement], actual: Source | None
+) -> Iterator[Grid]:
+    """Yield the grid of the output, and that of the output to verify."""
+    dtype, shape = call.inference.dtype, call.inference.plan.output
+    expected = [element.array for element in elements if element.array is not None]
+    texts = tuple(map(values.short_text, expected)) if len(expected) == len(elements) else None
+    coordinates = tuple(map(tuple, axes))
+    grid = Grid("output", None, format_type(dtype, shape), shape, coordinates, texts)
+    yield grid
+    if actual is not None and texts is not None:
+        found = preview.elements_at(actual, dtype, list(product(*axes)))
+        pairs = enumerate(zip(found, expected, strict=True))
+        wrong = tuple(number for number, (a, b) in pairs if a.tobytes() != b.tobytes())
+        texts = tuple(map(values.short_text, found))
+        name = argument_name(actual.name)
+        yield replace(grid, role="actual", name=name, values=texts, wrong=wrong)

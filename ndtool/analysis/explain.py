@@ -380,9 +380,9 @@ class _Explainer:
     def _updates(self) -> Array | None:
         if isinstance(self.call.sources["updates"], TypeSource):
             return None
-        loaded = load(self.call, "updates")
-        _, dtype, shape = loaded.info
-        return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
+        _, dtype, shape = self.call.inference.inputs["updates"]
+        is_fortran = self.call.sources["updates"].metadata.order == "F"
+        return values.as_array(load(self.call, "updates").buffer, dtype, shape, is_fortran)
 
 
 class _ElementFinder:

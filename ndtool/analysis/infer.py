@@ -84,10 +84,10 @@ class Inferred(Answer):
     def arrays(self) -> Table:
         """Return the table of inputs and output."""
         arrays = {**self.inputs, "output": self.output}
-        rows = [
-            (role, argument_name(array.name) if array.name else "", array.description)
-            for role, array in arrays.items()
-        ]
+        names = {role: array.name and argument_name(array.name) for role, array in arrays.items()}
+        if self.output.name == "-":
+            names["output"] = "standard output"
+        rows = [(role, names[role] or "", array.description) for role, array in arrays.items()]
         return Table("", ("array", "name", "type"), rows)
 
     def rules(self) -> Table:

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arrays.source import DeclaredType, ModelInfo, load_bytes
+from ndtool.arrays.source import DeclaredType, ModelInfo
 from ndtool.errors import DtypeError, InputError, RuleError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -85,7 +85,7 @@ def _read_array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any
             dtype = dtypes.view_as(dtype, declared.dtype)
         actual = DeclaredType("string" if dtype.kind in "US" else dtype.name, metadata.shape)
         _require_declared_type(argument, actual, name, declared)
-        array = as_array(load_bytes(source).buffer, dtype, metadata.shape, metadata.order == "F")
+        array = as_array(source.load(), dtype, metadata.shape, metadata.order == "F")
         return array.astype(array.dtype.newbyteorder("="), order="C")
     finally:
         source.close()

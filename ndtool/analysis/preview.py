@@ -16,7 +16,6 @@ from ndtool.analysis import tuples, values
 from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE_ITEMS
-from ndtool.arrays import source
 from ndtool.arrays.loaded import load
 from ndtool.arrays.source import Source
 from ndtool.engine import layouts
@@ -66,8 +65,9 @@ def text(validated: Validated) -> str:
     if inference.scatters:
         loaded["updates"] = load(call, "updates")
     for role, operand in loaded.items():
-        _, dtype, shape = operand.info
-        arrays[role] = values.as_array(operand.byte_range.buffer, dtype, shape, operand.fortran)
+        _, dtype, shape = inference.inputs[role]
+        is_fortran = call.sources[role].metadata.order == "F"
+        arrays[role] = values.as_array(operand.buffer, dtype, shape, is_fortran)
     window = choose_window(inference.plan.output)
     return window_text(title, compute_elements(inference, arrays, window), window)
 
@@ -221,7 +221,7 @@ def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -
     if not positions:
         return []
     metadata = array_source.metadata
-    buffer = source.load_bytes(array_source, Positions(metadata.shape, positions)).buffer
+    buffer = array_source.load(Positions(metadata.shape, positions))
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
     return [
         element_at(values.as_void(array), position).copy().view(array.dtype)

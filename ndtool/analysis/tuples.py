@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ndtool import _kernels
 from ndtool.analysis import values
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
-from ndtool.arrays.loaded import load
+from ndtool.arrays.loaded import row_major
+from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.inmemory.normalizing import normalize_indices
@@ -18,7 +19,6 @@ from ndtool.rules import inference
 from ndtool.rules.plans import Plan, Position
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
-from ndtool.storage.local import ByteRange
 
 Array = NDArray[Any]
 Int64Array = NDArray[np.int64]
@@ -67,14 +67,14 @@ class Search:
 class Tuples(NamedTuple):
     """The index tuples of a call: the bytes and array of indices, and rows with a tuple each.
 
-    mapped: the mapped file of the indices, None if they are a copy.
+    mapped: the source of the indices, None if they are a copy.
     """
 
     call: OpenCall
     raw: memoryview
     indices: Array
     rows: Array
-    mapped: ByteRange | None
+    mapped: ContiguousSource | None
 
     def blocks(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
         """Yield blocks: the linear index of the first tuple, and the tuples as rows."""
@@ -252,10 +252,11 @@ def load_tuples(call: OpenCall) -> Tuples:
     """Load the index tuples of a call, without validation."""
     _, dtype, shape = call.inference.inputs["indices"]
     _, count, k = bind.bind_check(call.inference.plan)
-    loaded = load(call, "indices")
-    raw = loaded.normalized(dtype.order, False)
+    raw, source = row_major(call, "indices", dtype.order), call.sources["indices"]
     indices = values.as_array(raw, dtype, shape)
-    mapped = loaded.byte_range if raw is loaded.byte_range.buffer else None
+    mapped = None
+    if isinstance(source, ContiguousSource) and raw is source.buffer:
+        mapped = source
     return Tuples(call, raw, indices, indices.reshape(count, k), mapped)
 
 

@@ -6,8 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NoReturn
 
-from ndtool.arrays.source import AccessedElements, ArrayMetadata, Source
-from ndtool.engine.gathers import ProgressCallback
+from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
@@ -23,39 +22,20 @@ _SIZE = "(?:[0-9]{1,19}|[A-Za-z_][A-Za-z0-9_]{0,99})"
 _SIZES = re.compile(f"(?:{_SIZE}(?:, ?{_SIZE})*)?")
 
 
-class TypeSource:
-    """A Source with a type and shape but no values."""
+class TypeSource(Source):
+    """A source with a type and shape but no values."""
 
-    warning: str | None = None
     concurrency = 0
-    progress: ProgressCallback | None = None
 
     def __init__(self, name: str, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = name, metadata
 
-    def load(self, touched: AccessedElements | None = None) -> NoReturn:
+    def load(self, *_: object, **__: object) -> NoReturn:
         """Raise UsageError: a type has no bytes."""
         raise UsageError(
             f"{printable(self.name)} is a type without values: expected a file",
             hint="indices may be a literal, such as '[[5], [7]]'",
         )
-
-    def block(self, index: int) -> NoReturn:
-        """Raise UsageError as `load` does."""
-        self.load()
-
-    def require_unchanged(self) -> None:
-        """Do nothing: a type cannot change."""
-
-    def fingerprint(self) -> None:
-        """Return None: a type has no fingerprint."""
-
-    def is_same_file(self, fd: int) -> bool:
-        """Return False: a type is no file."""
-        return False
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
 
 
 def type_source(argument: str, allow_symbols: bool = False) -> TypeSource | None:

@@ -23,7 +23,7 @@ from ndtool.analysis.oracle.distances import (
     records_as_void,
 )
 from ndtool.analysis.values import as_array, json_value, short_text
-from ndtool.arrays.source import Source, load_bytes
+from ndtool.arrays.source import Source
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
@@ -41,7 +41,6 @@ from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.rules.plans import Position
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
-from ndtool.storage.local import ByteRange
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
@@ -143,10 +142,13 @@ class Comparison(Value):
         ]
         return [Table("", ("ulps apart", "elements"), rows, notes, bars=True)]
 
+    def table(self, title: str = "") -> Table:
+        """Return the table, or only its notes, with a title; title: by default the counts."""
+        counts = f"{self.description}: {self.equal} of {self.total} elements have the same bits"
+        return (self.tables() or [Table()])[0]._replace(title=title or counts)
+
     def _repr_html_(self) -> str:
-        title = f"{self.description}: {self.equal} of {self.total} elements have the same bits"
-        tables = self.tables() or [Table()]
-        return notebook.html_table(tables[0]._replace(title=title))
+        return notebook.html_table(self.table())
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +221,7 @@ class Verification(Answer):
             title = (
                 f"verified {argument_name(self.output or 'the output')}: {self.comparison.accuracy}"
             )
-            compared = self.comparison.tables() or [Table()]
-            tables.append(compared[0]._replace(title=title))
+            tables.append(self.comparison.table(title))
         if self.engines is not None:
             tables.append(Table("", ENGINE_COLUMNS, engine_rows(self.engines)))
         return tables
@@ -251,10 +252,10 @@ def verify(
 
 
 class OpenArrays(NamedTuple):
-    """The inputs of a call, and its output if it has one, by role; byte_ranges: their bytes."""
+    """The inputs of a call, and its output if it has one, by role."""
 
     arrays: dict[str, NDArray[Any]]
-    byte_ranges: dict[str, ByteRange]
+    sources: dict[str, Source]
 
 
 @contextmanager
@@ -274,8 +275,8 @@ def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> I
             source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
             stack.callback(source.close)
             opened_sources.append(source)
-            call.byte_ranges[role] = load_bytes(source)
-            call.arrays[role] = _as_array(source, call.byte_ranges[role], role, request.dtype)
+            call.sources[role] = source
+            call.arrays[role] = _as_array(source, role, request.dtype)
         try:
             yield call
         except (DifferenceError, BoundsError):  # the cause may be a changed input
@@ -374,11 +375,11 @@ def difference_error(comparison: Comparison, label: str, operator: str) -> Diffe
     return error
 
 
-def _as_array(source: Source, byte_range: ByteRange, role: str, dtype: str | None) -> NDArray[Any]:
+def _as_array(source: Source, role: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
     argument = Input(source.name, metadata.dtype, metadata.shape)
     typed = argument if role.endswith("indices") else argument.view_as(dtype)
-    return as_array(byte_range.buffer, typed.dtype, metadata.shape, metadata.order == "F")
+    return as_array(source.load(), typed.dtype, metadata.shape, metadata.order == "F")
 
 
 def _check_type(

@@ -1,96 +1,140 @@
-"""Assembly of the blocks of an array in a row-major buffer, and the reverse."""
+"""Boxes of an array assembled from its blocks, and divided into them."""
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, Source
 from ndtool.engine import layouts
+from ndtool.errors import argument_name
 from ndtool.machine import pool
 from ndtool.rules import grid
+from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
 from ndtool.storage import tempfiles
-from ndtool.storage.local import ByteRange, ProgressCallback
+from ndtool.storage.local import ProgressCallback
 
 MAX_GAP = 1 << 16  # maximum bytes of a gap in an extent, whose disk space is reserved in one call
 
 
-class BlockGrid(NamedTuple):
-    """An array that is divided into blocks of one shape."""
+class ChunkedSource(Source):
+    """A source of blocks, each of which a subclass reads at once."""
 
-    shape: Shape
-    block_shape: Shape
-    itemsize: int
+    def block(self, index: int) -> memoryview:
+        """Return the bytes of a block, by its row-major index in the grid; from any thread."""
+        raise NotImplementedError
 
-    @property
-    def block_count(self) -> int:
-        return grid.count_blocks(self.shape, self.block_shape)
+    def prefetch(self, touched: AccessedElements | None) -> None:
+        """Prepare to read the blocks with touched elements, None for all."""
 
-    def bounds_of(self, index: int) -> grid.Box:
-        """Return the bounds of a block along every axis."""
-        return grid.box(self.shape, self.block_shape, index)
+    def load(
+        self,
+        touched: AccessedElements | None = None,
+        threads: int = 1,
+        directory: str | None = None,
+        dry: bool = False,
+    ) -> memoryview:
+        metadata, extents = self.metadata, None
+        block_shape = metadata.block_shape
+        blocks = total = grid.count_blocks(metadata.shape, block_shape)
+        indices: Iterable[int] = range(total)
+        if touched is not None:
+            total, indices = (
+                sum(1 for _ in touched.blocks(block_shape)),
+                touched.blocks(block_shape),
+            )
+            if 2 * total < blocks:
+                extents = _extents(metadata, touched.blocks(block_shape))
+        label = f"temporary copy of {argument_name(self.name)}"
+        buffer = tempfiles.allocate(metadata.nbytes, label, extents, directory)
+        if not dry:
+            self.prefetch(touched)
+            copy = _reporting(self._copier((), buffer), total, self.progress)
+            pool.run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
+        return buffer.toreadonly()
 
+    def read(
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Read a box; a block is read again for every box that overlaps it."""
+        blocks = box_blocks(self.metadata, box, chunks)
+        pool.run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
 
-def assemble(
-    block_grid: BlockGrid,
-    read_block: Callable[[int], memoryview] | None,
-    touched_blocks: Callable[[Shape], Iterator[int]] | None,
-    label: str,
-    threads: int,
-    progress: ProgressCallback | None,
-    directory: str | None,
-) -> ByteRange:
-    """Read the blocks of an array, each once, and return its elements in row-major order.
+    def _copier(self, box: Box, buffer: memoryview) -> Callable[[int], None]:
+        """Return a function that copies the part of a block in a box to the box's buffer."""
+        metadata = self.metadata
+        box, itemsize = (*box, *_complete(metadata.shape[len(box) :])), metadata.dtype.itemsize
+        array = as_array(buffer, grid.box_shape(box), itemsize)
 
-    read_block: reads a block by its index in the grid; None only reserves the buffer.
-    touched_blocks: a function of the block shape that yields the indices of the blocks to read; the
-    other blocks are zeros. label: the buffer's name in errors. progress: progress callback.
-    directory: the directory of the unnamed file of a large buffer.
-    """
-    total, indices, extents = block_grid.block_count, iter(range(block_grid.block_count)), None
-    if touched_blocks is not None:
-        total = sum(1 for _ in touched_blocks(block_grid.block_shape))
-        indices = touched_blocks(block_grid.block_shape)
-        if 2 * total < block_grid.block_count:
-            extents = _extents(block_grid, touched_blocks(block_grid.block_shape))
-    nbytes = prod(block_grid.shape) * block_grid.itemsize
-    buffer = tempfiles.allocate(nbytes, label, extents, directory)
-    if read_block is None:
-        return ByteRange(buffer.toreadonly())
-    array = as_array(buffer, block_grid.shape, block_grid.itemsize)
+        def copy(index: int) -> None:
+            bounds = grid.box(metadata.shape, metadata.block_shape, index)
+            block = as_array(self.block(index), grid.box_shape(bounds), itemsize)
+            overlap = tuple(
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True)
+            )
+            array[box_slices(overlap, box)] = block[box_slices(overlap, bounds)]
 
-    def copy_block(index: int) -> None:
-        box = block_grid.bounds_of(index)
-        array[box_slices(box)] = as_array(
-            read_block(index), grid.box_shape(box), block_grid.itemsize
-        )
-
-    pool.run_all(_report_progress(copy_block, total, progress), indices, min(threads, total))
-    return ByteRange(buffer.toreadonly())
+        return copy
 
 
 def write_blocks(
     buffer: memoryview,
-    block_grid: BlockGrid,
+    metadata: ArrayMetadata,
+    box: Box,
     write: Callable[[int, memoryview, int], object],
     threads: int,
-    progress: ProgressCallback | None,
+    progress: ProgressCallback | None = None,
 ) -> None:
-    """Call write(0, bytes, index) for every block of an array in row-major order."""
-    array = as_array(buffer, block_grid.shape, block_grid.itemsize)
+    """Call write(0, bytes, index) for every block in a box of complete blocks."""
+    box = (*box, *_complete(metadata.shape[len(box) :]))
+    array = as_array(buffer, grid.box_shape(box), metadata.dtype.itemsize)
 
     def write_block(index: int) -> None:
-        write(0, as_bytes(array[box_slices(block_grid.bounds_of(index))]), index)
+        bounds = grid.box(metadata.shape, metadata.block_shape, index)
+        write(0, as_bytes(array[box_slices(bounds, box)]), index)
 
-    blocks = block_grid.block_count
-    pool.run_all(
-        _report_progress(write_block, blocks, progress), iter(range(blocks)), min(threads, blocks)
-    )
+    total = grid.count_blocks(grid.box_shape(box), metadata.block_shape)
+    task = _reporting(write_block, total, progress)
+    pool.run_all(task, box_blocks(metadata, box), min(threads, total))
 
 
-def _report_progress(
+def box_blocks(
+    metadata: ArrayMetadata, box: Box, chunks: Iterable[int] | None = None
+) -> Iterator[int]:
+    """Yield the indices of the blocks that a box over the leading axes overlaps.
+
+    chunks: only those with these row-major indices in the box.
+    """
+    counts = grid.grid_shape(metadata.shape, metadata.block_shape)
+    strides = layouts.contiguous_strides(counts, 1)
+    ranges = [
+        range(first // size, -(-stop // size))
+        for (first, stop), size in zip(box, metadata.block_shape, strict=False)
+    ]
+    leading: Iterable[Shape] = product(*ranges)
+    if chunks is not None:
+        sizes = tuple(map(len, ranges))
+        positions = (layouts.unravel_index(index, sizes) for index in chunks)
+        leading = (tuple(map(range.__getitem__, ranges, position)) for position in positions)
+    trailing = prod(counts[len(box) :])
+    for coordinates in leading:
+        first = sum(map(int.__mul__, coordinates, strides))
+        yield from range(first, first + trailing)
+
+
+def _complete(shape: Shape) -> Box:
+    return tuple((0, size) for size in shape)
+
+
+def _reporting(
     task: Callable[[int], object], total: int, progress: ProgressCallback | None
 ) -> Callable[[int], object]:
     """Return a task that calls the progress callback when it completes."""
@@ -108,27 +152,34 @@ def _report_progress(
 
 def as_array(buffer: memoryview, shape: Shape, itemsize: int) -> Any:
     """Return a buffer as an array of void elements, for copies by NumPy of any dtype."""
+    import numpy as np
+
     return np.ndarray(shape, f"V{itemsize}", buffer)
 
 
 def as_bytes(array: Any) -> memoryview:
     """Return the bytes of an array in row-major order, without a copy if it is contiguous."""
+    import numpy as np
+
     flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return memoryview(flat)
 
 
-def box_slices(box: grid.Box) -> tuple[Any, ...]:
-    """Return the NumPy index that selects a block."""
-    return (*(slice(*ends) for ends in box), ...)
+def box_slices(box: Box, outer: Box | None = None) -> tuple[Any, ...]:
+    """Return the NumPy index that selects a box in an array, or in another box of it."""
+    origins = [first for first, _ in outer] if outer else [0] * len(box)
+    pairs = zip(box, origins, strict=True)
+    return (*(slice(first - origin, stop - origin) for (first, stop), origin in pairs), ...)
 
 
-def _extents(block_grid: BlockGrid, indices: Iterator[int]) -> Iterator[tuple[int, int]]:
+def _extents(metadata: ArrayMetadata, indices: Iterator[int]) -> Iterator[tuple[int, int]]:
     """Yield byte ranges that cover blocks of an array, with gaps of up to MAX_GAP bytes."""
-    strides = layouts.contiguous_strides(block_grid.shape, block_grid.itemsize)
+    itemsize = metadata.dtype.itemsize
+    strides = layouts.contiguous_strides(metadata.shape, itemsize)
     first = stop = 0
     for index in indices:
-        box = block_grid.bounds_of(index)
-        axis, length = len(box), block_grid.itemsize
+        box = grid.box(metadata.shape, metadata.block_shape, index)
+        axis, length = len(box), itemsize
         while axis and (
             strides[axis - 1] - length <= MAX_GAP or box[axis - 1][1] - box[axis - 1][0] == 1
         ):

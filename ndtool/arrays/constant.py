@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable
 
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, Storage
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
-from ndtool.rules.plans import Plan
+from ndtool.rules.grid import Box
+from ndtool.rules.plans import Plan, Shape
 from ndtool.storage import tempfiles
-from ndtool.storage.local import ByteRange
 
 PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
 
@@ -31,9 +32,9 @@ class Constant(ContiguousSource):
         storage: Storage | None = None,
         warning: str | None = None,
     ) -> None:
-        super().__init__(name, metadata, ByteRange(memoryview(element)), storage, warning)
+        super().__init__(name, metadata, memoryview(element), storage, warning)
         self.element = element
-        self._bytes: ByteRange | None = None
+        self._is_filled = False
 
     def operand(self, plan: Plan) -> Operand:
         """Return the operand of a gather: a slice, or an element, that all indices select."""
@@ -57,14 +58,27 @@ class Constant(ContiguousSource):
             n = min(step, len(buffer) - start)
             buffer[start : start + n] = memoryview(pattern)[:n]
 
-    def reserved(self, touched: AccessedElements | None = None) -> ByteRange:
-        return self.load()
+    def load(
+        self,
+        touched: AccessedElements | None = None,
+        threads: int = 1,
+        directory: str | None = None,
+        dry: bool = False,
+    ) -> memoryview:
+        """Return all elements; zeros occupy no memory."""
+        if not self._is_filled:
+            self.buffer, self._is_filled = self._allocate(), True
+        return self.buffer
 
-    def load(self, touched: AccessedElements | None = None) -> ByteRange:
-        """Return all elements as a buffer; zeros occupy no memory."""
-        if self._bytes is None:
-            self._bytes = ByteRange(self._allocate())
-        return self._bytes
+    def read(
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.fill(buffer)
 
     def _allocate(self) -> memoryview:
         nbytes = self.metadata.nbytes
@@ -80,8 +94,3 @@ class Constant(ContiguousSource):
             raise ResourceError(
                 f"{argument_name(self.name)}: not enough memory for {nbytes} bytes"
             ) from None
-
-    def close(self) -> None:
-        if self._bytes is not None:
-            self._bytes.release()
-        super().close()

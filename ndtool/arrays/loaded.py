@@ -1,16 +1,14 @@
-"""Inputs of a call loaded as bytes, in their stored layout or normalized for kernels."""
+"""Inputs of a call in memory, as operands of kernels."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from ndtool.arrays import source
-from ndtool.arrays.source import AccessedElements, Source
-from ndtool.engine import copies, layouts
+from ndtool.arrays.source import AccessedElements, ContiguousSource, Source
+from ndtool.engine import copies
 from ndtool.engine.bind import Operand
 from ndtool.errors import argument_name
-from ndtool.rules.inference import Inference, Input
-from ndtool.storage.local import ByteRange
+from ndtool.rules.inference import Inference
 
 
 class Inputs(Protocol):
@@ -26,64 +24,46 @@ class Inputs(Protocol):
     def spill(self) -> str | None: ...
 
 
-class LoadedInput(NamedTuple):
-    """The bytes of an input, in its stored layout.
-
-    info: its name, element type and shape. fortran: whether it is in Fortran order. spill: the
-    directory for copies that do not fit in memory. dry: whether to reserve the space for copies
-    without copying.
-    """
-
-    info: Input
-    byte_range: ByteRange
-    fortran: bool
-    threads: int
-    spill: str | None
-    dry: bool
-    constant: Operand | None = None  # with strides of 0, if all elements are equal
-
-    @property
-    def operand(self) -> Operand:
-        """The input as a strided operand of kernels."""
-        if self.constant is not None:
-            return self.constant
-        _, dtype, shape = self.info
-        strides = layouts.contiguous_strides(shape, dtype.itemsize, self.fortran)
-        return Operand(self.byte_range.buffer, 0, strides)
-
-    def normalized(self, order: str, aligned: bool) -> memoryview:
-        """Return the bytes in row-major order and byte order `order`; copy only if necessary.
-
-        aligned: whether addresses of elements must be multiples of their size.
-        """
-        name, dtype, shape = self.info
-        data, size = self.operand, len(self.byte_range.buffer)
-        unaligned = aligned and (self.byte_range.position or 0) % dtype.itemsize != 0
-        if copies.is_normalized(shape, data.strides, dtype, order) and not unaligned:
-            return self.byte_range.buffer
-        from ndtool.storage import tempfiles
-
-        label = f"temporary copy of {argument_name(name)}"
-        if self.dry:
-            return tempfiles.allocate(size, label, directory=self.spill).toreadonly()
-        return tempfiles.filled_buffer(
-            size,
-            label,
-            lambda write: copies.write_normalized(data, shape, dtype, order, write, self.threads),
-            self.spill,
-        )
-
-
 def load(
     call: Inputs, role: str, touched: AccessedElements | None = None, dry: bool = False
-) -> LoadedInput:
-    """Load an input.
+) -> Operand:
+    """Load an input in its stored layout.
 
-    touched: the blocks or byte ranges to read, None for all. dry: whether to reserve the space
-    without reading.
+    touched: the elements to read, None for all. dry: whether to reserve the space without reading.
     """
-    byte_range = source.load_bytes(call.sources[role], touched, call.threads, call.spill, dry)
-    fortran = call.sources[role].metadata.order == "F"
-    return LoadedInput(
-        call.inference.inputs[role], byte_range, fortran, call.threads, call.spill, dry
+    source = call.sources[role]
+    buffer = source.load(touched, call.threads, call.spill, dry)
+    return Operand(buffer, 0, source.metadata.strides)
+
+
+def row_major(
+    call: Inputs,
+    role: str,
+    order: str,
+    aligned: bool = False,
+    dry: bool = False,
+    operand: Operand | None = None,
+) -> memoryview:
+    """Return the bytes of an input in row-major order and byte order `order`; copy if necessary.
+
+    aligned: whether addresses of elements must be multiples of their size. operand: the input, if
+    it is loaded. dry: whether to reserve the space for the input and its copy without reading.
+    """
+    operand, source = operand or load(call, role, dry=dry), call.sources[role]
+    name, dtype, shape = call.inference.inputs[role]
+    buffer: memoryview = operand.buffer
+    position = source.position if isinstance(source, ContiguousSource) else None
+    is_aligned = not aligned or (position or 0) % dtype.itemsize == 0
+    if is_aligned and copies.is_normalized(shape, operand.strides, dtype, order):
+        return buffer
+    from ndtool.storage import tempfiles
+
+    label, size = f"temporary copy of {argument_name(name)}", len(buffer)
+    if dry:
+        return tempfiles.allocate(size, label, directory=call.spill).toreadonly()
+    return tempfiles.filled_buffer(
+        size,
+        label,
+        lambda write: copies.write_normalized(operand, shape, dtype, order, write, call.threads),
+        call.spill,
     )

@@ -6,7 +6,6 @@ from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.errors import DtypeError
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
-from ndtool.storage.local import ByteRange
 
 
 def source(name: str, array: Any) -> ContiguousSource:
@@ -25,7 +24,7 @@ def source(name: str, array: Any) -> ContiguousSource:
         array = np.array(array, order="C")
     flat = (array.T if order == "F" else array).reshape(-1)
     metadata = ArrayMetadata(dtype, array.shape, order, array.shape, {})
-    return ContiguousSource(name, metadata, ByteRange(memoryview(flat.view(np.uint8)).toreadonly()))
+    return ContiguousSource(name, metadata, memoryview(flat.view(np.uint8)).toreadonly())
 
 
 def _dtype(name: str, dtype: Any) -> Dtype:

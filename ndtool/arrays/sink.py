@@ -118,8 +118,8 @@ def write_array(
         return
     from ndtool.arrays import assembly
 
-    block_grid = assembly.BlockGrid(metadata.shape, metadata.block_shape, metadata.dtype.itemsize)
-    assembly.write_blocks(buffer, block_grid, sink.write, max(threads, sink.concurrency), progress)
+    threads = max(threads, sink.concurrency)
+    assembly.write_blocks(buffer, metadata, (), sink.write, threads, progress)
 
 
 @contextmanager

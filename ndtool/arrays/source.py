@@ -1,18 +1,28 @@
 """Input arrays outside memory, whatever their format: metadata and bytes.
 
-A flat array is a grid of one block. A format that stores arrays contiguously returns a
-`FlatSource`; a chunked format has its own class that implements `Source`.
+A format that stores arrays contiguously returns a `ContiguousSource`, a chunked format a
+`ChunkedSource` (`arrays/chunked.py`).
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from ndtool.errors import NdtoolError, OutputError, argument_name, printable
+from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
 from ndtool.rules.shapes import format_type
-from ndtool.storage.local import ByteRange, Fingerprint, ProgressCallback
+from ndtool.storage import descriptors
+from ndtool.storage.local import File, Fingerprint, ProgressCallback
+
+CACHE_SAMPLES = 16  # offsets that `cached_fraction` tests for presence in the page cache
+_reads = Lock()  # serializes reads, which is fastest for disks and for the kernel's readahead
 
 
 class ChunkLayout(NamedTuple):
@@ -65,6 +75,13 @@ class ArrayMetadata(NamedTuple):
         return -(-prod(self.shape) * self.dtype.bits // 8)
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """The strides of all elements in one buffer, in bytes."""
+        from ndtool.engine import layouts  # a start without a run needs no kernels
+
+        return layouts.contiguous_strides(self.shape, self.dtype.itemsize, self.order == "F")
+
+    @property
     def is_chunked(self) -> bool:
         """Whether the array is stored in chunks, or in one chunk that is its only block."""
         return self.block_shape != self.shape or self.layout is not None
@@ -98,7 +115,7 @@ class MemberInfo(NamedTuple):
     @classmethod
     def invalid(
         cls, name: str, member: str | None, file_size: int, error: NdtoolError
-    ) -> "MemberInfo":
+    ) -> MemberInfo:
         """Return the info of a member that cannot be opened because of `error`."""
         reason = error.message.removeprefix(f"{printable(name)}: ")
         return cls(name, member, None, None, file_size, reason)
@@ -175,45 +192,6 @@ class AccessedElements(Protocol):
         """Yield their byte ranges (start, stop) in a flat array, ascending and disjoint."""
 
 
-class Source(Protocol):
-    """An open input array.
-
-    name: the argument. warning: a warning about the file, or None. concurrency: the number of
-    blocks worth reading concurrently, whatever the number of processors. progress: progress
-    callback of a download, set by the caller.
-    """
-
-    name: str
-    metadata: ArrayMetadata
-    warning: str | None
-    concurrency: int
-    progress: ProgressCallback | None
-
-    def load(self, touched: AccessedElements | None = None) -> ByteRange | None:
-        """Return all of the bytes if they are stored contiguously, else None.
-
-        touched: the elements that are needed; the others may be zeros.
-        """
-
-    def block(self, index: int) -> memoryview:
-        """Return the bytes of a block, by its row-major index in the grid.
-
-        May be called from several threads at once.
-        """
-
-    def require_unchanged(self) -> None:
-        """Raise OutputError if the array was modified or replaced since it was opened."""
-
-    def fingerprint(self) -> Fingerprint:
-        """Return a fingerprint of its bytes that is comparable between runs, or None."""
-
-    def is_same_file(self, fd: int) -> bool:
-        """Return whether a descriptor is open on the same file."""
-
-    def close(self) -> None:
-        """Release the bytes and close the storage."""
-
-
 class Storage(Protocol):
     """The storage of a source's bytes; LocalFile documents the methods."""
 
@@ -223,108 +201,215 @@ class Storage(Protocol):
     def close(self) -> None: ...
 
 
-class StoredSource:
-    """Base class of sources that read from one storage; None after a pipe was read."""
+class Source:
+    """An open input array; the base class of the formats' sources.
+
+    name: the argument. warning: a warning about the file, or None. concurrency: the number of
+    blocks worth reading concurrently, whatever the number of processors. progress: progress
+    callback of a download, set by the caller.
+    """
 
     name: str
-    _storage: Storage | None
+    metadata: ArrayMetadata
     warning: str | None = None
     concurrency = 1
     progress: ProgressCallback | None = None
+    _storage: Storage | None = None  # None in memory, and after a pipe was read
+
+    def load(
+        self,
+        touched: AccessedElements | None = None,
+        threads: int = 1,
+        directory: str | None = None,
+        dry: bool = False,
+    ) -> memoryview:
+        """Return all elements in one buffer, those of chunks in row-major order.
+
+        touched: the elements that are needed; the others may be zeros. directory: the location of a
+        large temporary copy, None for TMPDIR. dry: whether to reserve space without reading.
+        """
+        raise NotImplementedError
+
+    def read(
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Read a box over the leading axes into a buffer, from any thread.
+
+        shape: of these axes, which may be merged in an array without chunks. chunks: read only
+        these, by their row-major indices in the box.
+        """
+        raise NotImplementedError
 
     def require_unchanged(self) -> None:
+        """Raise OutputError if the array was modified or replaced since it was opened."""
         if self._storage is not None and (change := self._storage.describe_change()):
             raise OutputError(f"{argument_name(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
+        """Return a fingerprint of its bytes that is comparable between runs, or None."""
         return None if self._storage is None else self._storage.fingerprint()
 
     def is_same_file(self, fd: int) -> bool:
+        """Return whether a descriptor is open on the same file."""
         return self._storage is not None and self._storage.is_same_file(fd)
 
     def close(self) -> None:
+        """Release the bytes and close the storage."""
         if self._storage is not None:
             self._storage.close()
 
 
-class ContiguousSource(StoredSource):
-    """A source of contiguous bytes."""
+class ContiguousSource(Source):
+    """A source of contiguous bytes: in memory, or a byte range of a file.
+
+    buffer: the bytes, read-only, perhaps unaligned; those of a remote file are zeros before `load`.
+    position: their offset in the file, or in a decompressed member. file: the file that has them,
+    None in memory. is_mapped: whether the buffer is a map of the file. check: called when all bytes
+    are downloaded.
+    """
+
+    file: File | None = None
+    is_mapped = False
+    check: Callable[[], object] | None = None
 
     def __init__(
         self,
         name: str,
         metadata: ArrayMetadata,
-        byte_range: ByteRange,
+        buffer: memoryview,
         storage: Storage | None = None,
         warning: str | None = None,
+        position: int | None = None,
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
-        self._range, self._storage = byte_range, storage
+        self.buffer, self.position, self._storage = buffer, position, storage
+
+    @classmethod
+    def in_file(
+        cls,
+        name: str,
+        metadata: ArrayMetadata,
+        file: File,
+        position: int,
+        label: str,
+        warning: str | None = None,
+        owner: Storage | None = None,
+    ) -> ContiguousSource:
+        """Return the source of a byte range. owner: closed with the source instead of the file."""
+        buffer, is_mapped = file.view(position, metadata.nbytes, label)
+        source = cls(name, metadata, buffer, owner or file, warning, position)
+        source.file, source.is_mapped = file, is_mapped
+        return source
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no bytes must be downloaded."""
+        return self.file is None or not (self.is_mapped and self.file.is_remote)
 
     @property
     def is_reopenable(self) -> bool:
         """Whether the storage can be reopened: it is a file, not a pipe."""
         return self._storage is not None
 
-    @property
-    def local_range(self) -> ByteRange | None:
-        """All of the bytes if they are local, None if they must be downloaded."""
-        return None if self._range.fetch is not None else self._range
+    def load(
+        self,
+        touched: AccessedElements | None = None,
+        threads: int = 1,
+        directory: str | None = None,
+        dry: bool = False,
+    ) -> memoryview:
+        if self.file is not None and self.position is not None and not self.is_local:
+            if touched is None:
+                self.file.reserve(self.position, len(self.buffer))
+            if not dry:
+                self._download(self.file, self.position, touched)
+        return self.buffer
 
-    def reserve(self, touched: AccessedElements | None = None) -> ByteRange:
-        """Return the buffer of `load` with disk space reserved, without a download."""
-        if self._range.fetch is not None and touched is None:
-            self._range.reserve()
-        return self._range
+    def _download(self, file: File, start: int, touched: AccessedElements | None) -> None:
+        nbytes, metadata, progress = len(self.buffer), self.metadata, self.progress
+        ranges: Iterable[tuple[int, int]] = [(0, nbytes)]
+        if touched is not None:
+            ranges = touched.ranges(metadata.dtype.itemsize, metadata.order)
+        if progress is not None:
+            progress(0.0)
 
-    def load(self, touched: AccessedElements | None = None) -> ByteRange:
-        self.reserve(touched)
-        if self._range.fetch is not None:
-            size, order = self.metadata.dtype.itemsize, self.metadata.order
-            ranges = None if touched is None else touched.ranges(size, order)
-            self._range.fetch(ranges, self.progress)
-        return self._range
+        def report(stop: int) -> None:
+            if progress is not None:
+                progress((stop - start) / nbytes)
 
-    def block(self, index: int) -> memoryview:
-        assert index == 0, "a flat array is one block"
-        return self.load().buffer
+        file.download(((start + first, start + stop) for first, stop in ranges), report)
+        if touched is None and self.check is not None:
+            self.check()
+
+    def read(
+        self,
+        shape: Shape,
+        box: Box,
+        buffer: memoryview,
+        chunks: Iterable[int] | None = None,
+        threads: int = 1,
+    ) -> None:
+        width = self.metadata.nbytes // max(1, prod(shape))
+        for start, offset, nbytes in grid.byte_ranges(shape, box, width):
+            self.read_bytes(start, buffer[offset : offset + nbytes])
+            if self.is_mapped and self.file is not None and self.position is not None:
+                descriptors.advise(self.file.fd, "DONTNEED", self.position + start, nbytes)
+
+    def read_bytes(self, start: int, buffer: memoryview) -> None:
+        """Copy bytes from offset `start` on into a buffer, by reads instead of the map."""
+        if not self.is_mapped or self.file is None or self.position is None:
+            buffer[:] = self.buffer[start : start + len(buffer)]
+            return
+        try:
+            with _reads:
+                count = descriptors.read_into(self.file.fd, self.position + start, buffer)
+        except OSError as exc:
+            raise descriptors.failure(exc, "an input") from None
+        if count < len(buffer):
+            raise OutputError(descriptors.LOST_INPUT_MESSAGE)
+
+    def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
+        """Call madvise on a byte range of the map; kind: its advice, such as "random"."""
+        if not self.is_mapped or self.position is None:
+            return
+        import mmap
+
+        memory_map: Any = self.buffer.obj
+        size = len(self.buffer)
+        end = size if length is None else min(start + length, size)
+        skip = self.position % mmap.ALLOCATIONGRANULARITY
+        first = (skip + start) // mmap.PAGESIZE * mmap.PAGESIZE
+        try:
+            memory_map.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
+        except (OSError, ValueError):
+            pass  # advice is optional
+
+    def cached_fraction(self, shift: int = 0, default: float = 1.0) -> float:
+        """Estimate the fraction of bytes in the page cache; `default` if it cannot be measured.
+
+        shift: 0 or 1; 1 samples other offsets, as an earlier call may have started readahead.
+        """
+        if not self.is_mapped or self.file is None or self.position is None:
+            return 1.0
+        cached_count, buffer = 0, [bytearray(1)]
+        for i in range(CACHE_SAMPLES):
+            offset = self.position + (4 * i + 2 + shift) * len(self.buffer) // (4 * CACHE_SAMPLES)
+            try:
+                cached_count += os.preadv(self.file.fd, buffer, offset, os.RWF_NOWAIT)
+            except BlockingIOError:
+                pass  # not in the page cache
+            except (OSError, AttributeError):
+                return default
+        return cached_count / CACHE_SAMPLES
 
     def close(self) -> None:
-        self._range.release()
+        descriptors.release(self.buffer)
         super().close()
-
-
-def load_bytes(
-    source: Source,
-    touched: AccessedElements | None = None,
-    threads: int = 1,
-    directory: str | None = None,
-    is_dry_run: bool = False,
-) -> ByteRange:
-    """Return all bytes of an array: as stored if contiguous, else its assembled blocks.
-
-    touched: the elements that are needed; other blocks are not read, and are zeros. directory: the
-    location of a large temporary copy, None for TMPDIR. is_dry_run: only reserve space, read
-    nothing.
-    """
-    if is_dry_run and isinstance(source, ContiguousSource):
-        return source.reserve(touched)
-    byte_range = None if is_dry_run else source.load(touched)
-    if byte_range is None:
-        from ndtool.arrays import assembly
-
-        metadata = source.metadata
-        block_grid = assembly.BlockGrid(
-            metadata.shape, metadata.block_shape, metadata.dtype.itemsize
-        )
-        blocks = None if touched is None else touched.blocks
-        label = f"temporary copy of {argument_name(source.name)}"
-        concurrency = max(threads, source.concurrency)
-        read = None if is_dry_run else source.block
-        byte_range = assembly.assemble(
-            block_grid, read, blocks, label, concurrency, source.progress, directory
-        )
-    return byte_range
 
 
 def trailing_bytes_warning(label: str, count: int) -> str | None:

@@ -33,7 +33,7 @@ from ndtool.rules.operators import (
 )
 
 if TYPE_CHECKING:
-    from ndtool.cli.html.page import HtmlReport
+    from ndtool.cli.page import HtmlReport
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.request import Request
 
@@ -209,7 +209,7 @@ def html_report(
     if html is None:
         yield None
         return
-    from ndtool.cli.html.page import HtmlReport
+    from ndtool.cli.page import HtmlReport
 
     report = HtmlReport(html, call, reporter)
     with closing(report):
@@ -230,7 +230,7 @@ def html_report_of_request(
     if html is None:
         yield None
         return
-    from ndtool.cli.html import page
+    from ndtool.cli import page
 
     with page.reopen_call(request) as call, html_report(html, call, reporter) as report:
         yield report

@@ -62,8 +62,8 @@ def _describe_access(source: Source) -> str:
     if not isinstance(source, ContiguousSource):
         return f"{name}, read by chunks of {list(metadata.block_shape)}"
     access = "fetched by byte ranges"
-    if source.local_range is not None:
-        access = "mapped" if source.local_range.mapped else "in memory"
+    if source.is_local:
+        access = "mapped" if source.is_mapped else "in memory"
     order = ", in Fortran order" if metadata.order == "F" and len(metadata.shape) > 1 else ""
     return f"{name}, {access}{order}" + (", big-endian" if metadata.dtype.order == ">" else "")
 

@@ -30,7 +30,7 @@ def _model(
 
     signals.install_handlers(*reporter.final_messages())
     if html is not None:
-        from ndtool.cli.html import page
+        from ndtool.cli import page
 
         page.check_model(html, model, inputs)
     if inputs is None:

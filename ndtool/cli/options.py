@@ -596,13 +596,6 @@ HTML = partial(
     type=partial(file_with_suffix, ".html"),
     metavar="FILE.html",
 )
-PLOT = partial(
-    _option,
-    "--plot",
-    "Plot how often the slices of DATA are selected, as a .svg, .png or .html.",
-    type=partial(file_with_suffix, ".svg", ".png", ".html"),
-    metavar="FILE",
-)
 INPUTS = partial(
     _option,
     "--inputs",
@@ -671,5 +664,5 @@ GROUPS = {  # of the help page; options without a group come first
     "Other engines": ENGINES,
     "Execution": EXECUTION,
     "Cluster": CLUSTER,
-    "Reporting": (TRACE, VERBOSE, HTML, PLOT, QUIET, JSON),
+    "Reporting": (TRACE, VERBOSE, HTML, QUIET, JSON),
 }

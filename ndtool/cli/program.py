@@ -170,4 +170,7 @@ def _usage_error(exc: click.ClickException) -> UsageError:
         printable(" ".join(exc.format_message().split()), 500).rstrip(".").replace(". (", " (")
     )
     command = context.command_path if context is not None else "ndtool"
-    return UsageError(message[:1].lower() + message[1:], hint=f"{command} --help")
+    hint = f"{command} --help"
+    if getattr(exc, "option_name", "") == "--index-base" and command.endswith("tensor-scatter"):
+        hint = "write indices are numbers of positions that are in use, which begin at 0"
+    return UsageError(message[:1].lower() + message[1:], hint=hint)

@@ -78,26 +78,16 @@ def _explain(
 
 @click.pass_obj
 def _stats(
-    reporter: Reporter,
-    /,
-    *,
-    operator: str,
-    html: str | None = None,
-    plot: str | None = None,
-    **options: Any,
+    reporter: Reporter, /, *, operator: str, html: str | None = None, **options: Any
 ) -> None:
     from ndtool.analysis import stats
     from ndtool.machine import signals
     from ndtool.runs.request import Request
 
-    if plot is not None:
-        from ndtool.cli.html import page
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     signals.install_handlers(*reporter.final_messages())
     with stats.open_call(request) as call:
         reporter.print_warnings(call.warnings)
-        if plot is not None:
-            page.check_plot(plot, call, html)
         with html_report(html, call, reporter) as report:
             with reporter.progress() as progress_bar:
                 statistics = stats.stats(
@@ -105,8 +95,6 @@ def _stats(
                 )
             if report:
                 report.stats = statistics
-        if plot is not None:
-            page.write_plot(plot, call, statistics, reporter)
         reporter.print_answer(statistics)
 
 
@@ -221,7 +209,7 @@ def stats(operator: Operator) -> click.Command:
             *attribute_options(operator),
             *options.CHECKS,
             options.MEMORY,
-            *omit_if_lowered(operator, options.HTML, options.PLOT),
+            *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Print statistics of {operator.command} indices: ranges, duplicates, indices out of"

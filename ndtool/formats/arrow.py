@@ -19,13 +19,8 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import (
-    AccessedElements,
-    ArrayMetadata,
-    ContiguousSource,
-    MemberInfo,
-    StoredSource,
-)
+from ndtool.arrays.assembly import ChunkedSource, as_bytes
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable
 from ndtool.formats import members
 from ndtool.formats.decoding import library_errors
@@ -90,8 +85,7 @@ def open_source(
         position = table.position(columns)
     if position is None or isinstance(storage, LocalFolder):
         return ColumnsSource(name, table, columns)
-    byte_range = storage.byte_range(position, columns.metadata.nbytes, name)
-    return ContiguousSource(name, columns.metadata, byte_range, storage)
+    return ContiguousSource.in_file(name, columns.metadata, storage, position, name)
 
 
 def library() -> Any:
@@ -272,7 +266,7 @@ class Table:
         return 0, 0
 
 
-class ColumnsSource(StoredSource):
+class ColumnsSource(ChunkedSource):
     """A source of columns, decoded in order from the row group of a block on.
 
     A row that is null, or a list of another length, is an error if a run reads it.
@@ -291,13 +285,11 @@ class ColumnsSource(StoredSource):
             for row, batch in self._decode(0):
                 self._values(batch, row)
 
-    def load(self, touched: AccessedElements | None = None) -> None:
+    def prefetch(self, touched: AccessedElements | None) -> None:
         self._touched = touched
 
     def block(self, index: int) -> memoryview:
         import numpy as np
-
-        from ndtool.arrays.assembly import as_bytes
 
         metadata = self.metadata
         (first, last), *_ = grid.box(metadata.shape, metadata.block_shape, index)
@@ -554,7 +546,8 @@ class _ArrowFile(Table):
         super().__init__(storage, path)
         pa = library()
         with library_errors(path):
-            self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).load())
+            storage.download([(0, storage.size)])
+            self._buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
             self.is_stream = storage.peek(0, 4) == _STREAM
             self.schema = self._open(None).schema
             self._is_encoded = any(map(self._is_copied, islice(self._iterate(None, 0), 1)))

@@ -5,24 +5,18 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ndtool.arrays.source import AccessedElements, ArrayMetadata, StoredSource
+from ndtool.arrays import assembly
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
 
-_DEFAULT_CHUNK_BYTES = 1 << 20  # approximate
 
-
-class ChunkedSource(StoredSource):
+class ChunkedSource(assembly.ChunkedSource):
     """Base class of the sources of chunked formats. fill: the element of missing chunks."""
 
-    metadata: ArrayMetadata
     fill: Any = 0
-
-    def load(self, touched: AccessedElements | None = None) -> None:
-        return None
 
     def read_chunk(self, index: int, box: Box) -> Any:
         """Read and decode the chunk at a box; return an array, None if the chunk is missing.
@@ -34,8 +28,6 @@ class ChunkedSource(StoredSource):
     def block(self, index: int) -> memoryview:
         import numpy as np
 
-        from ndtool.arrays.assembly import as_bytes, box_slices
-
         box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         sizes = grid.box_shape(box)
         with library_errors(self.name):
@@ -43,14 +35,14 @@ class ChunkedSource(StoredSource):
             if block is None:
                 block = np.empty(sizes, numpy_dtype(self.metadata.dtype))
                 block[...] = self.fill
-            block = block[box_slices(tuple((0, size) for size in sizes))]
-        return as_bytes(block).toreadonly()
+            block = block[(*map(slice, sizes), ...)]
+        return assembly.as_bytes(block).toreadonly()
 
 
-def default_chunks(shape: Shape, itemsize: int) -> Shape:
-    """Return the shape of chunks of complete rows, of about _DEFAULT_CHUNK_BYTES."""
+def default_chunks(shape: Shape, itemsize: int, nbytes: int = 1 << 20) -> Shape:
+    """Return the shape of chunks of complete rows, of about `nbytes`."""
     sizes = [max(1, size) for size in shape]
     for axis in range(len(sizes)):
         slice_nbytes = prod(sizes) // sizes[axis] * itemsize
-        sizes[axis] = min(sizes[axis], max(1, _DEFAULT_CHUNK_BYTES // slice_nbytes))
+        sizes[axis] = min(sizes[axis], max(1, nbytes // slice_nbytes))
     return tuple(sizes)

@@ -14,7 +14,7 @@ from ndtool.errors import (
     printable,
 )
 from ndtool.storage.descriptors import BLOCK_SIZE, failure
-from ndtool.storage.local import ByteRange, File
+from ndtool.storage.local import File
 
 # Attributes by which NetCDF libraries convert the values.
 NETCDF_ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
@@ -84,23 +84,28 @@ def open_range(
     """
     try:
         if not bits % 8:
-            byte_range = storage.byte_range(offset, metadata.nbytes, label)
-        else:
-            from ndtool.engine import packing
+            return ContiguousSource.in_file(name, metadata, storage, offset, label, warning, owner)
+        from ndtool.engine import packing
 
-            packed = storage.byte_range(offset, metadata.packed_nbytes, label).load()
-            starts = range(0, len(packed), BLOCK_SIZE)
-            blocks = (bytes(packed[start : start + BLOCK_SIZE]) for start in starts)
-            elements = packing.unpack_blocks(blocks, bits)
-            byte_range = join_blocks(elements, metadata.nbytes, label)
+        elements = packing.unpack_blocks(
+            read_blocks(storage, offset, metadata.packed_nbytes, label), bits
+        )
+        buffer = join_blocks(elements, metadata.nbytes, label)
+        return ContiguousSource(name, metadata, buffer, owner or storage, warning)
     except BaseException:
         storage.close()
         raise
-    return ContiguousSource(name, metadata, byte_range, owner or storage, warning)
 
 
-def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
-    """Join decoded blocks to a range of `nbytes` bytes, without the padding of the last block."""
+def read_blocks(storage: File, start: int, nbytes: int, label: str) -> Iterator[bytes]:
+    """Read a byte range of a file in blocks."""
+    storage.download([(start, start + nbytes)])
+    for offset in range(start, start + nbytes, BLOCK_SIZE):
+        yield storage.read(offset, min(BLOCK_SIZE, start + nbytes - offset), label)
+
+
+def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> memoryview:
+    """Join decoded blocks to `nbytes` bytes, without the padding of the last block."""
     from ndtool.storage import tempfiles
 
     buffer, position = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
@@ -108,4 +113,4 @@ def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
         elements = block[: nbytes - position]
         buffer[position : position + len(elements)] = elements
         position += len(elements)
-    return ByteRange(buffer.toreadonly())
+    return buffer.toreadonly()

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import UsageError, format_count, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
-from ndtool.storage.local import ByteRange
 
 MAX_CHARACTERS = 1 << 17  # Linux's limit for the size of an argument
 _MAX_DIGITS = 1000  # of the largest integer that is parsed
@@ -20,7 +19,7 @@ def open_source(argument: str) -> ContiguousSource:
     import array
 
     raw = array.array("Q" if metadata.dtype.kind == "u" else "q", values).tobytes()
-    return ContiguousSource(argument, metadata, ByteRange(memoryview(raw)))
+    return ContiguousSource(argument, metadata, memoryview(raw))
 
 
 def entries(argument: str) -> list[MemberInfo]:

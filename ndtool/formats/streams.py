@@ -9,7 +9,7 @@ from ndtool.arrays.source import ContiguousSource, MemberInfo
 from ndtool.errors import InputError, UsageError, argument_name
 from ndtool.formats import npy
 from ndtool.storage.descriptors import BLOCK_SIZE, is_closed, os_errors, sequential_reader
-from ndtool.storage.local import STREAM_HINT, ByteRange, LocalFile
+from ndtool.storage.local import STREAM_HINT, LocalFile
 
 
 class Stream:
@@ -65,9 +65,10 @@ class Stream:
         header = npy.read_header(
             sequential_reader(file.peek, start), max(file.size - start, 0), label
         )
-        byte_range = file.byte_range(start + header.offset, header.nbytes, label)
-        os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
-        return ContiguousSource(self.name, npy.metadata_of(header), byte_range, file)
+        metadata, position = npy.metadata_of(header), start + header.offset
+        source = ContiguousSource.in_file(self.name, metadata, file, position, label)
+        os.lseek(self._fd, position + header.nbytes, os.SEEK_SET)
+        return source
 
     def _from_pipe(self, label: str) -> ContiguousSource:
         from ndtool.storage.tempfiles import Spool
@@ -85,7 +86,7 @@ class Stream:
                 )
             spool.write(buffer[:count])
             remaining -= count
-        return ContiguousSource(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
+        return ContiguousSource(self.name, npy.metadata_of(header), spool.finish())
 
     def _read_fully(self, count: int) -> bytes:
         view = memoryview(bytearray(count))

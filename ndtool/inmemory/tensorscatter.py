@@ -22,6 +22,7 @@ from ndtool.rules.operators import Attributes
 from ndtool.rules.tensorscatter import Lowering
 
 Array = NDArray[Any]
+_PART = 1 << 20  # write indices that are checked together
 
 
 def tensor_scatter(
@@ -51,50 +52,54 @@ def tensor_scatter(
 
         notebook.use_notebook_trace(error)
         raise
-    starts = start_positions(lowering, arrays.get("write_indices"), mode)
+    positions = arrays.get("write_indices", np.broadcast_to(np.int64(0), lowering.batch))
+    require_bounds(lowering, positions, mode)
     if out is not None:
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
     scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
-    indices = scatter_indices(lowering, starts)
+    indices = scatter_indices(lowering, positions, mode, (0, lowering.length))
     return calls.COMPILED.call(scatter_call, past, indices, arrays["update"], out)
 
 
-def start_positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:
-    """Return the first index of each batch along the axis; BoundsError if one is invalid."""
-    if write_indices is None:
-        return np.zeros(lowering.batch, np.int64)
-    if mode == "linear":
-        _require_bounds(lowering, write_indices)
-        return write_indices.astype(np.int64)
-    integer_type = np.uint64 if write_indices.dtype.kind == "u" else np.int64
-    return (write_indices.astype(integer_type) % integer_type(max(lowering.size, 1))).astype(
-        np.int64
-    )
+def index_type(lowering: Lowering) -> str:
+    """Return the type of the computed indices, which holds the sum of two of them."""
+    return "int32" if lowering.size < 1 << 30 else "int64"
 
 
-def scatter_indices(lowering: Lowering, firsts: Array) -> Array:
-    """Return the indices of the scatter, shape (B, n).
+def scatter_indices(
+    lowering: Lowering, write_indices: Array, mode: str, columns: tuple[int, int]
+) -> Array:
+    """Return the indices of the scatter for some batches, in a range of columns; shape (B, n).
 
     Only the index along the axis is taken modulo its size, as in the standard's prose. Older texts
     of its pseudocode take all coordinates modulo the size, the batch included. In linear mode,
     indices do not wrap around.
     """
-    dtype: Any = np.int32 if lowering.size < 1 << 30 else np.int64  # holds sums of two indices
-    indices: Array = firsts.astype(dtype)[:, None] + np.arange(lowering.length, dtype=dtype)
+    dtype: Any = np.dtype(index_type(lowering)).type
+    if mode == "circular":
+        integer_type = np.uint64 if write_indices.dtype.kind == "u" else np.int64
+        write_indices = write_indices.astype(integer_type) % integer_type(max(lowering.size, 1))
+    firsts = write_indices.astype(dtype)[:, None]
+    indices: Array = firsts + np.arange(*columns, dtype=dtype)
     if lowering.length and firsts.max(initial=0) > lowering.size - lowering.length:
         np.remainder(indices, dtype(lowering.size), out=indices)
     return indices
 
 
-def _require_bounds(lowering: Lowering, write_indices: Array) -> None:
-    size, length = lowering.size, lowering.length
-    is_invalid = (write_indices < 0) | (write_indices > size - length)
-    if not is_invalid.any():
+def require_bounds(lowering: Lowering, write_indices: Array, mode: str) -> None:
+    """Raise BoundsError if a write index is out of bounds; in circular mode, none is."""
+    size, length, count, first = lowering.size, lowering.length, 0, -1
+    for start in range(0, len(write_indices) if mode == "linear" else 0, _PART):
+        part = write_indices[start : start + _PART]
+        positions = np.flatnonzero((part < 0) | (part > size - length))
+        count += len(positions)
+        if first < 0 and len(positions):
+            first = start + int(positions[0])
+    if not count:
         return
-    position = int(is_invalid.argmax())
     error = BoundsError(
-        position=(position,), axis=lowering.axis, value=int(write_indices[position]), size=size,
-        count=int(is_invalid.sum()), total=len(write_indices), lowest=0, length=length,
+        position=(first,), axis=lowering.axis, value=int(write_indices[first]), size=size,
+        count=count, total=len(write_indices), lowest=0, length=length,
     )  # fmt: skip
     error.name("write_indices", "past")
     error.hint = ""  # the hint about negative indices is for other operators

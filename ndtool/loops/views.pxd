@@ -56,12 +56,21 @@ cdef inline void copy_strided(
     cdef int64_t i
     if stride == itemsize:
         memcpy(target, source, n * itemsize)
+    elif itemsize == 1:
+        for i in range(n):
+            target[i] = source[i * stride]
+    elif itemsize == 2:
+        for i in range(n):
+            memcpy(target + 2 * i, source + i * stride, 2)
     elif itemsize == 4:
         for i in range(n):
             memcpy(target + 4 * i, source + i * stride, 4)
     elif itemsize == 8:
         for i in range(n):
             memcpy(target + 8 * i, source + i * stride, 8)
+    elif itemsize == 16:
+        for i in range(n):
+            memcpy(target + 16 * i, source + i * stride, 16)
     else:
         for i in range(n):
             copy_bytes(target + itemsize * i, source + i * stride, itemsize)

@@ -8,17 +8,9 @@ from functools import partial
 from operator import lt
 from threading import Lock
 
-from ndtool.arrays.boxes import (
-    ConstantReader,
-    FlatReader,
-    FlatWriter,
-    GridReader,
-    GridWriter,
-    Reader,
-    Writer,
-)
+from ndtool.arrays.boxes import Reader, Writer
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import Inputs, load
+from ndtool.arrays.loaded import Inputs, load, row_major
 from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct
@@ -31,7 +23,6 @@ from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Wo
 from ndtool.outofcore.segments import LocalStore
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import Plan, Shape
-from ndtool.storage.local import ByteRange
 
 
 def run(
@@ -136,19 +127,18 @@ def arrays(
 
     unread: the roles of inputs that will not be read: space for a copy is reserved, not filled.
     """
-    plan, lock = call.inference.plan, Lock()
+    plan = call.inference.plan
 
     def reader(role: str, axes_shape: Shape) -> Reader:
         source = call.sources[role]
-        if isinstance(source, Constant) and role == "data":
-            return ConstantReader(source, axes_shape)
-        if not isinstance(source, ContiguousSource):
-            return GridReader(source, len(axes_shape), partitioning.concurrency)
-        loaded = load(call, role, dry=role in unread)
-        byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
-        if loaded.fortran and len(shape) > 1:
-            byte_range = ByteRange(loaded.normalized(dtype.order, False))
-        return FlatReader(byte_range, axes_shape, lock)
+        if isinstance(source, ContiguousSource) and not isinstance(source, Constant):
+            metadata, dry = source.metadata, role in unread
+            if metadata.order == "F" and len(metadata.shape) > 1:
+                buffer = row_major(call, role, metadata.dtype.order, dry=dry)
+                source = ContiguousSource(source.name, metadata._replace(order="C"), buffer)
+            else:
+                load(call, role, dry=dry)
+        return Reader(source, axes_shape, partitioning.concurrency)
 
     return Arrays(
         reader("data", partitioning.rows.shape),
@@ -165,9 +155,7 @@ def writer(
     shape = partitioning.rows.shape
     if partitioning.gathers:
         shape = plan.output[: len(plan.output) - len(plan.slice_shape)]
-    if buffer is None and sink.metadata.is_chunked:
-        return GridWriter(sink, len(shape), partitioning.concurrency)
-    return FlatWriter(sink, shape, buffer)
+    return Writer(sink, shape, partitioning.concurrency, buffer)
 
 
 def _output_writer(

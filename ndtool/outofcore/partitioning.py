@@ -172,7 +172,7 @@ def slab(step: Shape | None, positions: Shape) -> int:
         return 1
     for d, length in enumerate(positions):
         if min(step[d], length) > 1:
-            if d and length % step[d]:  # lines end in an incomplete chunk
+            if prod(positions[:d]) > 1 and length % step[d]:  # lines end in an incomplete chunk
                 return prod(positions[d:])
             return min(step[d], length) * prod(positions[d + 1 :])
     return 1

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import sub
-from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from ndtool import _kernels
@@ -22,7 +21,7 @@ from ndtool._kernels import (
     UpdateCounts,
     WorkItem,
 )
-from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated, write_range
+from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
 from ndtool.engine import bind, check, copies, counting, dispatch
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import pool
@@ -32,7 +31,6 @@ from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import Shape
-from ndtool.storage.local import ByteRange
 
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 Allocate = Callable[[int], memoryview]
@@ -210,7 +208,7 @@ class Work:
         if partitioning.index_bytes:
             buffer = memoryview(bytearray(partitioning.index_bytes))
             read_range(arrays.indices, 0, buffer)
-            self._indices = FlatReader(ByteRange(buffer), arrays.indices.leading_shape, Lock())
+            self._indices = arrays.indices.of_copy(buffer)
 
     @property
     def store(self) -> SegmentStore:

@@ -87,6 +87,10 @@ class _OpenRun:
             for role, argument in call.arguments.items():
                 dtype = call.inference.inputs["data"].dtype
                 source = locators.open_role(role, argument, Streams(), dtype)
+                if role == "indices" and call.inference.attributes.index_base:
+                    from ndtool.formats import computed
+
+                    source = computed.rebased(source, call.inference.attributes)
                 stack.callback(source.close)
                 self.sources[role] = source
                 _, dtype, shape = call.inference.inputs[role]

@@ -5,17 +5,16 @@ from copy import copy
 from math import prod
 from typing import Any
 
-from ndtool.arrays import memory as arrays
-from ndtool.arrays.source import ArrayMetadata, Source, load_bytes
-from ndtool.errors import BoundsError, OutputError, ResourceError, UsageError, argument_name
+from ndtool.arrays.source import ArrayMetadata, Source
+from ndtool.errors import BoundsError, OutputError, UsageError, argument_name
 from ndtool.formats import literal, locators
 from ndtool.formats.streams import Streams
-from ndtool.machine import memory, threads
+from ndtool.machine import threads
 from ndtool.rules import inference
-from ndtool.rules.dtypes import INTEGERS, Dtype
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import LOWERED
-from ndtool.rules.plans import Shape
 from ndtool.runs.request import Request
 from ndtool.storage import locations
 
@@ -29,8 +28,8 @@ class OpenCall:
     operator becomes the operator that computes it.
 
     sources: all inputs by role. inference: the trace and the plan of shapes. reported: the
-    inference to report; of a lowered operator that of the user's call. threads: the maximum number
-    of threads. spill_directories: the directories for spilled data, empty for TMPDIR. spill: the
+    inference to report, with the inputs as the user gave them. threads: the maximum number of
+    threads. spill_directories: the directories for spilled data, empty for TMPDIR. spill: the
     directory for other temporary files, None for TMPDIR. started: the start time by
     time.perf_counter. from_caller: the roles of inputs that the caller had open.
     """
@@ -44,7 +43,8 @@ class OpenCall:
         self.sources: dict[str, Source] = {}
         try:
             self._open(open_sources or {})
-            self.inference = self.reported = self._infer()
+            self.inference = self._infer()
+            self.reported = self._as_stored(self.inference)
             if request.operator in LOWERED:
                 self._lower()
                 self.inference = self._infer()
@@ -62,90 +62,68 @@ class OpenCall:
             request.operator, inputs, request.attributes, request.spec, request.dtype
         )
 
+    def _as_stored(self, inferred: Inference) -> Inference:
+        """Return an inference with the type of indices before they were made to count from 0."""
+        inputs, origin = inferred.inputs, getattr(self.sources.get("indices"), "origin", None)
+        if origin is None:
+            return inferred
+        indices = inputs["indices"]._replace(dtype=origin.metadata.dtype)
+        return inferred._replace(inputs={**inputs, "indices": indices})
+
     def _open(self, open_sources: dict[str, Source]) -> None:
         streams = Streams(directory=self.spill)
         for role, argument in self.request.arguments.items():
             source = open_sources.get(role)
             source = source or locators.open_role(role, argument, streams, self._data_dtype)
             if role == "indices" and self.request.attributes.index_base:
-                source = self._rebased(source)
+                from ndtool.formats import computed
+
+                source = computed.rebased(source, self.request.attributes)
             self.sources[role] = source
             if self.request.output == "-" and source.is_same_file(1):
                 raise OutputError(
                     f"standard output is redirected to {argument_name(argument)}, which is an input"
                 )
 
-    def _rebased(self, source: Source) -> Source:
-        """Return the indices of a source, in memory, as ones that count from 0."""
-        from ndtool.inmemory.arguments import rebase
-
-        if self.request.on_cluster:
-            raise UsageError("--index-base 1: a run on a cluster has indices that count from 0")
-        name = argument_name(source.name)
-        self._require_memory(source.metadata.shape, f"{name}: with --index-base 1 the indices must")
-        if source.metadata.dtype.name not in INTEGERS:
-            return source
-        rebased = rebase(self._array(source), self.request.attributes)
-        source.require_unchanged()
-        source.close()
-        return arrays.source(source.name, rebased)
-
     def _lower(self) -> None:
         """Turn a call of TensorScatter into one of a scatter with computed indices."""
+        import numpy as np
+
+        from ndtool.formats import computed
         from ndtool.inmemory import tensorscatter
         from ndtool.rules import tensorscatter as rules
 
         attributes, inputs = self.request.attributes, self.inference.inputs
         sizes = {role: info.shape for role, info in inputs.items()}
         lowering, stored = rules.infer(sizes, attributes.axis)[1], self.sources.get("write_indices")
-        values = None if stored is None else self._array(stored)
+        firsts: Any = np.broadcast_to(np.int64(0), lowering.batch)
+        if stored is not None:
+            firsts = computed.as_array(stored, self.spill)
         try:
-            firsts = tensorscatter.start_positions(lowering, values, attributes.mode)
+            tensorscatter.require_bounds(lowering, firsts, attributes.mode)
         except BoundsError as error:
             inference.name_inputs(error, inputs)
             raise
-        count = prod(lowering.indices)
-        self._require_memory(
-            lowering.indices, f"{count} computed indices are {8 * count} bytes: they must"
-        )
-        indices = tensorscatter.scatter_indices(lowering, firsts)
-        name = "the computed indices"
-        if self.request.on_cluster:
-            indices = indices.astype("int64")  # as workers parse the literal
-            name = str(indices.tolist())
-            if len(name) > literal.MAX_CHARACTERS:
-                raise UsageError(
-                    f"{indices.size} computed indices are too many for a cluster: valid up to"
-                    f" {literal.MAX_CHARACTERS} characters",
-                    hint="without --scheduler and --workers, there is no limit",
-                )
-        if stored is not None:
-            stored.require_unchanged()
-            stored.close()
+
+        def compute(_: int, box: Box) -> Any:
+            (first, stop), columns = box
+            return tensorscatter.scatter_indices(
+                lowering, firsts[first:stop], attributes.mode, columns
+            )
+
+        dtype, name = tensorscatter.index_type(lowering), "the computed indices"
+        indices: Source = computed.ComputedSource(name, dtype, lowering.indices, compute, stored)
         self.sources = {
-            "data": self.sources["past"],
-            "indices": arrays.source("the computed indices", indices),
-            "updates": self.sources["update"],
-        }
+            "data": self.sources["past"], "indices": indices, "updates": self.sources["update"],
+        }  # fmt: skip
+        if self.request.on_cluster:
+            self.sources["indices"] = literal.open_source(_literal(indices))  # as workers parse it
+            indices.require_unchanged()
+            indices.close()
         self.request = self.request._replace(
-            operator="scatter", attributes=lowering.attributes, spec="ndtool", indices=name
-        )
-
-    def _array(self, source: Source) -> Any:
-        """Return the array of a source."""
-        import numpy as np
-
-        metadata, dtype = source.metadata, source.metadata.dtype
-        buffer = load_bytes(source, directory=self.spill).buffer
-        code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
-        return np.ndarray(metadata.shape, code, buffer, order="F" if metadata.order == "F" else "C")
-
-    def _require_memory(self, shape: Shape, subject: str) -> None:
-        """Raise ResourceError if indices of a shape do not fit in memory."""
-        limit = self.request.memory
-        allowed = memory.available() if limit is None else limit
-        if 8 * prod(shape) > allowed:
-            raise ResourceError(f"{subject} fit in memory of {allowed} bytes")
+            operator="scatter", attributes=lowering.attributes, spec="ndtool",
+            indices=self.sources["indices"].name,
+        )  # fmt: skip
 
     @property
     def _data_dtype(self) -> Dtype | None:
@@ -196,3 +174,19 @@ class OpenCall:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _literal(indices: Source) -> str:
+    """Return indices as a literal for workers to parse; UsageError if it is too long."""
+    from ndtool.formats import computed
+
+    count = prod(indices.metadata.shape)
+    if 3 * count <= literal.MAX_CHARACTERS:
+        text = str(computed.as_array(indices).tolist())
+        if len(text) <= literal.MAX_CHARACTERS:
+            return text
+    raise UsageError(
+        f"{count} computed indices are too many for a cluster: valid up to"
+        f" {literal.MAX_CHARACTERS} characters",
+        hint="without --scheduler and --workers, there is no limit",
+    )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from ndtool.arrays import source
 from ndtool.arrays.sink import Sink, output_buffer, write_array
-from ndtool.arrays.source import ArrayMetadata, ChunkLayout, Source
-from ndtool.engine import copies, layouts
+from ndtool.arrays.source import ArrayMetadata, ChunkLayout, ContiguousSource, Source
+from ndtool.engine import copies
 from ndtool.engine.bind import Operand
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import DtypeError, OutputError, argument_name
@@ -115,22 +114,20 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     """Copy all bytes; normalize them if the source is not in row-major order."""
     metadata = origin.metadata
     origin.progress = progress
-    byte_range = source.load_bytes(origin)
-    strides = layouts.contiguous_strides(
-        metadata.shape, metadata.dtype.itemsize, metadata.order == "F"
-    )
+    buffer, strides = origin.load(), metadata.strides
     if not copies.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
-        data = Operand(byte_range.buffer, 0, strides)
-        with output_buffer(output, progress=progress) as (buffer, _):
+        data = Operand(buffer, 0, strides)
+        with output_buffer(output, progress=progress) as (out, _):
             copies.normalize(
                 data,
                 metadata.shape,
                 metadata.dtype,
                 metadata.dtype.order,
-                buffer,
+                out,
                 threads.resolve_threads(None),
                 progress,
             )
         return
-    byte_range.advise("sequential")
-    write_array(byte_range.buffer, output, progress=progress)
+    if isinstance(origin, ContiguousSource):
+        origin.advise("sequential")
+    write_array(buffer, output, progress=progress)

@@ -6,8 +6,9 @@ from collections.abc import Generator
 
 from ndtool._kernels import MADVISE_BYTES, WorkItem
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import LoadedInput, load
+from ndtool.arrays.loaded import row_major
 from ndtool.arrays.sink import Sink, output_buffer
+from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.engine import dispatch, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
 from ndtool.engine.dispatch import GatherKernel
@@ -17,7 +18,6 @@ from ndtool.machine.pool import BufferPool, run_all
 from ndtool.machine.threads import limit_threads
 from ndtool.runs import operands
 from ndtool.runs.operands import Validated
-from ndtool.storage.local import ByteRange
 
 PAGE = 1 << 12  # bytes: the system's smallest read
 
@@ -30,8 +30,8 @@ def gather(
     dry: whether the caller stops at the yield, so that no data are read.
     """
     call, inference = validated.call, validated.call.inference
-    loaded = operands.load_data(validated, dry)
-    data, nbytes = loaded.operand, inference.nbytes
+    data, nbytes = operands.load_data(validated, dry), inference.nbytes
+    source = call.sources["data"]
     if not inference.inputs["data"].size:
         with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
@@ -44,13 +44,17 @@ def gather(
         shape, item = inference.inputs["data"].shape, inference.dtype.itemsize
         return dispatch.choose_gather(inference.plan, item, shape, data, nbytes)
 
-    kernel, byte_range = choose_kernel(), loaded.byte_range
-    if kernel.packs_data and loaded.constant is None:
-        byte_range, data = _copy_row_major(loaded)
-        kernel = choose_kernel()
+    kernel, stored = choose_kernel(), _stored(source)
+    if kernel.packs_data and not isinstance(source, Constant):
+        if not dry and stored is not None and stored.cached_fraction() < 0.5:
+            _prefetch_all(stored)
+        _, dtype, shape = inference.inputs["data"]
+        buffer = row_major(call, "data", dtype.order, dry=dry, operand=data)
+        data = Operand(buffer, 0, layouts.contiguous_strides(shape, dtype.itemsize))
+        kernel, stored = choose_kernel(), None
     if kernel.slices is not None and sink.metadata.block_shape == sink.metadata.shape:
         yield ""
-        _gather_items(validated, kernel.slices, byte_range, data, sink, progress)
+        _gather_items(validated, kernel.slices, stored, data, sink, progress)
         return
     with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
         yield ""
@@ -58,31 +62,33 @@ def gather(
             raise operands.changed_error(inference)
 
 
-def _copy_row_major(data: LoadedInput) -> tuple[ByteRange, Operand]:
-    """Copy data to row-major order; return the buffer and its operand."""
-    if not data.dry and data.byte_range.cached_fraction() < 0.5:
-        _prefetch_all(data.byte_range)
-    _, dtype, shape = data.info
-    packed = data.normalized(dtype.order, False)
-    return ByteRange(packed), Operand(packed, 0, layouts.contiguous_strides(shape, dtype.itemsize))
+def _stored(source: Source) -> ContiguousSource | None:
+    """Return a source whose bytes are read where they are stored, None for other sources."""
+    if isinstance(source, ContiguousSource) and not isinstance(source, Constant):
+        return source
+    return None
 
 
 def _gather_items(
     validated: Validated,
     slices: BoundSlices,
-    byte_range: ByteRange,
+    source: ContiguousSource | None,
     data: Operand,
     sink: Sink,
     progress: ProgressCallback,
 ) -> None:
-    """Gather in work items; write each when it is complete."""
+    """Gather in work items; write each when it is complete.
+
+    source: of data, None if they are a copy.
+    """
     inference, indices = validated.call.inference, validated.bound_indices
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else limit_threads(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
-    prefetches = _advise_access(byte_range, slices, nbytes)  # prefetch for each work item
+    # whether to prefetch for each work item
+    prefetches = source is not None and _advise_access(source, slices, nbytes)
     limit = validated.call.request.memory
-    releases = limit is not None and not memory.can_hold(len(byte_range.buffer), limit)
+    releases = limit is not None and not memory.can_hold(len(data.buffer), limit)
     if limit is not None and releases:  # each tuple may fault in a page
         tuples = max(1, limit // 4 // workers // (PAGE + slices.width))
         item_bytes = min(item_bytes, tuples * slices.width)
@@ -94,8 +100,8 @@ def _gather_items(
         rows = buffer[: item.tuples * item.width]
         if not gathers.gather_item(slices, data, indices, item, rows, team_size):
             raise operands.changed_error(inference)
-        if releases:
-            byte_range.advise("dontneed")
+        if releases and source is not None:
+            source.advise("dontneed")
         written = item.byte_range(slices.width)
         sink.write(written.start, rows)
         buffers.release(buffer)
@@ -105,7 +111,7 @@ def _gather_items(
     run_all(gather_item, gathers.work_items(slices, item_bytes), workers)
 
 
-def _advise_access(data: ByteRange, slices: BoundSlices, output_bytes: int) -> bool:
+def _advise_access(data: ContiguousSource, slices: BoundSlices, output_bytes: int) -> bool:
     """Advise the system how data will be read; return whether each work item must prefetch."""
     size = len(data.buffer)
     is_cold = data.cached_fraction() < 0.5
@@ -119,7 +125,7 @@ def _advise_access(data: ByteRange, slices: BoundSlices, output_bytes: int) -> b
     return is_cold
 
 
-def _prefetch_all(data: ByteRange) -> None:
+def _prefetch_all(data: ContiguousSource) -> None:
     """Prefetch all of data, sequentially."""
     for start in range(0, len(data.buffer), MADVISE_BYTES):
         data.advise("willneed", start, MADVISE_BYTES)
@@ -134,11 +140,11 @@ def scatter(
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.plan.attributes.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
-    updates = load(call, "updates", dry=dry).normalized(order, reduction != "none")
+    updates = row_major(call, "updates", order, aligned=reduction != "none", dry=dry)
     origin = call.sources["data"]
     data: Operand | None = None
     if not isinstance(origin, Constant):
-        data = operands.load_data(validated, dry).operand  # a copy may need disk space: reserve it
+        data = operands.load_data(validated, dry)  # a copy may need disk space: reserve it
     with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         if isinstance(origin, Constant):

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from ndtool._kernels import Indices
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import LoadedInput, load
+from ndtool.arrays.loaded import load, row_major
 from ndtool.engine import bind, check, distinct
+from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import Attributes
 from ndtool.runs.calls import OpenCall
-from ndtool.storage.local import ByteRange
 
 
 class Validated(NamedTuple):
@@ -39,15 +39,12 @@ class Validated(NamedTuple):
         return attributes if self.bounds_report else attributes._replace(out_of_bounds="error")
 
 
-def load_data(validated: Validated, dry: bool = False) -> LoadedInput:
+def load_data(validated: Validated, dry: bool = False) -> Operand:
     """Load data; for a gather, only the blocks or byte ranges that its indices select."""
     call, touched = validated.call, None
     data = call.sources["data"]
     if isinstance(data, Constant):
-        constant = data.operand(call.inference.plan)
-        byte_range = ByteRange(constant.buffer)
-        info = call.inference.inputs["data"]
-        return LoadedInput(info, byte_range, False, call.threads, call.spill, dry, constant)
+        return data.operand(call.inference.plan)
     if not call.inference.scatters:
         from ndtool.runs.touched import TouchedByGather
 
@@ -58,7 +55,7 @@ def load_data(validated: Validated, dry: bool = False) -> LoadedInput:
 
 def load_indices(call: OpenCall) -> memoryview:
     """Return all indices in row-major order, in their stored byte order."""
-    return load(call, "indices").normalized(call.inference.inputs["indices"].dtype.order, False)
+    return row_major(call, "indices", call.inference.inputs["indices"].dtype.order)
 
 
 def validate(call: OpenCall) -> Validated:

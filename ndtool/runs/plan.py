@@ -19,7 +19,6 @@ from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.errors import ResourceError, argument_name, format_size
-from ndtool.formats import locators
 from ndtool.machine import memory
 from ndtool.outofcore import partitioning as partitionings
 from ndtool.outofcore.partitioning import (
@@ -33,8 +32,6 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
-from ndtool.storage import locations
-from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
@@ -128,7 +125,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
         concurrency = max(concurrency, *(item.concurrency for item in call.sources.values()))
         nbytes += max(call.threads, concurrency) * chunk_bytes
-    if gathers and (not isinstance(data, ContiguousSource) or data.local_range is None):
+    if gathers and (not isinstance(data, ContiguousSource) or not data.is_local):
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
@@ -155,8 +152,7 @@ def partitioned_plan(
 
     target = costs.StoredArray(call.metadata, False)
     if output is not None:
-        is_remote = locations.is_url(locators.parse(output.name).path)
-        target = costs.StoredArray(output.metadata, is_remote)
+        target = costs.StoredArray(output.metadata, output.is_remote)
     directories = len(call.spill_directories)
     run = costs.count(call, call.remote_roles, partitioning, target, spill, directories)
     return Plan(
@@ -259,15 +255,14 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     data, output = call.sources["data"], call.inference.nbytes
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     assert isinstance(data, ContiguousSource), "no array has chunks"
-    local_range = data.local_range
-    if local_range is None or not _is_partitionable(data):
+    if not _is_partitionable(data):
         if limit is not None:
             _require_partitionable(call, data, allowed)
         return None, "data cannot be partitioned: not a local file or store in C order"
     is_constant = isinstance(data, Constant)
     if is_constant and not call.inference.scatters:
         return None, "data are one value"
-    if limit is None and not local_range.mapped and not is_constant:
+    if limit is None and not data.is_mapped and not is_constant:
         return None, "data are in memory"
     size = data.metadata.nbytes
     if call.inference.plan.is_elementwise:
@@ -299,12 +294,12 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitionings.cost(partitioning)
-    if gathers and local_range.mapped and sweep_cost < random_reads * (read_cost + rows.width):
-        uncached = 1 - local_range.cached_fraction(1, default=0.0) if limit is None else 1.0
+    if gathers and data.is_mapped and sweep_cost < random_reads * (read_cost + rows.width):
+        uncached = 1 - data.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
         if memory.can_hold(int(touched_bytes * uncached), allowed):
             prefetches = not call.inference.plan.is_elementwise
-            read_cost = max(PAGE, int(uncached * page_cost(local_range, prefetches)))
+            read_cost = max(PAGE, int(uncached * page_cost(data, prefetches)))
     direct_cost = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
     reason = (
         f"random access takes as long as reading {direct_cost} bytes sequentially, a sweep"
@@ -323,7 +318,7 @@ def is_bounded(call: OpenCall) -> bool:
 def _is_partitionable(data: ContiguousSource) -> bool:
     """Whether partitions of contiguous data are byte ranges of a local file."""
     is_transposed = data.metadata.order == "F" and len(data.metadata.shape) > 1
-    return data.local_range is not None and not is_transposed
+    return data.is_local and not is_transposed
 
 
 def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int) -> None:
@@ -345,7 +340,7 @@ def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int)
     )
 
 
-def page_cost(data: ByteRange, prefetches: bool) -> int:
+def page_cost(data: ContiguousSource, prefetches: bool) -> int:
     """Measure the cost of a random page read, in bytes of sequential reading.
 
     prefetches: whether many pages are prefetched at once, as a gather of rows does.
@@ -359,9 +354,9 @@ def page_cost(data: ByteRange, prefetches: bool) -> int:
     for start in offsets if prefetches else ():
         data.advise("willneed", start, 1)
     for start in offsets:
-        data.read(start, buffer[:1])
+        data.read_bytes(start, buffer[:1])
     finished = perf_counter()
-    data.read(size // 4, buffer)
+    data.read_bytes(size // 4, buffer)
     per_read, sequential = (finished - started) / len(offsets), perf_counter() - finished
     return min(int(per_read / sequential * len(buffer)), tuning.RANDOM_READ_COST)
 
@@ -385,10 +380,9 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     local_count = total = highest = 0
     lowest = rows.row_count
     source = call.sources["indices"]
-    mapped = source.local_range if isinstance(source, ContiguousSource) else None
     for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
-        if mapped is not None:
-            mapped.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
+        if isinstance(source, ContiguousSource) and source.is_local:
+            source.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
         item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
         offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
         if _kernels.partition_ids(addressing, indices, 0, item, boxes, id_buffer, buffer, offsets):

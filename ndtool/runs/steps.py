@@ -259,11 +259,11 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
     source = call.sources["indices"]
     if (
         not isinstance(source, ContiguousSource)
-        or source.local_range is None
+        or not source.is_local
         or source.metadata.order != "C"
     ):
         return None
-    return source.local_range.buffer
+    return source.buffer
 
 
 def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:

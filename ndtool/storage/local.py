@@ -1,16 +1,15 @@
-"""Local files, the byte ranges read from them, and the protocols of files and folders."""
+"""Local files, and the protocols of files and folders."""
 
 import errno
 import os
 import stat
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ndtool.errors import InputError, OutputError, printable
 from ndtool.storage import descriptors
 
 MAP_THRESHOLD = 1 << 16  # bytes above which mapping is cheaper than reading
-CACHE_SAMPLES = 16  # offsets that `cached_fraction` tests for presence in the page cache
 # Metadata files of Zarr: of version 3; of an array, a group and a store of version 2.
 ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
 STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
@@ -33,12 +32,14 @@ class File(Protocol):
     """Protocol of an open file, local or remote; LocalFile documents the methods."""
 
     size: int
+    is_remote: bool
 
     @property
     def fd(self) -> int: ...
     def peek(self, start: int, nbytes: int) -> bytes: ...
     def read(self, start: int, nbytes: int, label: str) -> bytes: ...
-    def byte_range(self, start: int, nbytes: int, label: str) -> "ByteRange": ...
+    def view(self, start: int, nbytes: int, label: str) -> tuple[memoryview, bool]: ...
+    def download(self, ranges: Ranges, report: Callable[[int], object] = ...) -> None: ...
     def copy(self, start: int, nbytes: int, fd: int, to: int) -> int: ...
     def reserve(self, start: int, nbytes: int) -> None: ...
     def describe_change(self) -> str: ...
@@ -52,6 +53,8 @@ class LocalFile:
 
     path: None for a descriptor that the caller closes.
     """
+
+    is_remote = False
 
     def __init__(self, fd: int, path: str | None) -> None:
         self.fd: int = fd
@@ -93,14 +96,12 @@ class LocalFile:
         except OSError:
             return False
 
-    def byte_range(self, start: int, nbytes: int, label: str) -> "ByteRange":
-        """Return a byte range of the file, mapped unless it is small or maps are unsupported."""
+    def view(self, start: int, nbytes: int, label: str) -> tuple[memoryview, bool]:
+        """Return a byte range, and whether it is a memory map, not a copy as of few bytes."""
         if nbytes <= MAP_THRESHOLD:
-            return ByteRange(memoryview(self.read(start, nbytes, label)), self, start)
+            return memoryview(self.read(start, nbytes, label)), False
         try:
-            return ByteRange(
-                descriptors.map_bytes(self.fd, start, nbytes), self, start, mapped=True
-            )
+            return descriptors.map_bytes(self.fd, start, nbytes), True
         except ValueError:
             raise shortened_error(label) from None
         except OSError as exc:
@@ -108,12 +109,10 @@ class LocalFile:
                 raise descriptors.failure(exc, label) from None
         from ndtool.storage.tempfiles import Spool
 
-        spool = Spool()
-        for offset in range(start, start + nbytes, descriptors.BLOCK_SIZE):
-            spool.write(
-                self.read(offset, min(descriptors.BLOCK_SIZE, start + nbytes - offset), label)
-            )
-        return ByteRange(spool.finish(), self, start)
+        spool, step = Spool(), descriptors.BLOCK_SIZE
+        for offset in range(start, start + nbytes, step):
+            spool.write(self.read(offset, min(step, start + nbytes - offset), label))
+        return spool.finish(), False
 
     def read(self, start: int, nbytes: int, label: str) -> bytes:
         """Read bytes of the file; OutputError, with the name `label`, if the file is too short."""
@@ -130,6 +129,9 @@ class LocalFile:
     def reserve(self, start: int, nbytes: int) -> None:
         """Do nothing: the bytes are on disk already."""
 
+    def download(self, ranges: Ranges, report: Callable[[int], object] = lambda stop: None) -> None:
+        """Do nothing, see `reserve`."""
+
     def close(self) -> None:
         if self._owns_fd:
             self._owns_fd = False
@@ -137,88 +139,6 @@ class LocalFile:
                 os.close(self.fd)
             except OSError:
                 pass  # opened for reading: no data can be lost
-
-
-class ByteRange(NamedTuple):
-    """A contiguous byte range of a file.
-
-    buffer: the bytes, read-only, perhaps unaligned. file: the file that has them; None for bytes in
-    memory. position: the offset in that file, or in a decompressed member. mapped: whether the
-    buffer is a memory map. fetch: function that downloads ranges of the bytes, all for None, into
-    the buffer, which has zeros before; it takes a progress callback. None if all bytes are present.
-    """
-
-    buffer: memoryview
-    file: File | None = None
-    position: int | None = None
-    mapped: bool = False
-    fetch: Callable[[Ranges | None, ProgressCallback | None], None] | None = None
-
-    def reserve(self) -> None:
-        """Reserve disk space for all bytes, if they must be downloaded."""
-        if self.file is not None and self.position is not None:
-            self.file.reserve(self.position, len(self.buffer))
-
-    def load(self) -> memoryview:
-        """Return the buffer, after a download of all of its bytes."""
-        if self.fetch is not None:
-            self.fetch(None, None)
-        return self.buffer
-
-    def read(self, start: int, buffer: memoryview) -> None:
-        """Copy bytes from offset `start` on into a buffer, by reads instead of the map."""
-        if not self.mapped or self.file is None or self.position is None:
-            buffer[:] = self.buffer[start : start + len(buffer)]
-            return
-        try:
-            count = descriptors.read_into(self.file.fd, self.position + start, buffer)
-        except OSError as exc:
-            raise descriptors.failure(exc, "an input") from None
-        if count < len(buffer):
-            raise OutputError(descriptors.LOST_INPUT_MESSAGE)
-
-    def drop_cached(self, start: int, nbytes: int) -> None:
-        """Drop a byte range from the page cache."""
-        if self.mapped and self.file is not None and self.position is not None:
-            descriptors.advise(self.file.fd, "DONTNEED", self.position + start, nbytes)
-
-    def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
-        """Call madvise on a byte range of the map; kind: its advice, such as "random"."""
-        if not self.mapped or self.position is None:
-            return
-        import mmap
-
-        memory_map: Any = self.buffer.obj
-        size = len(self.buffer)
-        end = size if length is None else min(start + length, size)
-        skip = self.position % mmap.ALLOCATIONGRANULARITY
-        first = (skip + start) // mmap.PAGESIZE * mmap.PAGESIZE
-        try:
-            memory_map.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
-        except (OSError, ValueError):
-            pass  # advice is optional
-
-    def cached_fraction(self, shift: int = 0, default: float = 1.0) -> float:
-        """Estimate the fraction of bytes in the page cache; `default` if it cannot be measured.
-
-        shift: 0 or 1; 1 samples other offsets, as an earlier call may have started readahead.
-        """
-        if not self.mapped or self.file is None or self.position is None:
-            return 1.0
-        cached_count, buffer = 0, [bytearray(1)]
-        for i in range(CACHE_SAMPLES):
-            offset = self.position + (4 * i + 2 + shift) * len(self.buffer) // (4 * CACHE_SAMPLES)
-            try:
-                cached_count += os.preadv(self.file.fd, buffer, offset, os.RWF_NOWAIT)
-            except BlockingIOError:
-                pass  # not in the page cache
-            except (OSError, AttributeError):
-                return default
-        return cached_count / CACHE_SAMPLES
-
-    def release(self) -> None:
-        """Release the buffer; the file stays open."""
-        descriptors.release(self.buffer)
 
 
 class Folder(Protocol):

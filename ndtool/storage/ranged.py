@@ -20,14 +20,7 @@ from ndtool.storage.descriptors import (
     reserve,
     write_at,
 )
-from ndtool.storage.local import (
-    MAP_THRESHOLD,
-    ByteRange,
-    Fingerprint,
-    ProgressCallback,
-    Ranges,
-    shortened_error,
-)
+from ndtool.storage.local import MAP_THRESHOLD, Fingerprint, Ranges, shortened_error
 
 T = TypeVar("T")
 MIN_REQUEST = 1 << 16  # minimum bytes per request, for headers
@@ -41,6 +34,8 @@ class RemoteFile:
     Downloaded bytes are cached at their offsets in a sparse unnamed file, as large as the object.
     fd: that file. version, size: of the object. address: its URL. url: its URL without secrets.
     """
+
+    is_remote = True
 
     def __init__(self, url: str) -> None:
         self.address, self.url = url, redact_urls(url)
@@ -86,26 +81,11 @@ class RemoteFile:
             raise shortened_error(label)
         return block
 
-    def byte_range(self, start: int, nbytes: int, label: str) -> ByteRange:
-        """Return a byte range whose `fetch` downloads the required bytes."""
+    def view(self, start: int, nbytes: int, label: str) -> tuple[memoryview, bool]:
+        """Return a byte range, and whether it is a map, of zeros before `download`."""
         if nbytes <= MAP_THRESHOLD:
-            return ByteRange(memoryview(self.read(start, nbytes, label)))
-
-        def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
-            if progress is not None:
-                progress(0.0)
-
-            def report_progress(stop: int) -> None:
-                if progress is not None:
-                    progress((stop - start) / nbytes)
-
-            offsets = [(0, nbytes)] if ranges is None else ranges
-            self.download(
-                ((start + first, start + stop) for first, stop in offsets), report_progress
-            )
-
-        buffer = map_bytes(self.fd, start, nbytes)
-        return ByteRange(buffer, self, start, mapped=True, fetch=fetch)
+            return memoryview(self.read(start, nbytes, label)), False
+        return map_bytes(self.fd, start, nbytes), True
 
     def copy(self, start: int, nbytes: int, fd: int, target_start: int) -> int:
         self.download([(start, min(start + nbytes, self.size))])
@@ -115,12 +95,10 @@ class RemoteFile:
         """Reserve disk space for a byte range; ResourceError if there is too little."""
         self._buffer.reserve(start, start + nbytes)
 
-    def download(
-        self, ranges: Ranges, report_progress: Callable[[int], object] = lambda stop: None
-    ) -> None:
+    def download(self, ranges: Ranges, report: Callable[[int], object] = lambda stop: None) -> None:
         """Download byte ranges, in ascending order; one request covers nearby ranges.
 
-        report_progress: called with the end of each downloaded range.
+        report: called with the end of each downloaded range.
         """
         if not self._ranged:
             self._download_all()
@@ -128,16 +106,16 @@ class RemoteFile:
         missing = merge_ranges(
             self._buffer.missing_ranges(ranges), MAX_GAP, self._object.max_request
         )
-        objects.wait(self._download_ranges(missing, report_progress), self.url)
+        objects.wait(self._download_ranges(missing, report), self.url)
 
     async def _download_ranges(
-        self, ranges: Iterator[tuple[int, int]], report_progress: Callable[[int], object]
+        self, ranges: Iterator[tuple[int, int]], report: Callable[[int], object]
     ) -> None:
         async def worker() -> None:
             for start, stop in ranges:
                 await objects.read_range(self._object, start, stop, self.version, buffer.write)
                 buffer.record(start, stop)
-                report_progress(stop)
+                report(stop)
 
         buffer = self._buffer
         workers = [asyncio.ensure_future(worker()) for _ in range(self._object.concurrency)]

@@ -35,7 +35,6 @@ from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage.local import ByteRange
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -53,7 +52,7 @@ def array_source(name: str, array: Array) -> ContiguousSource:
     is_plain = array.dtype.names is None
     dtype = dtypes.from_numpy(array.dtype) if is_plain else _record(array)
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
-    return ContiguousSource(name, metadata, ByteRange(memoryview(raw_bytes(array))))
+    return ContiguousSource(name, metadata, memoryview(raw_bytes(array)))
 
 
 def _record(array: Array) -> dtypes.Dtype:

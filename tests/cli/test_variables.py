@@ -31,7 +31,7 @@ WELL_FORMED = {
     "MEMORY": "1GiB", "SPILL": ".", "SCHEDULER": "tcp://127.0.0.1:1", "WORKERS": "1",
     "RESUME": "1", "DRY_RUN": "0", "NO_CLOBBER": "0", "FORCE": "1", "SYNC": "1", "ONLY": "1",
     "AS_VOID": "1", "CHUNKS": "1,4", "SHARDS": "2,4", "CODEC": "zstd:3", "AT": "0,0",
-    "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html", "PLOT": "plot.svg",
+    "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html",
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
     "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0", "INDEX_BASE": "0",
     "DUPLICATES": "last", "MODE": "linear", "TEXT": "0", "SAVE": "tensors", "VERBOSE": "1",

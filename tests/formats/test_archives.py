@@ -21,13 +21,13 @@ from inputs import load, open_input
 from npyfile import ARRAY, npy, npy_with_header
 from strategies import EXAMPLES
 
+from ndtool.arrays import loaded
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 from ndtool.formats import locators
 from ndtool.formats import npy as headers
 from ndtool.formats.npz import archive as reader
 from ndtool.formats.npz import writer
 from ndtool.rules.operators import Attributes
-from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.storage import descriptors
@@ -59,11 +59,11 @@ def test_every_method_is_unpacked(write_archive, method, count):
         assert np.array_equal(load(f"{path}:{name}"), array)
     assert np.array_equal(load(f"{path}:b"), ARRAY)
     with open_input(f"{path}:a") as source:
-        byte_range = source.load()
-        assert byte_range.mapped == (method == "stored" and count > 5)
-        assert (byte_range.file is None) == (method != "stored")
-        assert byte_range.buffer.readonly
-        assert byte_range.buffer.format == "B"
+        buffer = source.load()
+        assert source.is_mapped == (method == "stored" and count > 5)
+        assert (source.file is None) == (method != "stored")
+        assert buffer.readonly
+        assert buffer.format == "B"
     assert [e.label for e in locators.describe(path)] == [f"int64[{count}]", "float32[2,3,4]"]
 
 
@@ -263,7 +263,7 @@ def test_bytes_after_the_array_in_a_member_are_ignored_with_a_warning(write_arch
         path = write_archive(pack(("a.npy", npy() + b"123"), method=method))
         with open_input(path) as source:
             assert source.warning == "x.npz:a: 3 bytes after the array are ignored"
-            assert bytes(source.load().buffer) == ARRAY.tobytes()
+            assert bytes(source.load()) == ARRAY.tobytes()
 
 
 SEEDS = [pack(("a.npy", npy()), ("b.npy", npy()), method=m) for m in METHODS.values()]
@@ -401,8 +401,7 @@ def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
     attributes = Attributes(reduction="add")
     request = Request("scatter_nd", "d.npy", "i.npy", "x.npz:u", None, attributes)
     with OpenCall(request) as call:
-        loaded = operands.load(call, "updates")
-        normalized = loaded.normalized("<", True)
-    assert loaded.byte_range.position == len(raw)
+        assert call.sources["updates"].position == len(raw)
+        normalized = loaded.row_major(call, "updates", "<", aligned=True)
     assert np.frombuffer(normalized).tolist() == [0, 1, 2]
     assert np.frombuffer(normalized, np.uint8).ctypes.data % 8 == 0

@@ -14,7 +14,6 @@ from outputs import open_sink
 from outputs import save as write_array
 
 from ndtool import files
-from ndtool.arrays import source
 from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
 from ndtool.formats import arrow, locators
@@ -48,7 +47,7 @@ def write_table(name: str, table: Any, rows: int = 2, **options: Any) -> None:
 
 def read(argument: str) -> Any:
     with closing(locators.open_source(argument, Streams(-1))) as opened:
-        raw = source.load_bytes(opened).buffer.tobytes()
+        raw = opened.load().tobytes()
         return np.frombuffer(raw, opened.metadata.dtype.descr).reshape(opened.metadata.shape)
 
 
@@ -135,7 +134,7 @@ def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
     for name, expected in (("a", np.arange(30_000)), ("e", lists)):
         with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as opened:
             assert isinstance(opened, ContiguousSource)
-            assert opened.load().mapped
+            assert opened.is_mapped
         (entry,) = locators.describe(f"x.{suffix}:{name}")
         raw = np.fromfile(f"x.{suffix}", expected.dtype, expected.size, offset=entry.position)
         assert np.array_equal(raw.reshape(expected.shape), expected)

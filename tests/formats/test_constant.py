@@ -45,7 +45,7 @@ def test_an_argument_is_an_array(argument: str) -> None:
     expected, source = ARGUMENTS[argument], constant.open_source(argument)
     assert source.metadata.shape == expected.shape
     assert source.metadata.dtype.name == dtypes.from_numpy(expected.dtype).name
-    assert bytes(source.load().buffer) == expected.tobytes()
+    assert bytes(source.load()) == expected.tobytes()
     buffer = bytearray(3 * expected.itemsize)
     source.fill(memoryview(buffer))
     assert not expected.size or buffer == expected.reshape(-1)[:1].tobytes() * 3
@@ -147,7 +147,7 @@ def test_every_algorithm_accepts_constants(workdir: Path, way: str) -> None:
 def test_a_constant_is_no_anonymous_memory() -> None:
     source = constant.open_source("full:3:int16[30000001]")
     tracemalloc.start()
-    buffer = source.load().buffer
+    buffer = source.load()
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
     assert np.array_equal(np.frombuffer(buffer, "i2"), np.full(30_000_001, 3))

@@ -21,7 +21,6 @@ from npyfile import npy
 from outputs import save as save_output
 from outputs import temporary_sink
 
-from ndtool.arrays import source
 from ndtool.errors import InputError, OutputError, UsageError
 from ndtool.publish import sinks
 from ndtool.storage import objects
@@ -174,7 +173,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
     url = store.put("x.npy", npy(np.zeros((60_000, 4), "<f4")))
     with open_input(url) as array:
         assert sizes == [1 << 16]
-        source.load_bytes(array)
+        array.load()
         array.require_unchanged()
     assert max(sizes) <= 1 << 18
     assert sum(sizes) == len(npy(np.zeros((60_000, 4), "<f4")))
@@ -182,7 +181,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_a_change_during_the_run(store: Store) -> None:
     with open_input(store.put("x.npy", npy(ROWS))) as array:
-        source.load_bytes(array)
+        array.load()
         array.require_unchanged()
         store.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):

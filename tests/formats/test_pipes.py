@@ -124,9 +124,9 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
     feeder = start_feeder(npy_stream(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
     stdin = Streams()
     with open_input("fifo", stdin) as source:
-        byte_range = source.load()
-        assert type(byte_range.buffer.obj).__name__ == "mmap"
-        assert (source.name, byte_range.mapped, byte_range.position) == ("fifo", False, None)
+        buffer = source.load()
+        assert type(buffer.obj).__name__ == "mmap"
+        assert (source.name, source.is_mapped, source.position) == ("fifo", False, None)
         assert np.array_equal(read_array(source), LARGE.reshape(2, -1))
         source.require_unchanged()
     with open_input("fifo", stdin) as source:

@@ -23,7 +23,6 @@ from inputs import assert_refused, load, open_input
 from npyfile import write_sparse
 from webserver import Server, serving
 
-from ndtool.arrays import source
 from ndtool.errors import (
     InputError,
     NdtoolError,
@@ -254,9 +253,7 @@ def test_missing_ranges(ranges: list[Any], data: st.DataObject) -> None:
 def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]))
     with open_input(url) as opened_source:
-        assert np.array_equal(
-            np.frombuffer(source.load_bytes(opened_source).buffer, "<f4"), ROWS[:10].ravel()
-        )
+        assert np.array_equal(np.frombuffer(opened_source.load(), "<f4"), ROWS[:10].ravel())
         assert spans(server, "/x.npy") == [(0, 1 << 16)]
         opened_source.require_unchanged()
     assert spans(server, "/x.npy") == [(0, 1 << 16), (0, 1)]
@@ -284,7 +281,7 @@ def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: 
     write_sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
     with open_input(url) as opened_source:
-        source.load_bytes(opened_source)
+        opened_source.load()
     requested = [span for span in spans(server, "/big.npy") if span]
     assert max(stop - start for start, stop in requested) <= MOST
     assert len(requested) == 1 + 16
@@ -301,11 +298,9 @@ def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> Non
 
 def test_present_ranges_are_not_requested_again(server: Server) -> None:
     with open_input(server.add("/x.npy", npy(ROWS))) as opened_source:
-        source.load_bytes(opened_source)
+        opened_source.load()
         before = len(server.requests)
-        assert np.array_equal(
-            np.frombuffer(source.load_bytes(opened_source).buffer, "<f4"), ROWS.ravel()
-        )
+        assert np.array_equal(np.frombuffer(opened_source.load(), "<f4"), ROWS.ravel())
         assert len(server.requests) == before
 
 
@@ -335,9 +330,7 @@ def test_a_truncated_response_is_resumed(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), cut_at=1 << 20)
     with open_input(url) as opened_source:
         server.objects["/x.npy"].cuts = 2
-        assert np.array_equal(
-            np.frombuffer(source.load_bytes(opened_source).buffer, "<f4"), ROWS.ravel()
-        )
+        assert np.array_equal(np.frombuffer(opened_source.load(), "<f4"), ROWS.ravel())
     requested = [span[0] for span in spans(server, "/x.npy")[1:] if span]
     first = 1 << 16  # bytes of the first response are not requested again
     assert requested == [first, first + (1 << 20), first + (2 << 20)]
@@ -349,7 +342,7 @@ def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
     with open_input(url) as opened_source:
         server.objects["/x.npy"].cuts = 99
         with pytest.raises(InputError, match=r"/x.npy: the connection was lost 3 times"):
-            source.load_bytes(opened_source)
+            opened_source.load()
     assert len(server.requests) == 4
 
 
@@ -421,7 +414,7 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     with open_input(url) as opened_source:
         server.objects["/x.npy"].shift = 5
         with pytest.raises(InputError, match="no byte range, although one was requested"):
-            source.load_bytes(opened_source)
+            opened_source.load()
 
 
 DIGITS = "1" * 5000  # more than Python converts to an integer
@@ -477,7 +470,7 @@ def test_a_file_that_changes_between_two_replies(server: Server, etag: str | Non
         open_input(url) as opened_source,
         pytest.raises(OutputError, match=r"x.npy changed during the run"),
     ):
-        source.load_bytes(opened_source)
+        opened_source.load()
 
 
 def test_a_file_that_becomes_shorter(server: Server) -> None:
@@ -485,7 +478,7 @@ def test_a_file_that_becomes_shorter(server: Server) -> None:
     with open_input(url) as opened_source:
         server.objects["/x.npy"].content = npy(ROWS[:9])
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.load_bytes(opened_source)
+            opened_source.load()
 
 
 def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: Path) -> None:
@@ -772,7 +765,7 @@ def test_no_descriptor_stays_open(server: Server) -> None:
     with pytest.raises(NdtoolError):
         locators.open_source(server.add("/x.npz", npz(a=ROWS)) + ":none", Streams())
     with open_input(server.add("/x.npy", npy(ROWS))) as opened_source:
-        source.load_bytes(opened_source)
+        opened_source.load()
     assert open_files() == before
 
 

@@ -18,7 +18,6 @@ from outputs import list_preserved_members, temporary_sink
 from outputs import save as store
 from webserver import serving
 
-from ndtool.arrays import source
 from ndtool.errors import InputError, OutputError
 from ndtool.publish import sinks
 from ndtool.runs import steps
@@ -138,7 +137,7 @@ def test_a_server_without_ranges_is_read_once(
         calls = record_calls(monkeypatch)
         try:
             with open_input("s3://bucket/x.npy") as opened_source:
-                assert source.load_bytes(opened_source).buffer == ROWS.tobytes()
+                assert opened_source.load() == ROWS.tobytes()
         finally:
             s3fs.clear_instance_cache()
     assert calls == ["get_object", "get_object"]
@@ -179,13 +178,13 @@ def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
     with open_input(url) as opened_source:
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.load_bytes(opened_source)
+            opened_source.load()
 
 
 def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     with open_input(url) as opened_source:
-        source.load_bytes(opened_source)
+        opened_source.load()
         opened_source.require_unchanged()
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):

@@ -16,7 +16,7 @@ from toy_format import Blocks
 from ndtool.analysis import explain, infer, preview, typed, verify
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.preview import Positions
-from ndtool.arrays import assembly, source
+from ndtool.arrays import assembly
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import locators, table
 from ndtool.formats.streams import Streams
@@ -275,8 +275,8 @@ def test_holes_are_zeros_and_take_no_space(
     Path("data.toy").write_bytes(toy_file(DATA, step))
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
-        byte_range = source.load_bytes(opened_source, gathered(plan, indices), threads)
-        actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
+        buffer = opened_source.load(gathered(plan, indices), threads)
+        actual = np.frombuffer(buffer, "<i4").reshape(DATA.shape)
     selected_blocks = list(gathered(plan, indices).blocks(step))
     expected, selected_bytes = np.zeros_like(DATA), 0
     for number in selected_blocks:

@@ -147,13 +147,12 @@ def test_a_large_input_is_read_within_the_memory_bound(
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
     with open_input("data.npy") as source:
-        byte_range = source.load()
-        assert byte_range is not None
-        assert not byte_range.mapped
-        assert type(byte_range.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
-        assert np.array_equal(np.frombuffer(byte_range.buffer, "i8"), np.arange(1 << 20))
-        byte_range.advise("random")
-        assert byte_range.cached_fraction() == 1.0
+        buffer = source.load()
+        assert not source.is_mapped
+        assert type(buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
+        assert np.array_equal(np.frombuffer(buffer, "i8"), np.arange(1 << 20))
+        source.advise("random")
+        assert source.cached_fraction() == 1.0
 
 
 def test_an_input_that_becomes_shorter_while_it_is_read(

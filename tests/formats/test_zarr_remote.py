@@ -19,7 +19,6 @@ from test_zarr import CODES, WAYS, load, put, random_array
 from test_zarr_outputs import layout_of, write
 from webserver import Server
 
-from ndtool.arrays import source
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators, outputs
 from ndtool.formats.zarr import hierarchy
@@ -168,7 +167,7 @@ def test_changes_during_a_run(what: str, web: Server) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = serve(web, "x.zarr")
     with open_input(url) as opened_source:
-        source.load_bytes(opened_source)
+        opened_source.load()
         opened_source.require_unchanged()
         web.objects[f"/x.zarr/{what}"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
@@ -442,7 +441,7 @@ def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr")
     with open_input(url) as opened_source:
-        source.load_bytes(opened_source)
+        opened_source.load()
         s3.put("x.zarr/c/0/0", b"other")
         with pytest.raises(OutputError, match="a chunk that was read is modified"):
             opened_source.require_unchanged()

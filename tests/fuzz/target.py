@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from math import prod
 
 from ndtool.analysis import values
-from ndtool.arrays.source import MemberInfo, Source, load_bytes
+from ndtool.arrays.source import MemberInfo, Source
 from ndtool.errors import NdtoolError, Status
 from ndtool.formats import locators, npy
 from ndtool.formats.streams import Streams
@@ -89,7 +89,7 @@ def _check_array(source: Source) -> None:
     dtype, shape, order, grid, _, _ = metadata = source.metadata
     if grid != shape and (metadata.nbytes > MAX_BYTES or count_blocks(shape, grid) > MAX_CHUNKS):
         return  # metadata of a few bytes may declare any number of chunks
-    buffer = load_bytes(source).buffer
+    buffer = source.load()
     assert len(buffer) == metadata.nbytes == prod(shape) * dtype.itemsize
     assert len(grid) == len(shape)
     assert dtype.itemsize > 0

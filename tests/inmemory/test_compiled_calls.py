@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from strategies import Array, Case, bits_equal, many, raw_bytes, void_view
-from test_out_of_bounds import out_of_bounds_calls
+from ways import calls_with_attributes
 
 import ndtool
 from ndtool._kernels import Calls
@@ -98,20 +98,9 @@ def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array
 
 
 @many
-@given(
-    drawn=out_of_bounds_calls(),
-    which=st.integers(0, 9),
-    threads=st.sampled_from((None, 1, 3)),
-    pad=st.sampled_from((None, None, 0, -1)),
-    negatives=st.booleans(),
-)
-def test_the_outcome_equals_the_general_path(
-    drawn: tuple[Case, str], which: int, threads: int | None, pad: int | None, negatives: bool
-) -> None:
-    case, rule = drawn
-    options = dict(
-        case.arguments, threads=threads, out_of_bounds=rule, pad=pad, negatives=negatives
-    )
+@given(case=calls_with_attributes(), which=st.integers(0, 9), threads=st.sampled_from((None, 1, 3)))
+def test_the_outcome_equals_the_general_path(case: Case, which: int, threads: int | None) -> None:
+    options = dict(case.arguments, threads=threads)
     results = []
     for small in (tuning.COMPILED_CALL, tuning.COMPILED_CALL, 0):  # bound, cached, and not bound
         arrays = [*case.arrays]

@@ -4,26 +4,14 @@ import doctest
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
-from hypothesis import strategies as st
-from strategies import (
-    EXAMPLES,
-    Case,
-    bits_equal,
-    cases,
-    raw_bytes,
-    scatter_elements_cases,
-    scatter_nd_cases,
-)
+from strategies import bits_equal
 
 import ndtool
-from ndtool.analysis.oracle import reference
 
 da = pytest.importorskip("dask.array", exc_type=ImportError)
 import dask  # noqa: E402
@@ -31,136 +19,11 @@ import dask  # noqa: E402
 import ndtool.dask as lazy  # noqa: E402
 from ndtool.outofcore import lazy as phases  # noqa: E402
 
-PACKED_RECORD = np.dtype([("a", "i1"), ("b", "i8")])
-many = settings(
-    max_examples=max(1, EXAMPLES // 3),  # each example takes 20 ms
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
 
 @pytest.fixture(autouse=True)
 def synchronous() -> Iterator[None]:
     with dask.config.set(scheduler="sync"):
         yield
-
-
-@st.composite
-def chunks_of(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Draw the chunks of an array: regular, or of any sizes, 0 included."""
-    return tuple(draw(_sizes(size)) for size in shape)
-
-
-@st.composite
-def _sizes(draw: st.DrawFn, size: int) -> tuple[int, ...]:
-    step = draw(st.integers(1, 4))
-    if size and draw(st.booleans()):
-        return tuple(min(step, size - start) for start in range(0, size, step))
-    bounds = sorted(draw(st.lists(st.integers(0, size), max_size=3)))
-    return tuple(b - a for a, b in zip([0, *bounds], [*bounds, size], strict=True))
-
-
-@st.composite
-def dask_arrays(draw: st.DrawFn, case: Case) -> list[Any]:
-    """Draw the inputs of a case as dask arrays, or as arrays in memory."""
-    arrays: list[Any] = []
-    for array in case.arrays:
-        chunks = draw(chunks_of(array.shape))
-        note(f"{array.dtype.str} {array.shape} chunks {chunks}")
-        arrays.append(da.from_array(array, chunks) if draw(st.integers(0, 3)) else array)
-    return arrays
-
-
-@many
-@given(st.data())
-def test_any_call_has_the_bits_of_the_reference(data: st.DataObject) -> None:
-    check(data, data.draw(cases))
-
-
-@many
-@given(st.data())
-def test_updates_are_combined_in_row_major_order_of_all_indices(data: st.DataObject) -> None:
-    check(data, data.draw(st.one_of(scatter_nd_cases(), scatter_elements_cases())))
-
-
-def check(data: st.DataObject, case: Case) -> None:
-    note(f"{case.operator} {case.arguments}")
-    arrays = data.draw(dask_arrays(case))
-    before = [raw_bytes(array) for array in case.arrays]
-    result = getattr(lazy, case.operator)(*arrays, **case.arguments)
-    expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
-    assert isinstance(result, da.Array)
-    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
-    blocks = dask.compute(*result.to_delayed().flat)
-    assert [block.shape for block in blocks] == list(product(*result.chunks))
-    actual = np.asarray(result.compute())
-    if expected.dtype.names and expected.dtype.isalignedstruct:  # dask copies no padding
-        actual, expected = (
-            result_array.astype(PACKED_RECORD) for result_array in (actual, expected)
-        )
-    assert bits_equal(actual, expected)
-    assert [raw_bytes(array) for array in case.arrays] == before
-
-
-@st.composite
-def calls_with_modes(draw: st.DrawFn) -> Case:
-    """Draw a call with indices out of bounds, pads and duplicates, and any modes for them."""
-    case = draw(cases)
-    data, indices, *updates = case.arrays
-    rng = np.random.default_rng(draw(st.integers(0, 1000)))
-    limits = np.iinfo(indices.dtype)
-    unusual = [
-        value
-        for value in (*range(-9, 9), 2**63, limits.min, limits.max)
-        if limits.min <= value <= limits.max
-    ]
-    selected = rng.random(indices.shape) < draw(st.sampled_from((0, 0.1, 0.5)))
-    indices = np.where(
-        selected, rng.choice(np.array(unusual, indices.dtype), indices.shape), indices
-    )
-    modes = ("error", "clip", "wrap", "drop" if updates else "fill")
-    options: dict[str, Any] = {"out_of_bounds": draw(st.sampled_from(modes))}
-    if draw(st.booleans()):
-        options["pad"] = draw(st.integers(-3, 3))
-    if draw(st.booleans()):
-        options["negatives"] = False
-    if (
-        not updates
-        and ("pad" in options or options["out_of_bounds"] == "fill")
-        and data.dtype.kind in "if"
-    ):
-        options["fill"] = draw(st.sampled_from((None, 7)))
-    if updates and case.arguments["reduction"] == "none":
-        options["duplicates"] = draw(st.sampled_from(("last", "first", "error")))
-    return Case(case.operator, (data, indices, *updates), {**case.arguments, **options})
-
-
-def call_or_error(call: Callable[[], Any]) -> Any:
-    """Return the result of a call, or the fields of its error."""
-    try:
-        result = np.asarray(call())
-    except ndtool.NdtoolError as error:
-        return {name: value for name, value in error.fields().items() if name != "places"}
-    return result.astype(PACKED_RECORD) if result.dtype.isalignedstruct else result
-
-
-@many
-@given(st.data())
-def test_indices_out_of_bounds_pads_and_duplicates_are_handled_as_in_memory(
-    data: st.DataObject,
-) -> None:
-    case = data.draw(calls_with_modes())
-    note(f"{case.operator} {case.arguments}")
-    arrays = data.draw(dask_arrays(case))
-    expected = call_or_error(lambda: getattr(ndtool, case.operator)(*case.arrays, **case.arguments))
-    actual = call_or_error(
-        lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute()
-    )
-    if isinstance(expected, dict):
-        assert actual == expected
-    else:
-        assert bits_equal(actual, expected)
 
 
 # Graphs

@@ -6,49 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save
-from hypothesis import given
-from strategies import (
-    Case,
-    bits_equal,
-    call,
-    many,
-    note_attributes,
-    raw_bytes,
-    scatter_cases,
-    scatter_elements_cases,
-)
-from strategies import scatter_nd_cases as nd_cases
-from thresholds import KERNELS, patched_thresholds
+from strategies import bits_equal
 
 import ndtool as package
 from ndtool import DuplicatesError, RuleError
 from ndtool.analysis.oracle import reference
-
-scatter_calls = nd_cases() | scatter_elements_cases() | scatter_cases()
-
-
-def result_or_duplicates(function: Any, case: Case) -> tuple[Any, ...]:
-    """Return the positions of duplicates, or the bits of the output."""
-    arguments = {**case.arguments, "duplicates": "error"}
-    try:
-        return "result", raw_bytes(
-            np.asarray(getattr(function, case.operator)(*case.arrays, **arguments))
-        )
-    except DuplicatesError as error:
-        return error.first, error.second
-
-
-@many
-@given(case=scatter_calls)
-def test_the_first_duplicate_is_that_of_the_reference(case: Case) -> None:
-    note_attributes(case)
-    expected = result_or_duplicates(reference, case)
-    assert result_or_duplicates(package, case) == expected
-    if expected[0] == "result":
-        arguments = {k: v for k, v in case.arguments.items() if k != "duplicates"}
-        assert raw_bytes(call(reference, case._replace(arguments=arguments))) == expected[1]
-    with patched_thresholds(KERNELS):
-        assert result_or_duplicates(package, case) == expected
 
 
 @pytest.mark.parametrize("memory", [None, "1MiB"])

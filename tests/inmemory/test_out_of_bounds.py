@@ -1,194 +1,29 @@
 """Out-of-bounds modes: every algorithm, type and layout has the reference's results."""
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import thresholds
 from command import ndtool as command
 from command import save
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import EXAMPLES, Array, Case, bits_equal, cases, raw_bytes, seeds, void_view
-from thresholds import patched_thresholds
+from strategies import Case, bits_equal, raw_bytes, void_view
+from ways import attributes_of, calls_with_attributes, expected_outcome, flat_sources, open_call
 
 import ndtool
 from ndtool import files
 from ndtool.analysis import explain, preview
-from ndtool.analysis.oracle import reference
-from ndtool.arrays import memory
-from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.inmemory.normalizing import normalize_indices
-from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import partitioning_for, rows_of
 from ndtool.rules import dtypes, inference, numbers
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import operands, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
 
-GATHERS = ("error", "clip", "wrap", "fill")
-SCATTERS = ("error", "clip", "wrap", "drop")
 COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
-@pytest.fixture(
-    scope="module",
-    params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
-    ids=["default thresholds", "small thresholds"],
-)
-def small_thresholds(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
-    """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
-    with patched_thresholds(*request.param):
-        yield
-
-
-@st.composite
-def padded_calls(draw: st.DrawFn) -> tuple[Case, str]:
-    """Draw a call with indices out of bounds, and with padding, negatives=False, or both."""
-    case, mode = draw(out_of_bounds_calls())
-    indices = np.array(case.arrays[1])
-    options: dict[str, Any] = {}
-    if draw(st.booleans()):
-        options["negatives"] = False
-    if not options or draw(st.booleans()):
-        info = np.iinfo(indices.dtype)
-        options["pad"] = draw(st.sampled_from((-1, 0, 1, 7, int(info.min), int(info.max))))
-        if info.min <= options["pad"] <= info.max and indices.size:
-            rng = np.random.default_rng(draw(seeds))
-            is_pad = rng.random(indices.shape) < draw(st.sampled_from((0.2, 1.0)))
-            indices = np.where(is_pad, indices.dtype.type(options["pad"]), indices)
-    arrays = (case.arrays[0], indices, *case.arrays[2:])
-    return case._replace(arrays=arrays, arguments={**case.arguments, **options}), mode
-
-
-@st.composite
-def out_of_bounds_calls(draw: st.DrawFn) -> tuple[Case, str]:
-    """Draw a call and a mode; some indices are out of bounds, by a little or extremely."""
-    case = draw(cases)
-    indices = np.array(case.arrays[1])
-    rng, fraction = np.random.default_rng(draw(seeds)), draw(st.sampled_from((0.0, 0.1, 0.5, 1.0)))
-    info = np.iinfo(indices.dtype)
-    near = rng.integers(max(-20, info.min), min(20, info.max), indices.shape, endpoint=True)
-    extremes = rng.choice(np.array([info.min, info.max], indices.dtype), indices.shape)
-    invalid = np.where(rng.random(indices.shape) < 0.8, near.astype(indices.dtype), extremes)
-    mixed = np.where(rng.random(indices.shape) < fraction, invalid, indices).astype(indices.dtype)
-    modes = SCATTERS if len(case.arrays) == 3 else GATHERS
-    mode = draw(st.sampled_from(modes))
-    return case._replace(arrays=(case.arrays[0], mixed, *case.arrays[2:])), mode
-
-
-def result_or_error(call: Any, *arrays: Array, **arguments: Any) -> Any:
-    """Return the array that a call returns, or the fields of its BoundsError."""
-    try:
-        return call(*arrays, **arguments)
-    except BoundsError as error:
-        return error_fields(error)
-
-
-def error_fields(error: BoundsError) -> tuple[Any, ...]:
-    return error.position, error.value, error.count, error.total
-
-
-def are_equal(actual: Any, expected: Any) -> bool:
-    if isinstance(expected, np.ndarray):
-        return isinstance(actual, np.ndarray) and bits_equal(actual, expected)
-    return bool(actual == expected)
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(out_of_bounds_calls() | padded_calls(), st.sampled_from((1, 2, 3)), st.booleans())
-def test_arrays(
-    small_thresholds: None, case_and_mode: tuple[Case, str], threads: int, has_out: bool
-) -> None:
-    case, mode = case_and_mode
-    name, arrays, arguments = case
-    data = arrays[0]
-    expected = result_or_error(getattr(reference, name), *arrays, **arguments, out_of_bounds=mode)
-    before = [raw_bytes(a) for a in arrays]
-    out = None
-    if has_out and isinstance(expected, np.ndarray):
-        out = np.zeros(expected.shape, data.dtype)
-    actual = result_or_error(
-        getattr(ndtool, name), *arrays, **arguments, out_of_bounds=mode, threads=threads, out=out
-    )
-    assert are_equal(actual, expected)
-    assert out is None or actual is out
-    assert [raw_bytes(a) for a in arrays] == before
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(
-    out_of_bounds_calls() | padded_calls(),
-    st.sampled_from((1, 3)),
-    st.sampled_from((1, 600, 4000)),
-    st.integers(0, 300),
-    st.integers(1, 3),
-)
-def test_files(
-    small_thresholds: None, case_and_mode: tuple[Case, str], threads: int, budget: int, in_memory: int, levels: int,
-) -> None:  # fmt: skip
-    """Direct and external execution have the reference's results."""
-    case, mode = case_and_mode
-    roles = OPERATORS[case.operator].inputs
-    expected = result_or_error(
-        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=mode
-    )
-    attributes = Attributes(**case.arguments, out_of_bounds=mode)
-    for is_external in (False, True):
-        arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
-        sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
-        request = Request(case.operator, *roles, attributes=attributes, threads=threads)
-        with OpenCall(request, sources) as call:
-            buffer = np.zeros(call.inference.nbytes, np.uint8)
-            sink = memory.BufferSink(buffer.data, call.metadata)
-            if not isinstance(expected, np.ndarray):
-                with pytest.raises(BoundsError) as excinfo:
-                    operands.validate(call)
-                assert error_fields(excinfo.value) == expected
-                continue
-            validated = operands.validate(call)
-            rows = rows_of(call.inference)
-            if not is_external:
-                with steps.prepare(call, None) as prepared:
-                    steps.execute(prepared, sink=sink)
-            elif rows.tuples and rows.width and rows.row_count > 1:
-                gathers = "updates" not in sources
-                partitioning = partitioning_for(rows, gathers, budget, threads, None, levels)
-                partitioning = partitioning._replace(in_memory=in_memory)
-                reports: list[BoundsError] = []
-                assert list(
-                    execution.run(call, partitioning, (), sink, ignore_progress, reports.append)
-                )
-                bounds_report = validated.bounds_report
-                assert [error_fields(report) for report in reports] == (
-                    [] if bounds_report is None else [error_fields(bounds_report)]
-                )
-            else:
-                continue
-            actual = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
-            assert bits_equal(actual, np.asarray(expected, arrays[0].dtype))
-
-
-@given(out_of_bounds_calls() | padded_calls())
-def test_the_bounds_report_equals_the_error(case_and_mode: tuple[Case, str]) -> None:
-    case, mode = case_and_mode
-    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
-    error = result_or_error(getattr(reference, case.operator), *arrays, **case.arguments)
-    result = result_or_error(
-        getattr(files, case.operator), *arrays, **case.arguments, out_of_bounds=mode
-    )
-    if isinstance(result, files.Result):
-        count = 0 if isinstance(error, np.ndarray) else error[2]
-        assert (result.outside, len(result.warnings)) == (count, count > 0)
-    else:
-        assert result == error
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i8", ">u8"])
@@ -420,18 +255,15 @@ def test_verify_supports_the_modes(workdir: Path) -> None:
     assert command(*arguments).status == 8
 
 
-@given(out_of_bounds_calls() | padded_calls())
-def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) -> None:
-    case, mode = case_and_mode
-    expected = result_or_error(
-        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=mode
-    )
-    if not isinstance(expected, np.ndarray):
-        return
+@given(calls_with_attributes())
+def test_a_preview_shows_the_result_of_a_run(case: Case) -> None:
+    expected = expected_outcome(case)
+    if not isinstance(expected, np.ndarray) or "index_base" in case.arguments:
+        return  # a run subtracts index_base where it reads the indices
     roles = OPERATORS[case.operator].inputs
     arrays = dict(zip(roles, case.arrays, strict=True))
     inputs = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
-    attributes = Attributes(**case.arguments, out_of_bounds=mode)
+    attributes = attributes_of(case)
     window = preview.choose_window(expected.shape)
     elements = preview.compute_elements(
         inference.infer(case.operator, inputs, attributes), arrays, window
@@ -441,26 +273,17 @@ def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) ->
     assert bits_equal(np.asarray(elements), np.asarray(expected_elements).view(expected.dtype))
 
 
-@given(out_of_bounds_calls(), st.data())
-def test_an_explanation_ends_with_the_result_of_a_run(
-    case_and_mode: tuple[Case, str], data: st.DataObject
-) -> None:
-    case, mode = case_and_mode
-    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
-    arguments = {**case.arguments, "out_of_bounds": mode}
-    expected = result_or_error(getattr(reference, case.operator), *arrays, **arguments)
+@given(calls_with_attributes(), st.data())
+def test_an_explanation_ends_with_the_result_of_a_run(case: Case, data: st.DataObject) -> None:
+    expected = expected_outcome(case)
     if not isinstance(expected, np.ndarray) or not expected.size:
         return
     position = tuple(data.draw(st.integers(0, size - 1)) for size in expected.shape)
-    roles = OPERATORS[case.operator].inputs
-    sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
-    with OpenCall(
-        Request(case.operator, *roles, attributes=Attributes(**arguments)), sources
-    ) as call:
+    with open_call(case, flat_sources(case)) as call:
         (element,) = explain.explain(call, [position]).elements
     assert element.value is not None
     assert raw_bytes(element.array) == raw_bytes(np.asarray(expected[(*position, ...)]))
-    if mode == "drop":
+    if case.arguments["out_of_bounds"] == "drop":
         assert all(len(step.normalized) == len(step.tuple or ()) for step in element.steps[1:])
 
 

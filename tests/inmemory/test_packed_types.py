@@ -33,10 +33,8 @@ def random_array(name: str, shape: Any, seed: int = 0) -> Any:
 def load_array(argument: object) -> Any:
     """Return an argument's array."""
     with closing(locators.open_source(str(argument), Streams(-1))) as source:
-        byte_range = source.load()
-        assert byte_range is not None
         dtype = getattr(ml_dtypes, source.metadata.dtype.name)
-        return np.frombuffer(bytes(byte_range.buffer), dtype).reshape(source.metadata.shape)
+        return np.frombuffer(source.load(), dtype).reshape(source.metadata.shape)
 
 
 def convert_file(source: object, output: object, **options: Any) -> None:

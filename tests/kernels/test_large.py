@@ -30,11 +30,11 @@ from strategies import (
 )
 
 import ndtool
+from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import gathers, tuning
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage.local import ByteRange
 
 THREADS = (1, 2, 3, 4)
 
@@ -393,7 +393,7 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
     np.save("data.npy", data)
     np.save("index.npy", index)
     calls = []
-    prefetch, advise = gathers._kernels.will_need, ByteRange.advise
+    prefetch, advise = gathers._kernels.will_need, ContiguousSource.advise
 
     def count_prefetch(*arguments: Any) -> int:
         calls.append(prefetch(*arguments))
@@ -403,8 +403,8 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
         calls.append(1)
         advise(*arguments)
 
-    monkeypatch.setattr(ByteRange, "cached_fraction", lambda _: 0.0)
-    monkeypatch.setattr(ByteRange, "advise", count_advise)
+    monkeypatch.setattr(ContiguousSource, "cached_fraction", lambda _: 0.0)
+    monkeypatch.setattr(ContiguousSource, "advise", count_advise)
     monkeypatch.setattr(gathers._kernels, "will_need", count_prefetch)
     with OpenCall(Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as open_call:
         steps.run(open_call)

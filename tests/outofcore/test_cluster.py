@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, snapshot
 from strategies import bits_equal
-from twoworkers import PATIENT, two_workers
+from twoworkers import PATIENT, Workers, two_workers
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -40,87 +39,13 @@ pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-# Each worker loads this first: it records reads and writes, and injects the fault in a file.
-PRELOAD = """
-import asyncio, os, signal, time
-from ndtool.storage.remotefolder import RemoteFolder
-from ndtool.formats.zarr import ZarrSource
-from ndtool.formats.zarr.writer import ChunkWriter
-from ndtool.outofcore import phases
-
-FAULT, RECORDS = {folder!r} + "/fault", {folder!r} + "/records"
-
-def record_calls(kind, method, argument):
-    def wrapper(self, *arguments):
-        with open(RECORDS, "a") as records:
-            records.write(f"{{kind}} {{self.name}} {{arguments[argument]}}\\n")
-        return method(self, *arguments)
-    return wrapper
-
-def inject_faults(kind, task):
-    def wrapper(work, group, number):
-        phase = f"{{kind}}{{group.depth + 1}}" if group.depth else kind
-        end = task(work, group, number)
-        try:
-            with open(FAULT) as fault_file:
-                action, target = fault_file.read().split()
-            if target == phase and action == "wait":
-                time.sleep(600)
-            if target == phase and action == "die":
-                os.unlink(FAULT)
-                os.kill(os.getpid(), signal.SIGKILL)
-        except FileNotFoundError:
-            pass
-        return end
-    return wrapper
-
-def delay_writes(put):
-    async def wrapper(self, key, body):
-        with open(RECORDS, "a") as records:
-            records.write(f"sent {{key}}\\n")
-        if os.path.exists(FAULT) and open(FAULT).read() == "late put":
-            await asyncio.sleep(2)
-        await put(self, key, body)
-    return wrapper
-
-if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
-    RemoteFolder.put = delay_writes(RemoteFolder.put)
-    ZarrSource.block = record_calls("read", ZarrSource.block, 0)
-    ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block, 0)
-    phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
-    phases.has_fault_wrappers = True
-"""
-
-
-class Workers:
-    """The cluster of these tests: its client, its workers' records, and injected faults."""
-
-    def __init__(self, client: Any, folder: Path) -> None:
-        self.client, self._folder = client, folder
-        self.address: str = client.scheduler.address
-
-    def inject_fault(self, action: str, phase: str) -> None:
-        (self._folder / "fault").write_text(f"{action} {phase}")
-
-    def is_fault_injected(self) -> bool:
-        return not (self._folder / "fault").exists()
-
-    def release(self) -> None:
-        (self._folder / "fault").unlink(missing_ok=True)
-
-    def pop_records(self) -> Counter[str]:
-        records = self._folder / "records"
-        lines = records.read_text().splitlines() if records.exists() else []
-        records.unlink(missing_ok=True)
-        return Counter(lines)
-
 
 # Not of session scope: its threads open files, and other tests check for open files.
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
-    with two_workers(folder, PRELOAD, **PATIENT) as client:
-        yield Workers(client, folder)
+    with two_workers(folder, **PATIENT) as started:
+        yield started
 
 
 @pytest.fixture
@@ -194,6 +119,20 @@ def test_a_cluster_gives_the_bits_of_the_reference(
     assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
+@pytest.mark.parametrize("suffix", [".zarr", ".npy"])
+@pytest.mark.parametrize("operator", CALLS)
+def test_workers_read_indices_that_count_from_one(
+    stores: Path, workers: Workers, operator: str, suffix: str
+) -> None:
+    name = CALLS[operator][0][1]
+    indices = np.load(f"{name}.npy") % np.array(512, "i4")
+    save(**{name: indices + 1})
+    zarr.open_array(f"{name}.zarr")[...] = indices + 1
+    run_operator(operator, suffix, "out.npy", scheduler=workers.client, index_base=1)
+    save(**{name: indices})
+    assert bits_equal(load("out.npy"), expected_result(operator))
+
+
 @pytest.mark.parametrize(("operator", "mode"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
 def test_a_cluster_counts_indices_out_of_bounds(
     stores: Path, workers: Workers, operator: str, mode: str
@@ -230,6 +169,23 @@ def test_chunks_are_read_once_and_written_once(
     assert (len(written), set(written)) == (file_count, {1})
 
 
+def test_offsets_are_sent_in_small_batches(
+    stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, sent = clusters.Cluster._submit, list[int]()
+
+    def record(self: Any, function: Any, phase: str, numbers: Any, offsets: Any) -> Any:
+        sent.append(sum(len(line) for tasks in offsets for task in tasks for line in task))
+        return submit(self, function, phase, numbers, offsets)
+
+    monkeypatch.setattr(clusters.Cluster, "_submit", record)
+    for name, nbytes in (("BATCH_BYTES", 2000), ("MAX_BYTES", 4000)):
+        monkeypatch.setattr(clusters, name, nbytes)
+    run_operator("gather_nd", ".npy", "out.npy", scheduler=workers.client)
+    assert bits_equal(load("out.npy"), expected_result("gather_nd"))
+    assert 1000 < max(sent) <= 2000
+
+
 ANY_PHASE = pytest.mark.slow("tasks of each phase run again, with each output")
 
 
@@ -249,7 +205,7 @@ def test_tasks_of_a_killed_worker_run_again(
 ) -> None:
     before = snapshot(stores)
     store_options = STORE_OPTIONS[operator] if out == "out.zarr" else {}
-    workers.inject_fault("die", phase)
+    workers.inject_fault("once", phase)
     run_operator(operator, ".zarr", out, scheduler=workers.client, **store_options)
     assert workers.is_fault_injected()
     assert bits_equal(load(out), expected_result(operator))
@@ -266,7 +222,7 @@ def test_tasks_of_a_killed_worker_run_again_in_groups(
         if operator == "scatter_nd" and phase.startswith("replay"):
             continue
         before = snapshot(stores)
-        workers.inject_fault("die", phase)
+        workers.inject_fault("once", phase)
         run_operator(
             operator,
             ".npy",

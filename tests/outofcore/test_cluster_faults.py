@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from command import NDTOOL, environment, execute, save, snapshot
 from strategies import bits_equal
+from twoworkers import Workers, wait_for
 
 from ndtool.analysis.oracle import reference
 from ndtool.errors import ResourceError
@@ -23,43 +23,6 @@ from ndtool.publish.newfile import NewFile
 
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 
-# Workers load this first: they record tasks, and inject the fault that a file names.
-PRELOAD = """
-import os, signal, time
-from ndtool.outofcore import phases
-
-FOLDER = {folder!r}
-
-def record(event, phase):
-    with open(FOLDER + "/records", "a") as records:
-        records.write(f"{{event}} {{phase}} {{os.getpid()}}\\n")
-
-def inject_faults(phase, task):
-    def wrapper(work, group, number):
-        record("begin", phase)
-        end = task(work, group, number)
-        try:
-            with open(FOLDER + "/fault") as fault_file:
-                action, target = fault_file.read().split()
-            if target == phase and action == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if target == phase and action == "once":
-                os.unlink(FOLDER + "/fault")
-                os.kill(os.getpid(), signal.SIGKILL)
-            while target == phase and action == "wait" and os.path.exists(FOLDER + "/fault"):
-                time.sleep(0.02)
-            if target == phase and action == "work":
-                time.sleep(1)
-        except FileNotFoundError:
-            pass
-        record("end", phase)
-        return end
-    return wrapper
-
-if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
-    phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
-    phases.has_fault_wrappers = True
-"""
 SHORT_TIMEOUT_SETTINGS = "from ndtool.outofcore import cluster; cluster.CHECK_INTERVAL = 0.1; cluster.SILENCE_TIMEOUT = 3; "
 NDTOOL_WITH_SHORT_TIMEOUTS = (
     sys.executable,
@@ -70,19 +33,18 @@ GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 
 
-class ProcessCluster:
+class ProcessCluster(Workers):
     """A scheduler and workers, each in a process, and runs that use them."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._processes: list[subprocess.Popen[bytes]] = []
-        (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
         self.file = str(folder / "scheduler.json")
 
     def start(self, *command: object) -> subprocess.Popen[bytes]:
         """Start a process, which is killed at the end of the test."""
         variables = environment(
-            DASK_DISTRIBUTED__WORKER__PRELOAD=str(self._folder / "preload.py"),
+            DASK_DISTRIBUTED__WORKER__PRELOAD=str(self.preload),
             DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT="1 day",
             DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s",
         )
@@ -109,30 +71,13 @@ class ProcessCluster:
         module = "from distributed.cli.dask_worker import main; main()"
         return self.start(
             *prefix, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
-            "--no-dashboard", "--local-directory", self._folder / "own", *options,
+            "--no-dashboard", "--local-directory", self.folder / "own", *options,
         )  # fmt: skip
 
     def wait_for_workers(self, count: int) -> None:
         """Wait until workers have joined the scheduler: a run counts them when it begins."""
         with distributed.Client(scheduler_file=self.file, set_as_default=False) as client:
             client.wait_for_workers(count)
-
-    def inject_fault(self, action: str, phase: str) -> None:
-        """Make workers fail or wait in a phase; action: die, once, wait or work."""
-        (self._folder / "fault").write_text(f"{action} {phase}")
-
-    def release(self) -> None:
-        """Cancel the fault: workers that wait continue."""
-        (self._folder / "fault").unlink(missing_ok=True)
-
-    def records(self) -> list[list[str]]:
-        """Return the records of workers: begin or end, the phase, the process ID."""
-        path = self._folder / "records"
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-    def wait_for_record(self, event: str, phase: str) -> None:
-        """Wait for a record of a worker."""
-        wait_for(lambda: [event, phase] in [record[:2] for record in self.records()])
 
     def kill_all(self) -> None:
         """Kill all processes started."""
@@ -142,11 +87,6 @@ class ProcessCluster:
             process.wait()
             if process.stderr is not None:
                 process.stderr.close()
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    while not condition():
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -179,7 +119,7 @@ def test_a_scheduler_that_is_killed_ends_the_run(cluster: ProcessCluster) -> Non
     scheduler, _ = cluster.start_scheduler(), cluster.start_worker("--no-nanny")
     cluster.inject_fault("wait", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
-    cluster.wait_for_record("begin", "sweep")
+    cluster.wait_for_task("begin", "sweep")
     scheduler.kill()
     message = "error: the connection to the scheduler was lost\n"
     assert wait_for_exit(run) == (6, message)
@@ -214,8 +154,8 @@ def test_a_frozen_worker_is_removed(cluster: ProcessCluster) -> None:
     run = cluster.start(
         *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
     )
-    cluster.wait_for_record("begin", "sweep")
-    frozen = int(cluster.records()[-1][2])
+    cluster.wait_for_task("begin", "sweep")
+    frozen = cluster.tasks("begin")[-1][1]
     os.kill(frozen, signal.SIGSTOP)
     cluster.release()
     assert wait_for_exit(run) == (0, "")
@@ -230,7 +170,7 @@ def test_a_frozen_scheduler_ends_the_run(cluster: ProcessCluster) -> None:
     run = cluster.start(
         *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
     )
-    cluster.wait_for_record("begin", "sweep")
+    cluster.wait_for_task("begin", "sweep")
     scheduler.send_signal(signal.SIGSTOP)
     assert wait_for_exit(run) == (6, "error: the connection to the scheduler was lost\n")
     assert snapshot(Path()) == before
@@ -243,7 +183,7 @@ def test_workers_close_the_files_of_killed_runs(cluster: ProcessCluster) -> None
     for _ in range(2):
         cluster.inject_fault("wait", "sweep")
         run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
-        cluster.wait_for_record("begin", "sweep")
+        cluster.wait_for_task("begin", "sweep")
         run.kill()
         run.communicate()
         cluster.release()
@@ -324,11 +264,11 @@ def test_an_interrupt_does_not_wait_for_tasks(cluster: ProcessCluster, phase: st
     before = snapshot(Path())
     cluster.inject_fault("work", phase)
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
-    cluster.wait_for_record("begin", phase)
+    cluster.wait_for_task("begin", phase)
     run.send_signal(signal.SIGINT)
     assert wait_for_exit(run) == (130, "")
-    assert ["end", phase] not in [record[:2] for record in cluster.records()]
-    for pid in {int(record[2]) for record in cluster.records()}:
+    assert not cluster.tasks("end", phase)
+    for pid in {pid for _, pid in cluster.tasks("begin")}:
         wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
     assert snapshot(Path()) == before
 
@@ -343,7 +283,7 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(
     before = set(os.listdir())
     cluster.inject_fault("wait", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
-    cluster.wait_for_record("begin", "sweep")
+    cluster.wait_for_task("begin", "sweep")
     run.kill()
     assert wait_for_exit(run)[0] == -signal.SIGKILL
     leftover_names = set(os.listdir()) - before

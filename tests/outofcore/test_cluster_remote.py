@@ -21,10 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import open_input
 from strategies import bits_equal
-from test_cluster import CALLS, PRELOAD, Workers, expected_result, load, run_operator, stores
-from twoworkers import PATIENT, two_workers
+from test_cluster import CALLS, expected_result, load, run_operator, stores
+from twoworkers import PATIENT, Workers, two_workers
 
-from ndtool.arrays import source
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import BoundsError, OutputError, UsageError
 from ndtool.formats import outputs
@@ -60,8 +59,8 @@ def cluster(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with pytest.MonkeyPatch.context() as patch:
         for name, value in bucket.client_environment(s3_server.endpoint).items():
             patch.setenv(name, value) if value is not None else patch.delenv(name)
-        with two_workers(folder, PRELOAD, **PATIENT) as client:
-            yield Workers(client, folder)
+        with two_workers(folder, **PATIENT) as started:
+            yield started
 
 
 @pytest.fixture
@@ -121,7 +120,7 @@ def test_arrays_and_spilled_data_may_be_remote_or_local(
     )
     assert set(os.listdir()) - workdir == (set() if out.startswith(BUCKET_URL) else {out})
     with open_input(out) as opened:
-        raw = bytes(source.load_bytes(opened).buffer)
+        raw = bytes(opened.load())
     assert raw == expected_result("scatter_nd").tobytes()
 
 
@@ -133,7 +132,7 @@ def test_arrays_and_spilled_data_may_be_remote_or_local(
 def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, s3: Bucket, operator: str, phase: str
 ) -> None:
-    workers.inject_fault("die", phase)
+    workers.inject_fault("once", phase)
     options = {"scheduler": workers.client, "spill": f"{BUCKET_URL}/tmp/", **CHUNKS[operator]}
     run_operator(operator, ".zarr", f"{BUCKET_URL}/out.zarr", **options)
     assert workers.is_fault_injected()
@@ -301,7 +300,7 @@ def test_segments_of_a_killed_run_are_resumed(
     assert report["resumed"] == {"split": report["plan"]["blocks"]}
     assert not [line for line in workers.pop_records() if "idx.zarr" in line]
     with open_input(out) as opened:
-        assert bytes(source.load_bytes(opened).buffer) == expected_result("scatter_nd").tobytes()
+        assert bytes(opened.load()) == expected_result("scatter_nd").tobytes()
     assert top_level_names(s3) == ({"out.zarr"} if out.startswith(BUCKET_URL) else set())
     assert not [name for name in os.listdir() if name.startswith(".")]
 

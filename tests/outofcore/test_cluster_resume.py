@@ -16,8 +16,8 @@ from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, bits_equal
-from test_cluster_faults import NDTOOL_WITH_SHORT_TIMEOUTS, PRELOAD, ProcessCluster, wait_for
-from twoworkers import two_workers
+from test_cluster_faults import NDTOOL_WITH_SHORT_TIMEOUTS, ProcessCluster
+from twoworkers import Workers, two_workers, wait_for
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -55,47 +55,34 @@ ARGUMENTS: dict[tuple[str, ...], dict[str, Any]] = {
 }
 
 
-class Workers:
-    """A cluster of two threads, its workers' records, and the folders of killed runs."""
-
-    def __init__(self, client: Any, folder: Path) -> None:
-        self.client, self.folder = client, folder
-        self.address: str = client.scheduler.address
-
-    def count_begun_tasks(self) -> Counter[str]:
-        """Return the number of tasks begun in each phase since the last call."""
-        records = self.folder / "records"
-        lines = records.read_text().splitlines() if records.exists() else []
-        records.unlink(missing_ok=True)
-        return Counter(phase for event, phase, _ in map(str.split, lines) if event == "begin")
+class KillingWorkers(Workers):
+    """Workers of runs that are killed."""
 
     def kill(self, command: tuple[str, ...], phase: str, *options: object, tasks: int = 2) -> None:
         """Start a run, and kill it while workers execute `tasks` tasks of a phase."""
-        self.count_begun_tasks()
-        (self.folder / "fault").write_text(f"wait {phase}")
+        self.pop_records()
+        self.inject_fault("wait", phase)
         process = subprocess.Popen(
             [*NDTOOL, *command, *map(str, options), "--scheduler", self.address],
             env=environment(),
             stderr=subprocess.PIPE,
         )
-        records = self.folder / "records"
-        wait_for(lambda: records.exists() and records.read_text().count(f"begin {phase} ") == tasks)
+        self.wait_for_task("begin", phase, tasks)
         process.kill()
         assert (process.communicate()[1], process.returncode) == (b"", -signal.SIGKILL)
         task_count = lambda dask_scheduler: len(dask_scheduler.tasks)  # noqa: E731
-        wait_for(
-            lambda: self.client.run_on_scheduler(task_count) <= tasks
-        )  # no further task begins
-        (self.folder / "fault").unlink()
-        wait_for(lambda: records.read_text().count(f"end {phase} ") == tasks)
-        self.count_begun_tasks()
+        # no further task begins
+        wait_for(lambda: self.client.run_on_scheduler(task_count) <= tasks)
+        self.release()
+        self.wait_for_task("end", phase, tasks)
+        self.pop_records()
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillingWorkers]:
     folder = tmp_path_factory.mktemp("cluster")
-    with two_workers(folder, PRELOAD) as client:
-        yield Workers(client, folder)
+    with two_workers(folder) as started:
+        yield KillingWorkers(folder, started.client)
 
 
 @pytest.fixture
@@ -121,7 +108,7 @@ def expected_result(command: tuple[str, ...]) -> Any:
     return getattr(reference, command[0].replace("-", "_"))(*arrays, **ARGUMENTS[command])
 
 
-def resume_run(command: tuple[str, ...], workers: Workers, *options: object) -> Any:
+def resume_run(command: tuple[str, ...], workers: KillingWorkers, *options: object) -> Any:
     """Resume the killed run; return the report."""
     arguments = ("-o", "out.npy", "--scheduler", workers.address, "--resume", "--json")
     completed = ndtool(*command, *arguments, *options)
@@ -141,7 +128,11 @@ def resume_run(command: tuple[str, ...], workers: Workers, *options: object) -> 
     ],
 )
 def test_complete_segments_are_not_recomputed(
-    inputs: Path, cluster: Workers, command: tuple[str, ...], phase: str, resumed: dict[str, int]
+    inputs: Path,
+    cluster: KillingWorkers,
+    command: tuple[str, ...],
+    phase: str,
+    resumed: dict[str, int],
 ) -> None:
     before = set(os.listdir())
     cluster.kill(command, phase, "-o", "out.npy")
@@ -157,7 +148,7 @@ def test_complete_segments_are_not_recomputed(
     assert set(os.listdir()) - before == {"out.npy"}
 
 
-def test_a_killed_run_in_place_is_resumed(inputs: Path, cluster: Workers) -> None:
+def test_a_killed_run_in_place_is_resumed(inputs: Path, cluster: KillingWorkers) -> None:
     call = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "max")
     arrays = [np.load(name) for name in call[1:4]]
     cluster.kill(call, "sweep", "-o", "data.npy")
@@ -169,7 +160,7 @@ def test_a_killed_run_in_place_is_resumed(inputs: Path, cluster: Workers) -> Non
     assert not [name for name in os.listdir() if name.startswith(".")]
 
 
-def test_a_run_may_be_killed_and_resumed_repeatedly(inputs: Path, cluster: Workers) -> None:
+def test_a_run_may_be_killed_and_resumed_repeatedly(inputs: Path, cluster: KillingWorkers) -> None:
     cluster.kill(GATHER, "split", "-o", "out.npy")
     cluster.kill(GATHER, "sweep", "-o", "out.npy", "--resume")
     cluster.kill(GATHER, "replay", "-o", "out.npy", "--resume")
@@ -178,7 +169,9 @@ def test_a_run_may_be_killed_and_resumed_repeatedly(inputs: Path, cluster: Worke
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
-def test_indices_out_of_bounds_are_reported_after_a_resume(inputs: Path, cluster: Workers) -> None:
+def test_indices_out_of_bounds_are_reported_after_a_resume(
+    inputs: Path, cluster: KillingWorkers
+) -> None:
     cluster.kill(DROPPED, "sweep", "-o", "out.npy")
     report = resume_run(DROPPED, cluster)
     assert report["resumed"] == {"split": 9}
@@ -196,7 +189,7 @@ def test_indices_out_of_bounds_are_reported_after_a_resume(inputs: Path, cluster
 class KilledRun:
     """The spilled data of a gather killed in its sweeps; tests resume copies of them."""
 
-    def __init__(self, workers: Workers, folder: Path, name: str) -> None:
+    def __init__(self, workers: KillingWorkers, folder: Path, name: str) -> None:
         self.workers, self._folder, self.name = workers, folder, name
 
     def copy(self, spill: str = "spill") -> Path:
@@ -220,7 +213,9 @@ class KilledRun:
 
 
 @pytest.fixture(scope="module")
-def killed_run(cluster: Workers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledRun]:
+def killed_run(
+    cluster: KillingWorkers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KilledRun]:
     folder = tmp_path_factory.mktemp("killed")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -315,6 +310,7 @@ def test_the_name_of_a_run_has_all_that_determines_its_segments(
             )
             assert partitioning is not None
             locations = {role: os.path.abspath(n) for role, n in request.arguments.items()}
+
             return clusters.identify(call.inference, partitioning, locations, call.sources).name
 
     shutil.copy2("idx.npy", "same.npy")
@@ -359,24 +355,23 @@ def test_an_input_that_changes_during_the_run_is_an_error(
 
 
 def test_chunks_that_change_after_their_worker_is_lost_are_noticed(
-    inputs: Path, cluster: Workers
+    inputs: Path, cluster: KillingWorkers
 ) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     rows = np.load("upd.npy")
     zarr.create_array("upd.zarr", shape=rows.shape, chunks=(3000,), dtype=rows.dtype)[...] = rows
     command = ("scatter-nd", "data.npy", "idx.npy", "upd.zarr", "--reduction", "add")
-    (cluster.folder / "fault").write_text("wait sweep")
-    cluster.count_begun_tasks()
+    cluster.inject_fault("wait", "sweep")
+    cluster.pop_records()
     process = subprocess.Popen(
         [*NDTOOL, *command, "-o", "out.npy", "--scheduler", cluster.address, "--no-trace"],
         env=environment(), stderr=subprocess.PIPE,
     )  # fmt: skip
-    records = cluster.folder / "records"
-    wait_for(lambda: records.exists() and "begin sweep " in records.read_text())
+    cluster.wait_for_task("begin", "sweep")
     zarr.open_array("upd.zarr")[:3000] = 7
     for pid in cluster.client.run(os.getpid).values():  # all workers that have read chunks
         os.kill(pid, signal.SIGKILL)
-    (cluster.folder / "fault").unlink()
+    cluster.release()
     _, stderr = process.communicate()
     assert (process.returncode, "upd.zarr changed during the run" in stderr.decode()) == (7, True)
     assert not Path("out.npy").exists()
@@ -425,7 +420,7 @@ def test_a_dry_run_counts_resumable_tasks_and_writes_nothing(
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
-def test_runs_with_literal_indices_are_resumed(inputs: Path, cluster: Workers) -> None:
+def test_runs_with_literal_indices_are_resumed(inputs: Path, cluster: KillingWorkers) -> None:
     call = ("gather", "data.npy", "[5, 7, -1]")
     cluster.kill(call, "replay", "-o", "out.npy", tasks=1)
     assert resume_run(call, cluster)["resumed"]["split"] == 1

@@ -1,6 +1,8 @@
-"""The requests of a plan, compared with the requests that a store counts."""
+"""The requests and bytes of a plan, compared with those that a store and the system count."""
 
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,31 +26,45 @@ ROOT = f"s3://{bucket.NAME}"
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-@pytest.fixture
-def stores(s3: Bucket, workdir: Path) -> Iterator[RequestCounts]:
-    """Write chunked arrays to the bucket; blocks of tuples do not align with all chunks."""
-    with bucket.count_requests() as counts:
-        write_stores(s3)
-        counts.requests.clear()
-        counts.nbytes.clear()
-        yield counts
+OVERHEAD = 64 << 10  # bytes of headers, metadata and modules that a process also reads or writes
+CALLS = [("gather_nd", ("data", "idx")), ("scatter_nd", ("data", "idx", "upd"))]
+has_io_counts = pytest.mark.skipif(
+    not Path("/proc/self/io").exists(), reason="the system counts no bytes"
+)
 
 
-def write_stores(s3: Bucket) -> None:
+def write_arrays() -> None:
+    """Write each array as a file, and in chunks, of which blocks of tuples divide some."""
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
-    rng, tuples = np.random.default_rng(5), 100_000
+    rng, tuples = np.random.default_rng(5), 200_000
     arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "data": (rng.random((512, 512), np.float32), (128, 128)),
-        "idx": (rng.integers(0, 512, (tuples, 2)), (12_500, 2)),
-        "upd": (rng.random(tuples, np.float32), (25_000,)),
+        "data": (rng.random((1024, 1024), np.float32), (128, 256)),
+        "idx": (rng.integers(0, 1024, (tuples, 2)), (25_000, 2)),
+        "upd": (rng.random(tuples, np.float32), (50_000,)),
     }
+    save(**{name: array for name, (array, _) in arrays.items()})
     for name, (array, chunks) in arrays.items():
         zarr.create_array(
             f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype, compressors=None
         )[...] = array
-        for path in Path(f"{name}.zarr").rglob("*"):
+
+
+@pytest.fixture
+def arrays(workdir: Path) -> None:
+    write_arrays()
+
+
+@pytest.fixture
+def stores(s3: Bucket, workdir: Path) -> Iterator[RequestCounts]:
+    """Write the chunked arrays to the bucket."""
+    with bucket.count_requests() as counts:
+        write_arrays()
+        for path in Path().rglob("*.zarr/**/*"):
             if path.is_file():
                 s3.put(str(path), path.read_bytes())
+        counts.requests.clear()
+        counts.nbytes.clear()
+        yield counts
 
 
 def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
@@ -64,7 +80,7 @@ def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("operator", "inputs", "options"),
     [
-        ("gather_nd", ("data", "idx"), {"chunks": (12_500,)}),
+        ("gather_nd", ("data", "idx"), {"chunks": (25_000,)}),
         ("scatter_nd", ("data", "idx", "upd"), {"attributes": Attributes(reduction="add")}),
     ],
 )
@@ -133,9 +149,7 @@ class CallCounter:
         return wrapper
 
 
-@pytest.mark.parametrize(
-    ("operator", "inputs"), [("gather_nd", ("data", "idx")), ("scatter_nd", ("data", "idx", "upd"))]
-)
+@pytest.mark.parametrize(("operator", "inputs"), CALLS)
 @pytest.mark.parametrize("memory", [2 << 20, 3 << 20])
 def test_files_of_spilled_data_have_the_planned_reads_and_writes(
     operator: str,
@@ -160,3 +174,74 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
     # Not exact: segments are partly in memory, and batches end at block boundaries.
     for kind, count in counter.counts.items():
         assert abs(plan.requests[kind] - count) < 0.06 * count
+
+
+def io_counts(pid: int | str = "self") -> dict[str, int]:
+    """Return the bytes that a process has read and written, cached or not."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return {key: int(value) for key, value in (line.split(": ") for line in lines)}
+
+
+def request(operator: str, suffix: str, inputs: tuple[str, ...], **options: Any) -> Request:
+    return Request(operator, *(name + suffix for name in inputs), output="out.npy", **options)
+
+
+@has_io_counts
+@pytest.mark.usefixtures("arrays")
+@pytest.mark.parametrize(("suffix", "memory", "depth"), [
+    (".npy", 3 << 20, 1), (".npy", 1 << 20, 2), (".zarr", 3 << 20, 1),
+])  # fmt: skip
+@pytest.mark.parametrize(("operator", "inputs"), CALLS)
+def test_a_sweep_moves_the_planned_bytes(
+    operator: str, inputs: tuple[str, ...], suffix: str, memory: int, depth: int
+) -> None:
+    for _ in range(2):  # modules are read the first time
+        run_request = request(operator, suffix, inputs, memory=memory, threads=2)
+        with (
+            OpenCall(run_request) as call,
+            steps.prepare(call, steps.resolve_output(call)) as prepared_run,
+        ):
+            plan, before = prepared_run.plan, io_counts()
+            steps.execute(prepared_run)
+            after = io_counts()
+    assert plan.partitioning is not None
+    assert (plan.way, plan.partitioning.depth >= depth) == ("sweep", True)
+    assert 0 <= after["rchar"] - before["rchar"] - plan.read < OVERHEAD
+    assert 0 <= after["wchar"] - before["wchar"] - plan.written < OVERHEAD
+
+
+@has_io_counts
+@pytest.mark.usefixtures("arrays")
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+@pytest.mark.parametrize(
+    "suffix",
+    [pytest.param(".npy", marks=pytest.mark.slow("workers read no byte of files twice")), ".zarr"],
+)
+def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> None:
+    distributed = pytest.importorskip("distributed", exc_type=ImportError)
+    folder = str(tmp_path_factory.mktemp("workers"))
+    quiet = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs=quiet,
+            local_directory=folder, memory_limit=0, silence_logs=100,
+        ) as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):  # fmt: skip
+        pids = client.run(os.getpid).values()
+
+        def total(key: str) -> int:
+            return sum(io_counts(pid)[key] for pid in pids)
+
+        for operator, inputs in CALLS:
+            for _ in range(5):  # each worker reads modules the first time
+                run_request = request(operator, suffix, inputs, scheduler=client)
+                with (
+                    OpenCall(run_request) as call,
+                    steps.prepare(call, steps.resolve_output(call)) as prepared_run,
+                ):
+                    plan, before = prepared_run.plan, (total("rchar"), total("wchar"))
+                    steps.execute(prepared_run)
+                    after = total("rchar"), total("wchar")
+            assert 0 <= after[0] - before[0] - plan.read < 4 * OVERHEAD
+            assert 0 <= after[1] - before[1] - plan.written < OVERHEAD

@@ -14,6 +14,7 @@ from strategies import EXAMPLES, bits_equal
 import ndtool as ndtool_package
 from ndtool import _kernels, files
 from ndtool._kernels import Indices, WorkItem
+from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
@@ -32,7 +33,6 @@ from ndtool.publish import sinks
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import local
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -205,7 +205,7 @@ def test_wide_rows_are_gathered_directly_in_any_memory(
 ) -> None:
     """Pages are released after they are read, so that few are in memory."""
     advice: list[str] = []
-    monkeypatch.setattr(local.ByteRange, "advise", lambda self, kind, *_: advice.append(kind))
+    monkeypatch.setattr(ContiguousSource, "advise", lambda self, kind, *_: advice.append(kind))
     result = files.gather_nd("wide.npy", "rows.npy", out="out.npy", memory=1 << 20)
     assert bits_equal(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
     assert result.shape == (90, 1 << 17)

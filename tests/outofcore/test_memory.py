@@ -144,6 +144,25 @@ def test_a_run_stays_within_its_memory_and_its_plan(
     assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_computed_indices_stay_within_the_memory(folder: Path, baseline: float, kind: str) -> None:
+    """Those of tensor-scatter, and those that count from 1."""
+    past, update = str(folder / "past.npy"), str(folder / "update.npy")
+    if not os.path.exists(past):
+        np.save(past, np.ones((TUPLES, 2)))
+        np.save(update, np.ones((TUPLES, 1)))
+        np.save(folder / "writes.npy", np.arange(TUPLES) % 2)
+    data, ids = create_inputs(folder, "gather-nd", kind)
+    limit = "--memory", f"{BUDGET}MiB", "-o", str(folder / "out.npy")
+    for arguments in (
+        ("tensor-scatter", past, update, str(folder / "writes.npy"), "--axis", "1"),
+        ("gather-nd", data, ids, "--index-base", "1", "--out-of-bounds", "fill"),
+    ):
+        peak_memory, plan = measure_memory(*arguments, *limit)
+        assert plan["memory"] <= BUDGET << 20
+        assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+
+
 def buffered_cases() -> Iterator[object]:
     """Yield a gather and a scatter with each format that is read into buffers."""
     kinds = ("npz", "safetensors", "zarr", "pipe")

@@ -1,130 +1,15 @@
 """Chunked arrays larger than memory: partitions are boxes of complete chunks, each read once."""
 
 import json
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from command import ndtool, save, snapshot
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from memory import peak_megabytes
-from strategies import EXAMPLES, Case, bits_equal, void_view
-from test_out_of_bounds import error_fields, out_of_bounds_calls, result_or_error
-
-from ndtool.analysis.oracle import reference
-from ndtool.arrays import memory
-from ndtool.arrays.assembly import box_slices
-from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.engine.gathers import ignore_progress
-from ndtool.errors import BoundsError
-from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import partition_chunks
-from ndtool.rules import grid
-from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import operands
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 SMALL_MEMORY = ("--memory", "1MiB")
-
-
-class Chunks:
-    """A source or sink of a chunked array in memory that counts its calls."""
-
-    name, warning, progress, concurrency, streamed, kept = "chunks", None, None, 1, False, None
-
-    def __init__(self, metadata: ArrayMetadata, array: Any) -> None:
-        self.metadata, self.array, self.counts = metadata, array, Counter()
-
-    def _window(self, number: int) -> Any:
-        return box_slices(grid.box(self.metadata.shape, self.metadata.block_shape, number))
-
-    def load(self, touched: Any = None) -> None:
-        return None
-
-    def block(self, index: int) -> memoryview:
-        self.counts[index] += 1
-        return memoryview(
-            np.array(self.array[self._window(index)], order="C").reshape(-1).view("u1")
-        )
-
-    def map(self) -> None:
-        return None
-
-    def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        self.counts[block] += 1
-        to = self.array[self._window(block)]
-        assert (start, len(view)) == (0, to.size * to.itemsize)
-        to[...] = np.ndarray(to.shape, to.dtype, view)
-
-    def require_unchanged(self) -> None: ...
-    def close(self) -> None: ...
-
-
-def in_chunks(metadata: ArrayMetadata, grid: tuple[int, ...]) -> ArrayMetadata:
-    """Return metadata of a chunked array, perhaps of one chunk."""
-    return metadata._replace(block_shape=grid, layout=ChunkLayout(grid, None, ("zstd",), 3))
-
-
-def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(draw(st.integers(1, size + 1)) for size in shape)
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(
-    st.data(), out_of_bounds_calls(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
-    st.integers(1, 3),
-)  # fmt: skip
-def test_chunks_give_the_bits_of_the_reference(
-    given: Any, drawn: tuple[Case, str], budget: int, threads: int, levels: int
-) -> None:
-    case, rule = drawn
-    expected = result_or_error(
-        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
-    )
-    if not isinstance(expected, np.ndarray):
-        return
-    roles = OPERATORS[case.operator].inputs
-    sources: dict[str, Any] = {}
-    for role, item in zip(roles, case.arrays, strict=True):
-        array = np.array(void_view(item), order="C")
-        flat = memory.source(role, array.view(item.dtype))
-        if role == "data" or given.draw(st.booleans()):
-            metadata = in_chunks(flat.metadata, steps(given.draw, item.shape))
-            sources[role] = Chunks(metadata._replace(order="C"), array)
-        else:
-            sources[role] = flat
-    request = Request(
-        case.operator, *roles, attributes=Attributes(**case.arguments, out_of_bounds=rule)
-    )
-    with OpenCall(request, sources) as call:
-        outside = operands.validate(call).bounds_report
-        shape = call.inference.plan.output
-        if 0 in shape or not shape or any(0 in array.shape for array in case.arrays):
-            return
-        for item in sources.values():
-            if isinstance(item, Chunks):
-                item.counts.clear()
-        to = in_chunks(call.metadata, steps(given.draw, shape))
-        partitioning = partition_chunks(
-            call.inference, call.sources, to, 1, budget, threads, levels
-        )
-        if partitioning is None:
-            return
-        out = np.zeros(shape, void_view(case.arrays[0]).dtype)
-        sink: Any = Chunks(to, out)
-        counted: list[BoundsError] = []
-        list(execution.run(call, partitioning, (), sink, ignore_progress, counted.append))
-    assert [error_fields(item) for item in counted] == (
-        [] if outside is None else [error_fields(outside)]
-    )
-    assert bits_equal(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
-    assert set(sink.counts.values()) == {1}
-    assert max(sources["data"].counts.values(), default=0) <= 1
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ OUTSIDE_MEMORY = {"storage", "arrays", "publish", "formats"}
 LIBRARIES = {
     "click": ("cli",),
     "rich": ("cli", "notebook"),
-    "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "inmemory.tensors"),
     "pyarrow": ("formats.arrow", "formats.text"),
     "google_crc32c": ("formats.codecs",),

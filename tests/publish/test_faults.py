@@ -26,7 +26,7 @@ from npyfile import write_sparse
 from outputs import list_preserved_members
 
 from ndtool import __main__ as program
-from ndtool.arrays.source import Source
+from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.cli import program as command_line
 from ndtool.engine import bind, check, tuning
 from ndtool.errors import OutputError, ResourceError
@@ -37,7 +37,6 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import local
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17
@@ -1072,7 +1071,7 @@ def test_indices_that_change_after_validation(
 def test_data_outside_the_page_cache_are_gathered(
     fortran: bool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda _: 0.0)
+    monkeypatch.setattr(ContiguousSource, "cached_fraction", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
         steps.run(call)
@@ -1105,7 +1104,7 @@ def test_a_run_that_cannot_begin_closes_its_files(
     assert len(sources) == 2
     for source in sources:
         with pytest.raises(ValueError, match="released"):
-            bytes(source.load().buffer)
+            bytes(source.load())
 
 
 def test_a_descriptor_limit_reached_in_a_library_has_its_status(

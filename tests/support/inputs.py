@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ndtool.arrays.source import Source, load_bytes
+from ndtool.arrays.source import Source
 from ndtool.errors import InputError, NdtoolError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -26,7 +26,7 @@ def open_input(argument: str, stdin: Streams | None = None, **options: Any) -> I
 
 def read_array(source: Source) -> Any:
     """Return a copy of the array of an open input."""
-    metadata, buffer = source.metadata, load_bytes(source).buffer
+    metadata, buffer = source.metadata, source.load()
     assert buffer.readonly
     extended = getattr(ml_dtypes, metadata.dtype.name, None)
     dtype = np.lib.format.descr_to_dtype(metadata.dtype.descr)

@@ -7,8 +7,9 @@ order of its elements.
 from math import prod
 from typing import Any
 
+from ndtool.arrays.assembly import ChunkedSource
 from ndtool.arrays.source import ArrayMetadata, MemberInfo
-from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, argument_name, printable
+from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, printable
 from ndtool.publish.newfile import NewFile
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid
@@ -57,33 +58,17 @@ def _facts(storage: Any, name: str) -> tuple[ArrayMetadata, int]:
     return metadata, len(line) + 1
 
 
-class Blocks:
+class Blocks(ChunkedSource):
     """A source of several blocks."""
-
-    warning = None
-    concurrency = 1
-    progress = None
 
     def __init__(self, storage: Any, name: str, metadata: ArrayMetadata, start: int) -> None:
         self.name, self.metadata = name, metadata
         self._storage, self._start = storage, start
 
-    def load(self, touched: Any = None) -> None:
-        return None
-
     def block(self, index: int) -> memoryview:
         at = self._start + sum(_nbytes(self.metadata, n) for n in range(index))
-        return memoryview(self._storage.read(at, _nbytes(self.metadata, index), self.name))
-
-    def require_unchanged(self) -> None:
-        if change := self._storage.describe_change():
-            raise OutputError(f"{argument_name(self.name)} {change}")
-
-    def is_same_file(self, fd: int) -> bool:
-        return bool(self._storage.is_same_file(fd))
-
-    def close(self) -> None:
-        self._storage.close()
+        storage: Any = self._storage
+        return memoryview(storage.read(at, _nbytes(self.metadata, index), self.name))
 
 
 class BlockSink:

@@ -1,27 +1,142 @@
-"""Two workers in this process, each with one thread, which load a module of the test first."""
+"""Clusters whose workers record tasks, reads and writes, and have the faults that a test injects."""
 
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one that a test stops
 
+# Workers load this first. Faults happen at the end of a task of a phase: `die`, `once` (once),
+# `wait` until the fault is removed, `work` for a second; `late put`: objects are written late.
+_PRELOAD = """
+import asyncio, os, signal, time
+from ndtool.storage.remotefolder import RemoteFolder
+from ndtool.formats.zarr import ZarrSource
+from ndtool.formats.zarr.writer import ChunkWriter
+from ndtool.outofcore import phases
+
+FOLDER = {folder!r}
+
+def record(*words):
+    with open(FOLDER + "/records", "a") as records:
+        print(*words, file=records)
+
+def fault():
+    try:
+        with open(FOLDER + "/fault") as file:
+            return file.read().split()
+    except FileNotFoundError:
+        return None, None
+
+def record_calls(kind, method):
+    def wrapper(self, *arguments):
+        record(kind, self.name, arguments[0])
+        return method(self, *arguments)
+    return wrapper
+
+def inject_faults(kind, task):
+    def wrapper(work, group, number):
+        phase = f"{{kind}}{{group.depth + 1}}" if group.depth else kind
+        record("begin", phase, os.getpid())
+        end = task(work, group, number)
+        action, target = fault()
+        if target == phase and action == "once":
+            os.unlink(FOLDER + "/fault")
+        if target == phase and action in ("die", "once"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        while fault() == ["wait", phase]:
+            time.sleep(0.02)
+        if target == phase and action == "work":
+            time.sleep(1)
+        record("end", phase, os.getpid())
+        return end
+    return wrapper
+
+def delay_writes(put):
+    async def wrapper(self, key, body):
+        record("sent", key)
+        if fault() == ["late", "put"]:
+            await asyncio.sleep(2)
+        await put(self, key, body)
+    return wrapper
+
+if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
+    RemoteFolder.put = delay_writes(RemoteFolder.put)
+    ZarrSource.block = record_calls("read", ZarrSource.block)
+    ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block)
+    phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
+    phases.has_fault_wrappers = True
+"""
+
+
+class Workers:
+    """Workers that load a module in a folder first: their records, and injected faults."""
+
+    def __init__(self, folder: Path, client: Any = None) -> None:
+        self.folder, self.client = folder, client
+        self.address = client and client.scheduler.address
+        self.preload = folder / "preload.py"
+        self.preload.write_text(_PRELOAD.format(folder=str(folder)))
+
+    def inject_fault(self, action: str, phase: str) -> None:
+        (self.folder / "fault").write_text(f"{action} {phase}")
+
+    def is_fault_injected(self) -> bool:
+        """Whether a fault of one task has happened."""
+        return not (self.folder / "fault").exists()
+
+    def release(self) -> None:
+        """Cancel the fault: workers that wait continue."""
+        (self.folder / "fault").unlink(missing_ok=True)
+
+    def records(self) -> list[str]:
+        """Return the records: of tasks `begin` or `end`, the phase, the process ID."""
+        path = self.folder / "records"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def tasks(self, event: str, phase: str = "") -> list[tuple[str, int]]:
+        """Return the phase and the process ID of each task that began or ended."""
+        words = [line.split() for line in self.records() if line.startswith(f"{event} {phase}")]
+        return [(phase, int(pid)) for _, phase, pid in words]
+
+    def wait_for_task(self, event: str, phase: str, count: int = 1) -> None:
+        """Wait until tasks of a phase have begun or ended."""
+        wait_for(lambda: len(self.tasks(event, f"{phase} ")) >= count)
+
+    def pop_records(self) -> Counter[str]:
+        """Return the records since the last call, with their numbers."""
+        records = Counter(self.records())
+        (self.folder / "records").unlink(missing_ok=True)
+        return records
+
+    def count_begun_tasks(self) -> Counter[str]:
+        """Return the number of tasks begun in each phase since the last call."""
+        begun = Counter(phase for phase, _ in self.tasks("begin"))
+        self.pop_records()
+        return begun
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    while not condition():
+        time.sleep(0.02)
+
 
 @contextmanager
-def two_workers(folder: Path, preload: str, **settings: Any) -> Iterator[Any]:
-    """Start them; yield their client. preload: source, formatted with folder; settings: dask's."""
+def two_workers(folder: Path, **settings: Any) -> Iterator[Workers]:
+    """Start two workers in this process, each with one thread; settings: dask's."""
     import dask
     import distributed
 
-    (folder / "preload.py").write_text(preload.format(folder=str(folder)))
+    preload = str(Workers(folder).preload)
     with (
         dask.config.set({"temporary-directory": str(folder), **settings}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
-            silence_logs=100,
+            preload=[preload], local_directory=str(folder), memory_limit=0, silence_logs=100,
         ) as local,
         distributed.Client(local, set_as_default=False) as client,
     ):  # fmt: skip
-        yield client
+        yield Workers(folder, client)

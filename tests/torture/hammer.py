@@ -80,8 +80,7 @@ def write(targets: list[str], rounds: int) -> Report:
         report["failures"] += [[target, name, "not written"] for name in present - names]
         for name in names & present:
             with open_input(f"{target}:{name}") as array:
-                byte_range = array.load()
-                raw = bytes(array.block(0) if byte_range is None else byte_range.buffer)
+                raw = bytes(array.load())
             if raw != bytes([int(name.partition("_")[2])] * 8):
                 report["failures"].append([target, name, "other bytes"])
     report["failures"] += [[name, "leftover"] for name in os.listdir() if "ndtool-" in name]

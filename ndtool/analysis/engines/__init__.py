@@ -35,7 +35,7 @@ from ndtool.analysis.verify import (
     output_label,
     recompute,
 )
-from ndtool.arrays.source import Source
+from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
@@ -50,7 +50,6 @@ from ndtool.rules.operators import OPERATORS
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
 from ndtool.storage.descriptors import map_bytes, release, reserve, write_at, write_next
-from ndtool.storage.local import ByteRange
 
 Arrays = dict[str, NDArray[Any]]
 EngineProgress = Callable[
@@ -133,7 +132,7 @@ def verify(
             )
         except BoundsError as exc:
             error = exc
-        engine_call = EngineCall(request, arrays, expected, engine_settings, call.byte_ranges)
+        engine_call = EngineCall(request, arrays, expected, engine_settings, call.sources)
         reports = engine_call.reports(
             names,
             lambda fraction, engine_name: progress(
@@ -150,7 +149,7 @@ def verify(
 class EngineCall:
     """A call to run on engines; expected: its correct output, None if an index is out of bounds.
 
-    byte_ranges: the bytes of the inputs; mapped files are not copied.
+    sources: of the inputs; mapped files are not copied.
     """
 
     def __init__(
@@ -159,11 +158,11 @@ class EngineCall:
         arrays: Arrays,
         expected: NDArray[Any] | None,
         engine_settings: EngineSettings,
-        byte_ranges: dict[str, ByteRange] | None = None,
+        sources: dict[str, Source] | None = None,
     ) -> None:
         self._request, self._settings, self._arrays = request, engine_settings, arrays
         self._expected = None if expected is None else _as_engine_array(expected)
-        self._byte_ranges = byte_ranges or {}
+        self._sources = sources or {}
 
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[EngineReport]:
         """Return the reports on engines, each with one thread and with several."""
@@ -214,19 +213,14 @@ class EngineCall:
 
     def _input_file(self, role: str, stack: ExitStack) -> dict[str, Any]:
         """Return the JSON record of an input, with the descriptor of its mapped file or a copy."""
-        array, byte_range = self._arrays[role], self._byte_ranges.get(role)
+        array, source = self._arrays[role], self._sources.get(role)
         dtype = _engine_dtype(array.dtype)
         code = dtype.name if dtype.isbuiltin == 2 else dtype.str
         record = {"dtype": code, "type": str(array.dtype), "shape": array.shape}
-        if array.dtype.isnative and byte_range is not None and byte_range.mapped:
-            assert byte_range.file is not None
+        if array.dtype.isnative and isinstance(source, ContiguousSource) and source.is_mapped:
+            assert source.file is not None
             order = "C" if array.flags.c_contiguous else "F"
-            return {
-                **record,
-                "fd": byte_range.file.fd,
-                "offset": byte_range.position,
-                "order": order,
-            }
+            return {**record, "fd": source.file.fd, "offset": source.position, "order": order}
         fd = _create_file(array.nbytes, stack)
         flat = flat_view(records_as_void(array))
         for span in block_ranges(array.size, array.itemsize):

@@ -22,7 +22,7 @@ from ndtool.formats.hdf5.dimensions import Lengths
 from ndtool.formats.hdf5.hierarchy import Dataset
 from ndtool.formats.hdf5.library import library, open_file, signature_offset
 from ndtool.rules.dtypes import Dtype
-from ndtool.storage.local import ByteRange, File
+from ndtool.storage.local import File
 
 if TYPE_CHECKING:
     from ndtool.publish.sinks import FileSink
@@ -102,20 +102,18 @@ def _open_dataset(
         stored = datasets.describe(dataset, label, start, lengths)
         metadata = stored.metadata
         datasets.require_filters(stored, label)
-        if not metadata.nbytes or stored.kind == "compact":
-            byte_range = ByteRange(memoryview(_read_compact(dataset, stored)))
-        elif stored.kind != "contiguous" or stored.unmapped_reason == "of a type to convert":
-            return DatasetSource(name, dataset, stored, storage, start)
-        elif stored.position is None:
-            element = datasets.fill_value(dataset, stored).tobytes()
-            return Constant(
-                name, metadata, element, storage, datasets.attribute_warning(dataset, label)
-            )
-        else:
-            _require_in_file(storage, dataset, stored, label, stored.position)
-            byte_range = storage.byte_range(stored.position, metadata.nbytes, label)
         warning = datasets.attribute_warning(dataset, label)
-        return ContiguousSource(name, metadata, byte_range, storage, warning)
+        if not metadata.nbytes or stored.kind == "compact":
+            buffer = memoryview(_read_compact(dataset, stored))
+            return ContiguousSource(name, metadata, buffer, storage, warning)
+        if stored.kind != "contiguous" or stored.unmapped_reason == "of a type to convert":
+            return DatasetSource(name, dataset, stored, storage, start)
+        if stored.position is None:
+            element = datasets.fill_value(dataset, stored).tobytes()
+            return Constant(name, metadata, element, storage, warning)
+        _require_in_file(storage, dataset, stored, label, stored.position)
+        position = stored.position
+        return ContiguousSource.in_file(name, metadata, storage, position, label, warning)
 
 
 def _read_compact(dataset: Any, stored: StoredDataset) -> bytes:

@@ -94,7 +94,7 @@ class DatasetSource(ChunkedSource):
         self.name, self.metadata = name, stored.metadata
         self.warning = datasets.attribute_warning(dataset, name)
         self._dataset, self._stored, self._storage, self._start = dataset, stored, storage, start
-        self.concurrency = pool.MAX_THREADS if hasattr(storage, "download") else 1
+        self.concurrency = pool.MAX_THREADS if storage.is_remote else 1
         self._table: ChunkTable | None = None
         self._lock = Lock()
         self._nbytes = prod(stored.metadata.block_shape) * stored.dtype.itemsize
@@ -105,10 +105,9 @@ class DatasetSource(ChunkedSource):
             if stored.is_native and all(item.is_native for item in stored.filters):
                 self._chain = chain(stored)
 
-    def load(self, touched: AccessedElements | None = None) -> None:
-        download = getattr(self._storage, "download", None)
-        if download is not None and self._stored.kind == "chunked":
-            download(self._ranges(touched))
+    def prefetch(self, touched: AccessedElements | None) -> None:
+        if self._storage.is_remote and self._stored.kind == "chunked":
+            self._storage.download(self._ranges(touched))
 
     def _ranges(self, touched: AccessedElements | None) -> list[tuple[int, int]]:
         """Return the byte ranges of the chunks with touched elements, in ascending order."""

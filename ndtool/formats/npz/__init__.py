@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable
+from functools import partial
 from zipfile import ZipInfo
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
@@ -17,7 +18,7 @@ from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
-from ndtool.storage.local import ZARR_METADATA, ByteRange, File, LocalFile, ProgressCallback, Ranges
+from ndtool.storage.local import ZARR_METADATA, File, LocalFile
 
 DEFAULT_NAME = "output"  # name of a written member if none is given
 
@@ -49,32 +50,18 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
     if archive.is_mappable(info):
         header, position = opened.read_header(info, label)
         assert position is not None, "it is mappable"
-        byte_range = _with_crc_check(
-            opened, info, storage.byte_range(position, header.nbytes, label), label
-        )
+        metadata = npy.metadata_of(header)
+        source = ContiguousSource.in_file(name, metadata, storage, position, label)
+        source.check = partial(opened.check, info, label)
+        if source.is_local:
+            source.check()
     else:
         header, buffer = opened.inflate(info, label)
-        byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
-    warning = trailing_bytes_warning(label, info.file_size - header.offset - header.nbytes)
-    return ContiguousSource(name, npy.metadata_of(header), byte_range, storage, warning)
-
-
-def _with_crc_check(opened: Archive, info: ZipInfo, byte_range: ByteRange, label: str) -> ByteRange:
-    """Check the CRC of a stored member; if it is remote, only after a complete download.
-
-    Returns the byte range, which downloads and checks a remote member.
-    """
-    download = byte_range.fetch
-    if download is None:
-        opened.check(info, label)
-        return byte_range
-
-    def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
-        download(ranges, progress)
-        if ranges is None:
-            opened.check(info, label)
-
-    return byte_range._replace(fetch=fetch)
+        metadata = npy.metadata_of(header)
+        source = ContiguousSource(name, metadata, buffer, storage, position=header.offset)
+    surplus = info.file_size - header.offset - header.nbytes
+    source.warning = trailing_bytes_warning(label, surplus)
+    return source
 
 
 def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:

@@ -17,7 +17,7 @@ from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
 from ndtool.formats.onnx.wire import MAX_VARINT_BYTES, VARINT
 from ndtool.storage import locations
 from ndtool.storage.descriptors import BLOCK_SIZE
-from ndtool.storage.local import ByteRange, File, Fingerprint, LocalFile
+from ndtool.storage.local import File, Fingerprint, LocalFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,8 +95,8 @@ def open_tensor(
     path, start = _location(tensor, label, folder)
     metadata = _metadata(tensor, kind, path, start)
     if path is None and tensor.decode_reason:
-        byte_range = _decode(tensor, _read_values(tensor.values), label)
-        return ContiguousSource(name, metadata, byte_range, storage)
+        buffer = _decode(tensor, _read_values(tensor.values), label)
+        return ContiguousSource(name, metadata, buffer, storage)
     bits = tensor.element.bits
     if path is None:
         return open_range(storage, name, label, metadata, start or 0, bits)
@@ -153,7 +153,7 @@ def _read_values(values: Values | None) -> Iterator[bytes]:
     yield bytes(buffer)
 
 
-def _decode(tensor: Tensor, encoded: Iterator[bytes], label: str) -> ByteRange:
+def _decode(tensor: Tensor, encoded: Iterator[bytes], label: str) -> memoryview:
     """Decode the elements to a contiguous buffer, in memory or in an unnamed file."""
     has_varints = tensor.values is not None and tensor.values.wire_type == VARINT
     if has_varints:

@@ -21,7 +21,7 @@ from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
 from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader
-from ndtool.storage.local import ByteRange, File
+from ndtool.storage.local import File
 from ndtool.storage.tempfiles import Spool
 
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -139,7 +139,7 @@ def _parse(
             continue
         dtype, buffer = values.finish()
         metadata = ArrayMetadata(dtype, shape, "C", shape, {})
-        return ContiguousSource(name, metadata, ByteRange(buffer), storage, values.warning)
+        return ContiguousSource(name, metadata, buffer, storage, values.warning)
 
 
 def _detect_format(read: Read) -> tuple[Read, str]:

@@ -1,0 +1,318 @@
+"""HTML reports (`--html`) about a call or a model: one self-contained file each.
+
+A report has the tables of answers, and as JSON what its script draws. Reports are reproducible:
+they contain no times and nothing about the terminal.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import platform
+import shlex
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from html import escape
+from importlib import resources
+from string import Template
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+import numpy as np
+
+from ndtool import __version__
+from ndtool.analysis import drawing, stats
+from ndtool.analysis.infer import inferred
+from ndtool.analysis.stats import Stats
+from ndtool.arrays.sink import Sink
+from ndtool.cli.console import is_same_file
+from ndtool.errors import (
+    DifferenceError,
+    NdtoolError,
+    UsageError,
+    argument_name,
+    format_count,
+    printable,
+)
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.notebook import Table, html_table
+from ndtool.publish import document, sinks
+from ndtool.redaction import redact_json
+from ndtool.rules.inference import Input
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+
+if TYPE_CHECKING:
+    from ndtool.analysis.explain import Explanation
+    from ndtool.analysis.model import Model
+    from ndtool.analysis.verify import Comparison, EngineReport
+    from ndtool.cli.reporter import Reporter
+    from ndtool.rules.plans import Position
+
+_MAX_ROWS = 1000  # of an explanation; longer ones are shown in part
+_MAX_TEXT_LENGTH = 100_000  # characters; no text of a report is longer
+_MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
+_PLOTTED = ("slices", "distinct", "density", "repetitions")  # of statistics
+_NO_OUTPUT = "There is no output, because an index is out of bounds."
+
+
+class HtmlReport:
+    """The HTML report of an open call: collects results, then publishes the report."""
+
+    def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
+        request = call.request
+        document.check(path, clobber=request.clobber)
+        require_distinct_file("--html", path, *request.arguments.values(), request.output)
+        self._path, self._call, self._reporter = path, call, reporter
+        self.warnings = call.warnings
+        self._sections: list[str] = []
+        self._outputs: list[Position] = []
+        self._origins: list[Position] = []
+        self._is_verified = False
+        self._sink: Sink | None = None
+        self.stats: Stats | None = None
+
+    def add_explanation(self, explanation: Explanation) -> None:
+        """Add explanations, and highlight their elements."""
+        self._sections.append(_section("Explanation", explanation.tables()))
+        self._outputs += [item.at for item in explanation.elements]
+        self._origins += [item.from_ for item in explanation.origins]
+
+    def add_comparison(self, comparison: Comparison) -> None:
+        """Add the comparison of the output, and highlight the first difference."""
+        self._is_verified = True
+        if comparison.first is not None:
+            self._outputs.insert(0, comparison.first.position)
+        self._sections.append(_section("Comparison", [comparison.table()]))
+
+    def add_engines(self, reports: Sequence[EngineReport]) -> None:
+        """Add the results of engines, and highlight the first difference of each engine."""
+        from ndtool.analysis.verify import ENGINE_COLUMNS, engine_rows
+
+        tables = [Table("", ENGINE_COLUMNS, engine_rows(reports))]
+        for report in reports:
+            if report.comparison is not None and report.comparison.first is not None:
+                table, threads = (
+                    report.comparison.table(),
+                    format_count(report.threads or 0, "thread"),
+                )
+                name = f"{report.engine} {report.version}, {threads}"
+                tables.append(table._replace(title=f"{name}: {table.title}"))
+                self._outputs.append(report.comparison.first.position)
+        self._sections.append(_section("Other engines", tables))
+
+    def as_sink(self, error: NdtoolError | None = None) -> Sink:
+        """Return the complete report as a sink to publish; error: the error of the call."""
+        content, request = self._content(error), self._call.request
+        self._sink = document.create(
+            self._path, content, clobber=request.clobber, sync=request.sync
+        )
+        return self._sink
+
+    def publish(self, error: NdtoolError | None = None) -> None:
+        """Publish the report, unless it was published together with an output; see `as_sink`."""
+        if self._sink is not None and error is None:
+            return
+        self.close()  # of an output that was not published
+        if isinstance(error, DifferenceError) and error.comparison is not None:
+            self.add_comparison(cast("Comparison", error.comparison))
+        sinks.commit(self.as_sink(error))
+
+    def close(self) -> None:
+        """Discard the report if it was not published."""
+        if self._sink is not None:
+            self._sink.abort()
+
+    def _content(self, error: NdtoolError | None) -> bytes:
+        call = self._call
+        if self.stats is None:
+            with self._reporter.progress() as progress_bar:
+                nbytes = call.sources["indices"].metadata.nbytes
+                self.stats = stats.stats(call, progress_bar.callback(nbytes))
+        answer = inferred(call.inference, call.request.output)
+        command, drawn, remark = click.get_current_context().command_path, None, ""
+        if drawing.has_large_updates(call):
+            remark = "Not drawn: updates would have to be read a second time."
+        elif (drawn := self._draw()) is None:
+            limit = drawing.MAX_ELEMENTS
+            remark = f"Not drawn: more than {limit} elements of an array would have to be drawn."
+        elif drawn.grids[-1].role not in ("output", "actual"):
+            remark = _NO_OUTPUT
+        operator, name = self.stats.operator, argument_name(call.inference.inputs["data"].name)
+        return _page(
+            f"{command}: {name}",
+            _heading(command, answer.title, self._reporter.arguments, error, self.warnings),
+            *self._sections,
+            f"<section><h2>Drawing</h2>{_paragraph(remark, 'hint')}<noscript><p>The drawing needs"
+            ' scripts.</p></noscript><div id="drawing"></div></section>',
+            _section("Arrays", [answer.arrays()]),
+            _statistics(self.stats),
+            _section("Shape inference", [answer.rules()._replace(title="")]),
+            drawing=None if drawn is None else drawn.to_dict(),
+            stats={
+                "title": f"Slices of {self.stats.data} that the indices of {operator} select",
+                "tuples": self.stats.tuples - self.stats.out_of_bounds,
+                **{name: getattr(self.stats, name) for name in _PLOTTED},
+            },
+        )
+
+    def _draw(self) -> drawing.Drawing | None:
+        """Return the drawing, with the output to verify if it has the right dtype and shape."""
+        call, actual = self._call, None
+        with ExitStack() as stack:
+            if self._is_verified:
+                actual = locators.open_source(call.request.output or "", Streams())
+                stack.callback(actual.close)
+                stored = Input(actual.name, actual.metadata.dtype, actual.metadata.shape)
+                _, dtype, shape = stored.view_as(call.request.dtype)
+                if (dtype, shape) != (call.inference.dtype, call.inference.plan.output):
+                    actual = None
+            return drawing.draw(call, self._outputs, self._origins, actual)
+
+
+def require_distinct_file(option: str, path: str, *others: str | None) -> None:
+    """Raise UsageError if a report would replace another file of the call.
+
+    The other file may also be a store in whose directory the report is, or a standard stream.
+    """
+    real_path = os.path.realpath(path)
+    for other in filter(None, others):
+        other_real_path = os.path.realpath(locators.parse(other).path)
+        if real_path == other_real_path or (
+            os.path.isdir(other_real_path) and real_path.startswith(other_real_path + os.sep)
+        ):
+            relation = "is" if real_path == other_real_path else "is in"
+            raise UsageError(
+                f"{option} {printable(path)} {relation} {argument_name(other)}: expected another"
+                " file"
+            )
+    for fd, stream in enumerate(("standard input", "standard output")):
+        if stat.S_ISREG(_mode(path)) and is_same_file(path, fd):
+            raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
+
+
+def reopen_call(request: Request) -> OpenCall:
+    """Open the inputs and the output of `verify` a second time; UsageError if one is a pipe."""
+    for name in (*request.arguments.values(), request.output or ""):
+        if name == "-" or stat.S_ISFIFO(_mode(name)):
+            raise UsageError(
+                f"--html reads {argument_name(name)} twice: expected a file, not a pipe"
+            )
+    return OpenCall(request)
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode
+    except (OSError, ValueError):
+        return 0  # opening the file raises the error
+
+
+def check_model(path: str, model: str, inputs: str | None) -> None:
+    """Raise an error if `write_model` cannot write its file, before the model runs."""
+    document.check(path)
+    require_distinct_file("--html", path, model, inputs)
+
+
+def write_model(path: str, model: str, answer: Model, reporter: Reporter) -> None:
+    """Write the report of a model."""
+    name = argument_name(model)
+    content = _page(
+        f"ndtool model: {name}",
+        _heading("ndtool model", name, reporter.arguments, answer.error),
+        _section("Nodes", answer.tables()),
+    )
+    document.publish(path, content)
+    reporter.report_file(path)
+
+
+def _page(title: str, *sections: str, **drawn: Any) -> bytes:
+    """Return a page; drawn: what its script draws."""
+    files = resources.files("ndtool.cli")
+    template, style, script = (
+        files.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
+    )
+    versions = f"ndtool {__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
+    page = Template(template).substitute(
+        title=_text(title),
+        main="\n".join(sections),
+        versions=versions,
+        style=style,
+        script=script,
+        style_hash=_policy_hash(style),
+        script_hash=_policy_hash(script),
+        json=_json(drawn),
+    )
+    return page.encode("utf-8", "backslashreplace")
+
+
+def _policy_hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(value: Any) -> str:
+    """Return JSON in which no value can end its element, and all integers are exact."""
+
+    def exact(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: exact(child) for key, child in item.items()}
+        if isinstance(item, list | tuple):
+            return list(map(exact, item))
+        return str(item) if isinstance(item, int) and abs(item) > 2**53 else item
+
+    text = json.dumps(redact_json(exact(value)), separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _text(text: str) -> str:
+    return escape(printable(text, _MAX_TEXT_LENGTH))
+
+
+def _paragraph(text: str, kind: str) -> str:
+    return f'<p class="{kind}">{_text(text)}</p>' if text else ""
+
+
+def _heading(
+    command: str,
+    title: str,
+    arguments: list[str],
+    error: NdtoolError | None,
+    warnings: Iterable[str] = (),
+) -> str:
+    """Return the command, its error and its warnings."""
+    line = shlex.join(printable(word, _MAX_ARGUMENT_LENGTH) for word in arguments)
+    parts = [f"<h1>{_text(command)}</h1>", _paragraph(title, "call")]
+    parts.append(f"<pre>{_text(f'$ ndtool {line}')}</pre>")
+    if error is not None:
+        places = "".join(f"<li>{_text(place)}</li>" for place in error.places)
+        hint = f"<p>{_text(f'hint: {error.hint}')}</p>" if error.hint else ""
+        message = f"<p><strong>error: </strong>{_text(error.message)}</p>"
+        parts.append(f'<section class="error">{message}<ul>{places}</ul>{hint}</section>')
+    return "\n".join([*parts, *(_paragraph(warning, "warning") for warning in warnings)])
+
+
+def _statistics(answer: Stats) -> str:
+    """Return the section with statistics, of which the script plots the histogram."""
+    table, *histogram = answer.tables()
+    count = format_count(answer.tuples, "index tuple")
+    tables = "".join(map(html_table, histogram))
+    plot = f'<noscript>{tables}</noscript><div id="plot"></div>'
+    return _section("Statistics of the indices", [table._replace(title=count)], plot)
+
+
+def _section(title: str, tables: Iterable[Table], suffix: str = "") -> str:
+    """Return a section with tables, of which long ones are shown in part."""
+    parts = []
+    for table in tables:
+        if (omitted := len(table.rows) - _MAX_ROWS) > 0:
+            half = _MAX_ROWS // 2
+            remark = (f"... {omitted} more rows, which the command prints",)
+            table = table._replace(rows=[*table.rows[:half], remark, *table.rows[-half:]])
+        parts.append(f'<div class="scrollable">{html_table(table)}</div>')
+    return f"<section><h2>{title}</h2>{''.join(parts)}{suffix}</section>"
