@@ -391,9 +391,9 @@ def apply_partitions(
     cdef Apply a
     cdef Py_ssize_t width = partitions.sorted.width
     cdef int shift = partitions.sorted.shift
-    spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
     if spec.pitch != width or not 0 <= first <= stop <= partitions.partitions:
         raise ValueError("the updates have another width, or the partitions are out of range")
+    spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
     a.length = (min(partitions.rows, stop << shift) - (first << shift)) * width
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")

@@ -454,11 +454,13 @@ cdef inline int64_t reduce_by_row(
 cdef inline void apply_row(
     const Updates* u, uint8_t* target, const uint8_t* update, Py_ssize_t width
 ) noexcept nogil:
-    """Apply one long update, and count it if updates are counted."""
+    """Apply one update, of any length, and count it if updates are counted."""
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(target, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    cdef bint is_copied = u.op == 0
-    if u.counts.data:
+    cdef bint is_copied = u.op == 0 or u.current == FILL
+    if u.current == FILL:
+        update = u.neutral
+    elif u.counts.data:
         is_copied = count_update(&u.counts, target) and u.current == REPLACED
     if is_copied:
         memcpy(target, update, width)
