@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import environment, execute, ndtool, python
+from command import environment, execute, ndtool
 from inputs import load
 from limits import IS_ROOT, fail_with
 from npyfile import ARRAY, npy
@@ -327,23 +327,6 @@ def test_file_systems_that_cannot_reserve(monkeypatch, code):
         assert read_bytes("x.npy") == npy(ARRAY)
 
 
-@pytest.mark.parametrize("limit", ["AS", "NOFILE"])
-def test_limits_on_memory_and_descriptors(limit):
-    code = f"""{CREATE_OUTPUT_SCRIPT}
-import mmap, resource
-from ndtool.formats import npy
-from ndtool.storage import descriptors
-value = {{"AS": 1 << 28, "NOFILE": 4}}["{limit}"]
-resource.setrlimit(resource.RLIMIT_{limit}, (value, value))
-try:
-    created("x.npy", 1 << 29).map()
-except Exception as exc:
-    print(type(exc).__name__, exc)
-"""
-    assert b"ResourceError x.npy: " in python(code).out
-    assert os.listdir() == []
-
-
 def test_sync(tmpfile_mode):
     save("x.npy", sync=True)
     assert read_bytes("x.npy") == npy(ARRAY)
@@ -463,19 +446,6 @@ def test_devices_and_fifos():
     reader.join()
     assert contents == [npy(LARGE)]
     assert stat.S_ISFIFO(os.stat("fifo").st_mode)
-
-
-def test_a_deleted_folder(workdir):
-    os.mkdir("d")
-    os.chdir("d")
-    os.rmdir("../d")
-    try:
-        with pytest.raises(OutputError, match=r"x.npy: No such file"):
-            open_sink("x.npy")
-        save(str(workdir / "y.npy"))
-    finally:
-        os.chdir(workdir)
-    assert read_bytes("y.npy") == npy(ARRAY)
 
 
 LOOP_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}
