@@ -27,7 +27,7 @@ from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import element_type, index_array, reduction_name, restore_exact_index
 from ndtool.inmemory.gradients import Gather, LinearCall, Scatter, require_gradient
 from ndtool.rules import specs
-from ndtool.rules.operators import Attributes, operator_of
+from ndtool.rules.operators import GATHER_ATTRIBUTES, SCATTER_ATTRIBUTES, Attributes, operator_of
 from ndtool.signatures import Operators, bind
 
 __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd"]
@@ -36,50 +36,33 @@ __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_element
 def _call(call: tuple[Any, ...], data: Tensor, indices: Any, updates: Any, _: None) -> Tensor:
     """Compute an operator differentiably."""
     name, threads, spec, *values = call
-    attributes = Attributes(*values)
+    attributes, scatters = Attributes(*values), operator_of(name).scatters
+    attributes = attributes._replace(reduction=reduction_name("reduction", attributes.reduction))
+    arrays = {"data": data} | ({"updates": updates} if scatters else {})
+    _require_tensors(arrays)
+    own = SCATTER_ATTRIBUTES if scatters else GATHER_ATTRIBUTES
+    if any(map(tensors.is_tracked, arrays.values())):
+        require_gradient(attributes.reduction)
     linear = LinearCall(
         name.removeprefix("scatter").removeprefix("gather"),
-        {
-            attribute: getattr(attributes, attribute)
-            for attribute in operator_of(name).attributes
-            if attribute != "reduction"
-        },
-        threads, attributes.out_of_bounds, attributes.pad, attributes.negatives,
-        attributes.index_base,
-    )  # fmt: skip
-    if not operator_of(name).scatters:
-        _require_tensors(data=data)
-        options: dict[str, Any] = {"spec": spec, "fill": attributes.fill}
-        return _apply(Gather, indices, linear, (data,), options)
-    _require_tensors(data=data, updates=updates)
-    reduction = reduction_name("reduction", attributes.reduction)
-    if any(map(tensors.is_tracked, (data, updates))):
-        require_gradient(reduction)
-    options = {
-        "reduction": reduction, "include_self": attributes.include_self,
-        "duplicates": attributes.duplicates, "spec": spec,
-    }  # fmt: skip
-    return _apply(Scatter, indices, linear, (data, updates), options)
-
-
-def _apply(
-    function: Any,
-    indices: Any,
-    call: LinearCall,
-    arrays: tuple[Tensor, ...],
-    options: dict[str, Any],
-) -> Tensor:
-    """Apply an autograd function to data, indices and perhaps updates."""
-    data, *updates = arrays
+        attributes._replace(
+            **{attribute: Attributes._field_defaults[attribute] for attribute in own}
+        ),
+        threads,
+    )
+    options = {"spec": spec} | {attribute: getattr(attributes, attribute) for attribute in own}
     try:
-        result: Tensor = function.apply(data, _indices(indices, call), *updates, call, options)
+        function: Any = Scatter if scatters else Gather
+        result: Tensor = function.apply(
+            data, _indices(indices, attributes), *list(arrays.values())[1:], linear, options
+        )
     except BoundsError as error:
         restore_exact_index(error, indices)
         raise
     return result
 
 
-def _require_tensors(**arguments: object) -> None:
+def _require_tensors(arguments: dict[str, object]) -> None:
     for name, value in arguments.items():
         if not tensors.is_tensor(value):
             raise DtypeError(
@@ -88,12 +71,12 @@ def _require_tensors(**arguments: object) -> None:
             )
 
 
-def _indices(values: Any, call: LinearCall) -> Tensor:
+def _indices(values: Any, attributes: Attributes) -> Tensor:
     """Return indices as a tensor, copied from an array so that backward sees the same values."""
     if tensors.is_tensor(values):
         detached: Tensor = values.detach()
         return detached
-    array = index_array(values, call.mode)
+    array = index_array(values, attributes.out_of_bounds)
     specs.require_integers("indices", element_type("indices", array.dtype))
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
 

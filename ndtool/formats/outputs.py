@@ -36,6 +36,11 @@ class Output(NamedTuple):
     target: Target | None = None
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the target is a URL."""
+        return self.target is not None and self.target.url
+
+    @property
     def warnings(self) -> list[str]:
         """The warning that the output's format lacks the element type, if it does."""
         dtype = self.metadata.dtype

@@ -168,7 +168,7 @@ def make_typed_call(
     except NdtoolError:
         return None
     dtype, read = types["data"], types["indices"]
-    if attributes.index_base or (is_lowered and attributes.mode == "circular"):
+    if attributes.converts_indices:
         read = from_name("int64")
     if (row and row.limits) or not dtype.itemsize:
         return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
 from ndtool.errors import RuleError
-from ndtool.inmemory import ops
 from ndtool.inmemory.arguments import optional_integer
+from ndtool.inmemory.calls import COMPILED
+from ndtool.rules.operators import Attributes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,39 +26,41 @@ _Map = Callable[["Tensor"], "Tensor"]
 class LinearCall(NamedTuple):
     """A gather and the scatter with the same indices, each the adjoint of the other.
 
-    suffix: the end of the operators' names, such as "_nd". options: batch_dims and axis. mode: the
-    out-of-bounds mode of the caller's operator.
+    suffix: the end of the operators' names, such as "_nd". attributes: those that both have; the
+    out-of-bounds mode is that of the caller's operator.
     """
 
     suffix: str
-    options: dict[str, Any]
+    attributes: Attributes
     threads: int | None
-    mode: str
-    pad: Any
-    negatives: bool
-    index_base: int = 0
 
-    def compute(self, verb: str, *arrays: Tensor, **arguments: Any) -> Tensor:
+    def compute(
+        self,
+        verb: str,
+        data: Tensor,
+        indices: Tensor,
+        updates: Tensor | None = None,
+        spec: str = "ndtool",
+        **attributes: Any,
+    ) -> Tensor:
         """Compute the gather or the scatter, without recording derivatives."""
-        mode = self.mode
-        if mode == ("drop" if verb == "gather" else "fill"):
-            mode = _ADJOINT_MODES[mode]
-        result: Tensor = getattr(ops, verb + self.suffix)(
-            *arrays, **self.options, threads=self.threads, out_of_bounds=mode, pad=self.pad,
-            negatives=self.negatives, index_base=self.index_base, **arguments,
-        )  # fmt: skip
-        return result
+        given = self.attributes._replace(**attributes)
+        if given.out_of_bounds == ("drop" if verb == "gather" else "fill"):
+            given = given._replace(out_of_bounds=_ADJOINT_MODES[given.out_of_bounds])
+        call = (verb + self.suffix, self.threads, spec, *given)
+        result: Any = COMPILED.call(call, data, indices, updates, None)
+        return cast("Tensor", result)
 
     def gather(self, data: Tensor, indices: Tensor, fill: object = None) -> Tensor:
         """Gather differentiably; tuples that select nothing gather `fill`, or 0."""
         if (
             self.suffix == "_nd" and not indices.shape[-1]
         ):  # of scatters only: a tuple selects all of data
-            batch, tuple_shape = int(self.options["batch_dims"]), indices.shape[:-1]
+            batch, tuple_shape = int(self.attributes.batch_dims), indices.shape[:-1]
             broadcast_axes = [1] * (len(tuple_shape) - batch)
             array = data.reshape(*data.shape[:batch], *broadcast_axes, *data.shape[batch:])
             return array.expand(*tuple_shape, *data.shape[batch:])
-        skips = self.pad is not None or self.mode in _ADJOINT_MODES
+        skips = self.attributes.may_skip_tuples
         result: Tensor = Gather.apply(data, indices, self, {"fill": fill} if skips else {})
         return result
 
@@ -73,19 +76,18 @@ class LinearCall(NamedTuple):
         """Return the call with axis >= 0, which is valid for arrays of other ranks, too."""
         if self.suffix:
             return self
-        axis = optional_integer("axis", self.options["axis"])
-        resolved = self.options["batch_dims"] if axis is None else axis % data.dim()
-        return self._replace(options={**self.options, "axis": resolved})
+        axis = optional_integer("axis", self.attributes.resolved_axis)
+        return self._replace(attributes=self.attributes._replace(axis=axis % data.dim()))
 
     def row_shapes(self, data: Tensor, indices: Tensor) -> tuple[list[int], list[int]]:
         """Return the shapes of data and of updates without the axes of slices."""
         shape, index = list(data.shape), list(indices.shape)
         if self.suffix == "_nd":
-            return shape[: int(self.options["batch_dims"]) + index[-1]], index[:-1]
+            return shape[: int(self.attributes.batch_dims) + index[-1]], index[:-1]
         if self.suffix:
             return shape, index
-        axis = self.options["axis"]
-        return shape[: axis + 1], shape[:axis] + index[int(self.options["batch_dims"]) :]
+        axis = self.attributes.resolved_axis
+        return shape[: axis + 1], shape[:axis] + index[int(self.attributes.batch_dims) :]
 
 
 class Gather(_Function):  # type: ignore[misc]
@@ -189,7 +191,7 @@ def _apply_to_no_batch(function: Any, dims: tuple[Any, ...], arguments: tuple[An
     ]
     if function is Gather:  # with zeros as padding, which no axis is too short for
         data, indices, call, _ = element
-        element = [data, indices, call._replace(pad=0), {}]
+        element = [data, indices, call._replace(attributes=call.attributes._replace(pad=0)), {}]
         output = function.apply(*element)
     else:
         output = element[0]

@@ -57,7 +57,9 @@ ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
 JOIN_TIMEOUT = 60  # seconds to wait for the first worker
 SILENCE_TIMEOUT = 60  # seconds without a worker, or without an answer, after which a run fails
 CHECK_INTERVAL = 1  # seconds between checks for workers
-MAX_UNFINISHED = 4096  # tasks that are submitted together
+MAX_UNFINISHED = 4096  # submitted tasks
+MAX_BYTES = 64 << 20  # bytes of offsets of submitted tasks, unless there are more threads
+BATCH_BYTES = 4 << 20  # bytes of offsets that are sent together: dask warns of 10 MB
 RETRIES = 2  # of a task whose worker raises an error
 CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a failed run
 REMOTE_CLOSE_TIMEOUT = 10  # seconds; objects written after the cleanup would remain
@@ -88,24 +90,29 @@ class Cluster:
 
     def map(
         self, function: Callable[..., Any], phase: str, numbers: Iterable[int],
-        offsets: Callable[[int], TaskOffsets] | None, add: AddResult,
+        offsets: Callable[[int], TaskOffsets] | None, nbytes: int, add: AddResult,
     ) -> None:  # fmt: skip
         """Call function(phase, number, offsets of number) on workers; pass the results to `add`.
+
+        nbytes: bytes of the offsets of a number.
 
         The scheduler repeats the tasks of lost workers, and those that raise an error.
         """
         waiting, unfinished = iter(numbers), dict[Any, int]()
+        limit = min(MAX_UNFINISHED, max(2 * self.slots, MAX_BYTES // max(1, nbytes)))
+        max_batch = max(1, BATCH_BYTES // max(1, nbytes))
         completed = library().as_completed(
             loop=self._client.loop, with_results=True, raise_errors=False
         )
         try:
             while True:
-                if len(unfinished) <= MAX_UNFINISHED // 2:
-                    batch = list(islice(waiting, MAX_UNFINISHED - len(unfinished)))
-                    sent = [map(offsets, batch)] if offsets else []
-                    futures = self._submit(function, phase, batch, sent) if batch else []
+                missing = limit - len(unfinished) if len(unfinished) <= limit // 2 else 0
+                while batch := list(islice(waiting, min(missing, max_batch))):
+                    sent = [list(map(offsets, batch))] if offsets else []
+                    futures = self._submit(function, phase, batch, sent)
                     unfinished |= dict(zip(futures, batch, strict=True))
                     completed.update(futures)
+                    missing -= len(batch)
                 if not unfinished:
                     return
                 if self._wait_for_result(completed):
@@ -123,7 +130,7 @@ class Cluster:
         keys = [f"ndtool-{phase}-{number}-{self._token}" for number in numbers]
         task = partial(function, phase)
         futures: list[Any] = self._request(
-            self._client.map, task, numbers, *map(list, sent), key=keys, pure=False, retries=RETRIES
+            self._client.map, task, numbers, *sent, key=keys, pure=False, retries=RETRIES
         )
         return futures
 
@@ -566,7 +573,9 @@ def run(
                 add(number, result)
             pending = (number for number in numbers if number not in done)
             offsets = None if phase == "split" else partial(_task_offsets, work, group, phase)
-            cluster.map(partial(worker.perform, task_call), phase, pending, offsets, add)
+            segments_read = partitioning.fan_out(0) if phase == "replay" else partitioning.blocks
+            perform, nbytes = partial(worker.perform, task_call), 16 * segments_read
+            cluster.map(perform, phase, pending, offsets, nbytes, add)
 
         if dry and resumed:
             resumed.results(work, "split", range(partitioning.blocks))

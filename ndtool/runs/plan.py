@@ -19,7 +19,6 @@ from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.errors import ResourceError, argument_name, format_size
-from ndtool.formats import locators
 from ndtool.machine import memory
 from ndtool.outofcore import partitioning as partitionings
 from ndtool.outofcore.partitioning import (
@@ -33,7 +32,6 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
-from ndtool.storage import locations
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
@@ -154,8 +152,7 @@ def partitioned_plan(
 
     target = costs.StoredArray(call.metadata, False)
     if output is not None:
-        is_remote = locations.is_url(locators.parse(output.name).path)
-        target = costs.StoredArray(output.metadata, is_remote)
+        target = costs.StoredArray(output.metadata, output.is_remote)
     directories = len(call.spill_directories)
     run = costs.count(call, call.remote_roles, partitioning, target, spill, directories)
     return Plan(

@@ -3,12 +3,11 @@
 import io
 import json
 import os
-import subprocess
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, ndtool, save, snapshot
+from command import NDTOOL, execute, ndtool, save, snapshot
 from npyfile import npy, write_sparse
 
 from ndtool.analysis.oracle import reference
@@ -343,17 +342,6 @@ def test_a_million_bad_indices_give_a_short_message():
     assert len(completed.err) < 500
 
 
-def test_offsets_beyond_31_bits_are_correct():
-    rows = 2**31 + 10
-    start = write_sparse("data.npy", "|u1", (rows,))
-    with open("data.npy", "r+b") as file:
-        file.seek(start + rows - 1)
-        file.write(b"\x2a")
-    save(idx=np.array([[rows - 1], [0], [-1], [2**31]]))
-    assert ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy").status == 0
-    assert np.load("out.npy").tolist() == [42, 0, 42, 0]
-
-
 def test_an_output_of_too_many_elements_is_refused():
     write_sparse("data.npy", "<f4", (1, 2**40, 0))
     write_sparse("idx.npy", "<i8", (2**24, 1))
@@ -371,36 +359,6 @@ def test_an_output_larger_than_the_disk_is_refused():
     assert "out.npy" in completed.err
     assert f"needs {2**52 + 128} bytes" in completed.err
     assert sorted(os.listdir()) == ["data.npy", "idx.npy"]
-
-
-def test_runs_can_be_chained_by_pipes():
-    """`cat data.npy | ndtool gather-nd - idx.npy -o - | ndtool gather-nd - more.npy -o out.npy`."""
-    save(data=DATA, idx=i8([3], [0], [1]), more=i8([0, 2], [2, 1]))
-    env = environment()
-    first = subprocess.Popen(
-        [*NDTOOL, "gather-nd", "-", "idx.npy", "-o", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=env,
-    )
-    second = subprocess.Popen(
-        [*NDTOOL, "gather-nd", "-", "more.npy", "-o", "out.npy"], stdin=first.stdout, env=env
-    )
-    first.stdout.close()
-    with first.stdin as pipe:
-        pipe.write(npy(DATA))
-    assert (second.wait(), first.wait()) == (0, 0)
-    assert np.load("out.npy").tolist() == [11, 4]
-
-
-def test_several_arrays_are_read_from_one_stream():
-    stream = npy(DATA) + npy(i8([1], [1])) + npy(np.ones((2, 3), "f4"))
-    completed = ndtool("scatter-nd", "-", "-", "-", "--reduction", "add", stdin=stream)
-    assert (completed.status, completed.err) == (0, "")
-    assert np.load(io.BytesIO(completed.out))[1].tolist() == [5, 6, 7]
-    truncated = ndtool("scatter-nd", "-", "-", "-", stdin=stream[:-1])
-    assert (truncated.status, truncated.out) == (3, b"")
-    assert "standard input, array 3: expected 24 bytes" in truncated.err
 
 
 def test_members_of_archives_are_read_and_written():

@@ -5,15 +5,12 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command import NDTOOL, environment, execute, ndtool, python, save, snapshot
-from limits import drop_root_capabilities, limit_resources
 from npyfile import npy
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -144,52 +141,6 @@ def test_idle_threads_spin_for_a_limited_time(env, spins):
     script = "import os, ndtool; print(os.environ.get('GOMP_SPINCOUNT'))"
     completed = python(script, env={"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None, **env})
     assert completed.out.decode().strip() == spins
-
-
-@pytest.mark.parametrize("alias", ["data.npy", "./sub/../data.npy", "soft.npy", "hard.npy"])
-def test_an_output_may_replace_an_input(alias, workdir):
-    os.mkdir("sub")
-    os.symlink("data.npy", "soft.npy")
-    os.link("data.npy", "hard.npy")
-    inode = os.stat("data.npy").st_ino
-    assert ndtool(*RUN, "-o", alias).status == 0
-    assert output_is_correct(alias)
-    assert os.path.islink("soft.npy")
-    assert os.stat(alias).st_ino != inode
-    if alias == "hard.npy":
-        assert np.load("data.npy").tolist() == DATA.tolist()
-    else:
-        assert output_is_correct("data.npy")
-
-
-def test_an_output_may_replace_the_indices():
-    assert ndtool(*RUN, "-o", "idx.npy").status == 0
-    assert output_is_correct("idx.npy")
-
-
-def test_devices_and_pipes_are_written_in_place():
-    completed = ndtool(*RUN, "-o", ".")
-    assert completed.status == 7
-    assert ". is a directory: expected a file" in completed.err
-    assert ndtool(*RUN, "-o", "/dev/null").status == 0
-    completed = ndtool(*RUN, "-o", "/dev/full")
-    assert (completed.status, completed.err) == (7, "error: /dev/full: No space left on device\n")
-    os.mkfifo("fifo")
-    received = []
-    reader = threading.Thread(target=lambda: received.append(Path("fifo").read_bytes()))
-    reader.start()
-    assert ndtool(*RUN, "-o", "fifo").status == 0
-    reader.join()
-    assert np.load(io.BytesIO(received[0])).tolist() == DATA[[3, 0]].tolist()
-    assert stat.S_ISFIFO(os.stat("fifo").st_mode)
-
-
-def test_an_output_in_a_missing_directory_is_refused(workdir):
-    before = snapshot(workdir)
-    for name in ("nowhere/out.npy", "data.npy/out.npy", ""):
-        completed = ndtool(*RUN, "-o", name)
-        assert (completed.status, completed.out) == (7, b""), name
-        assert snapshot(workdir) == before
 
 
 def test_a_missing_folder_is_reported(workdir):
@@ -324,39 +275,6 @@ def test_an_existing_folder_takes_precedence_over_a_member(workdir):
     assert (workdir / "d/x.npz").read_bytes() == before
     assert ndtool(*RUN, "-o", "d/x.npz:v/o.npy").status == 0  # without such a folder it is a member
     assert np.load("d/x.npz").files == ["a", "v/o"]
-
-
-def test_a_read_only_directory_is_reported(workdir):
-    os.mkdir("closed", 0o500)
-    for options in ((), ("--dry-run",)):
-        completed = ndtool(
-            *RUN, "-o", "closed/out.npy", *options, preexec_fn=drop_root_capabilities
-        )
-        assert completed.status == 7
-        assert "Permission denied" in completed.err
-
-
-def test_a_link_to_an_output_is_followed():
-    os.mkdir("sub")
-    save(**{"sub/old": DATA})
-    os.symlink("sub/old.npy", "link.npy")
-    assert ndtool(*RUN, "-o", "link.npy").status == 0
-    assert os.readlink("link.npy") == "sub/old.npy"
-    assert output_is_correct("sub/old.npy")
-    os.symlink("nothing", "dangling.npy")
-    for options in ((), ("--dry-run",)):
-        completed = ndtool(*RUN, "-o", "dangling.npy", *options)
-        assert completed.status == 7
-        assert "dangling.npy: it is a dangling link" in completed.err
-    assert not os.path.exists("nothing")
-
-
-def test_an_output_has_the_mode_of_the_existing_file_or_the_umask():
-    assert shell('umask 027; "$@" gather-nd data.npy idx.npy -o new.npy')[0] == 0
-    assert stat.S_IMODE(os.stat("new.npy").st_mode) == 0o640
-    os.chmod("new.npy", 0o604)
-    assert ndtool(*RUN, "-o", "new.npy").status == 0
-    assert stat.S_IMODE(os.stat("new.npy").st_mode) == 0o604
 
 
 def test_closed_pipes_are_silent_and_full_ones_are_reported():
@@ -500,45 +418,6 @@ def test_color_follows_the_environment_variables():
     assert "\x1b[1;31merror: \x1b[0m" in ndtool(*command, env={"FORCE_COLOR": "1"}).err
     plain = ndtool(*command, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).err
     assert "31m" not in plain
-
-
-def test_a_deleted_current_folder_is_reported(workdir):
-    command = f'"$@" gather-nd {workdir}/data.npy {workdir}/idx.npy'
-    script = f"mkdir gone && cd gone && rmdir ../gone && {command}"
-    status, out, err = shell(script)
-    assert status == 0, err
-    assert np.load(io.BytesIO(out)).tolist() == DATA[[3, 0]].tolist()
-    status, out, err = shell(f"{script} -o out.npy")
-    assert (status, out) == (7, b"")
-    assert err == "error: out.npy: No such file or directory\n"
-
-
-def test_resource_limits_give_errors_without_side_effects(workdir):
-    np.lib.format.open_memmap("data.npy", "w+", float, (4, 10**7))  # sparse
-    before = snapshot(workdir)
-    for limit in ({"FSIZE": 10**6}, {"AS": 250 << 20}):
-        completed = ndtool(*RUN, "-o", "out.npy", preexec_fn=limit_resources(**limit))
-        assert (completed.status, completed.out) == (6, b""), completed.err
-        assert completed.err.startswith("error: ")
-        assert "Traceback" not in completed.err
-        assert snapshot(workdir) == before
-    completed = ndtool(*RUN, "-o", "out.npy", preexec_fn=limit_resources(NOFILE=10))
-    assert completed.status in (0, 6), completed.err
-
-
-def test_concurrent_runs_write_complete_outputs(workdir):
-    save(data=np.arange(4 * 10**5).reshape(4, 10**5), other=np.ones((4, 10**5), "i8"))
-    runs = [
-        subprocess.Popen([*NDTOOL, "gather-nd", name, "idx.npy", "-o", "out.npy"])
-        for name in ("data.npy", "other.npy", "data.npy", "other.npy")
-    ]
-    assert [command.wait() for command in runs] == [0] * 4
-    result = np.load("out.npy")
-    expected = [np.load(name)[[3, 0]] for name in ("data.npy", "other.npy")]
-    assert any(np.array_equal(result, array) for array in expected)
-    assert sorted(p.name for p in workdir.iterdir()) == [
-        "data.npy", "idx.npy", "other.npy", "out.npy",
-    ]  # fmt: skip
 
 
 def start_waiting(*arguments, **options):

@@ -107,16 +107,6 @@ def gather_rows(data: object, **options: object) -> np.ndarray:
     return np.load("out.npy")
 
 
-def test_bytes_after_the_array_are_ignored_with_a_warning() -> None:
-    Path("long.npy").write_bytes(npy(DATA) + b"12345")
-    completed = run("gather-nd", "long.npy", "idx.npy", "-o", "out.npy")
-    assert (completed.status, completed.err) == (
-        0,
-        "warning: long.npy: 5 bytes after the array are ignored\n",
-    )
-    assert np.array_equal(np.load("out.npy"), DATA[::-1])
-
-
 STRUCTURED = np.zeros((2, 3), [("a", "<f4"), ("b", ">i2", (2,))])
 STRUCTURED["a"] = np.arange(6).reshape(2, 3)
 COPY_ONLY_TYPES = {

@@ -62,13 +62,6 @@ def test_a_file_is_recognized_by_content(array, name):
             source.advise(kind, metadata.nbytes, 5)
 
 
-def test_an_archive_named_npy():
-    np.savez("x.npz", a=ARRAY)
-    os.rename("x.npz", "x.npy")
-    assert np.array_equal(load("x.npy"), ARRAY)
-    assert np.array_equal(load("x.npy:a"), ARRAY)
-
-
 def test_an_existing_path_takes_precedence_over_a_member():
     np.savez("x.npz", a=ARRAY, b=ARRAY + 2)
     write_file("x.npz:a", npy(ARRAY + 1))
@@ -131,12 +124,6 @@ def test_bytes_after_the_array():
     assert locators.describe("x.npy")[0].warning == source.warning
 
 
-@pytest.mark.parametrize("missing", [1, 48, 96])
-def test_less_data_than_the_header_declares(missing):
-    write_file("x.npy", npy()[:-missing])
-    assert_refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
-
-
 @pytest.mark.parametrize("padding", [1, 63, 4096])
 def test_unaligned_data(padding):
     text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(
@@ -155,22 +142,6 @@ def test_a_sparse_file_of_terabytes():
         source.advise("random")
         source.advise("willneed", nbytes - 10_000, 4096)
         del buffer
-
-
-@pytest.mark.parametrize("array", [ARRAY, LARGE])
-def test_a_file_that_is_modified(array):
-    write_file("x.npy", npy(array))
-    source = locators.open_source("x.npy", Streams())
-    os.link("x.npy", "other")
-    os.chmod("x.npy", 0o600)
-    source.require_unchanged()
-    with open("x.npy", "r+b") as file:
-        file.seek(140)
-        file.write(b"!")
-    os.utime("x.npy", ns=(1, 1))
-    with pytest.raises(OutputError, match=r"x\.npy changed during the run"):
-        source.require_unchanged()
-    source.close()
 
 
 def test_a_file_that_is_replaced():
@@ -316,24 +287,6 @@ def test_consecutive_arrays_in_a_file(large):
                 source.require_unchanged()
 
 
-@pytest.mark.parametrize("removed", [1, 95, 96, 97, 120, 218, 223])
-def test_a_stream_that_ends_early(removed):
-    raw = npy()[:-removed]
-    with PipeWriter(raw) as stdin:
-        assert_refused("-", "standard input: .*(found|truncated)", stdin=stdin)
-    write_file("x", raw)
-    with open("x", "rb") as file:
-        assert_refused(
-            "-", "standard input: .*(found|truncated|only)", stdin=Streams(file.fileno())
-        )
-
-
-def test_a_stream_whose_header_claims_terabytes():
-    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
-    with PipeWriter(npy_with_header(text, bytes(100))) as stdin:
-        assert_refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
-
-
 def test_standard_input_that_is_no_array(workdir):
     with PipeWriter(b"") as stdin:
         assert_refused("-", "standard input: no data", stdin=stdin)
@@ -464,15 +417,6 @@ def test_arrays_in_memory(monkeypatch, error_code, fraction):
         assert source.cached_fraction() == fraction
         is_known = error_code == errno.EAGAIN
         assert source.cached_fraction(1, default=0.5) == (fraction if is_known else 0.5)
-
-
-def test_a_closed_descriptor_is_no_input():
-    write_file("x.npy", npy())
-    fd = os.open("x.npy", os.O_RDONLY)
-    with open_input("x.npy") as source:
-        assert source.is_same_file(fd)
-        os.close(fd)
-        assert not source.is_same_file(fd)
 
 
 def test_a_file_that_cannot_be_accessed():

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, snapshot
-from inputs import open_input, read_array
 
 from ndtool.errors import InputError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.storage import tempfiles
 
 DATA = np.arange(12.0).reshape(4, 3)
 IDX = np.array([[2], [0]])
@@ -117,39 +115,6 @@ def test_types_and_shapes_of_a_pipe() -> None:
     assert [entry["problem"] for entry in report["arrays"]] == ["a stream", None, "a stream"]
     report = ndtool("inspect", "-", "-", "--json", stdin=npy_stream(DATA, IDX)).json
     assert [entry["shape"] for entry in report["arrays"]] == [[4, 3], [2, 1]]
-
-
-def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)
-    feeder = start_feeder(npy_stream(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
-    stdin = Streams()
-    with open_input("fifo", stdin) as source:
-        buffer = source.load()
-        assert type(buffer.obj).__name__ == "mmap"
-        assert (source.name, source.is_mapped, source.position) == ("fifo", False, None)
-        assert np.array_equal(read_array(source), LARGE.reshape(2, -1))
-        source.require_unchanged()
-    with open_input("fifo", stdin) as source:
-        assert np.array_equal(read_array(source), DATA)
-    feeder.join()
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (b"", "fifo: no data"),
-        (npy_stream(DATA)[:-1], "fifo: expected 96 bytes of data after the header, found 95"),
-        (npy_stream(DATA)[:50], "fifo: the header is truncated"),
-        (b"PK\3\4" + bytes(99), "fifo: not a .npy array"),
-        (b"text" * 9, "fifo: not a .npy array"),
-    ],
-)
-def test_a_pipe_without_a_valid_array(raw: bytes, message: str) -> None:
-    feeder = start_feeder(raw)
-    completed = ndtool("gather-nd", "fifo", "idx.npy", "-o", "out.npy")
-    feeder.join()
-    assert (completed.status, os.path.exists("out.npy")) == (3, False)
-    assert completed.err.startswith(f"error: {message}")
 
 
 def test_errors_name_the_second_array_of_a_pipe() -> None:

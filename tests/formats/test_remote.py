@@ -83,17 +83,6 @@ def spans(server: Server, path: str) -> list[tuple[int, int] | None]:
 # Inputs
 
 
-@pytest.mark.parametrize(
-    "array",
-    [ROWS[:10], np.asfortranarray(ROWS), ROWS.astype(">f8"), np.zeros((0, 3)), np.array(7)],
-    ids=["small", "fortran", "swapped", "empty", "scalar"],
-)
-def test_npy_is_what_it_is_in_a_file(server: Server, array: Any) -> None:
-    actual = load(server.add("/x.npy", npy(array)))
-    assert actual.dtype == array.dtype
-    assert np.array_equal(actual, array)
-
-
 @pytest.mark.parametrize("compressed", [False, True], ids=["stored", "deflated"])
 def test_members_of_archives(server: Server, compressed: bool) -> None:
     url = server.add("/a.npz", npz(compressed, rows=ROWS, few=ROWS[:3]))

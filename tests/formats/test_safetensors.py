@@ -201,30 +201,8 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
         raw[offset] ^= change
 
 
-@pytest.mark.parametrize("change", [1, 0x80])
-def test_every_byte_of_a_file_damaged(change: int) -> None:
-    raw = bytearray(small_file())
-    for offset in range(len(raw)):
-        raw[offset] ^= change
-        Path("m.safetensors").write_bytes(raw)
-        actual, reference = attempt("m.safetensors:a"), read_by_package(bytes(raw))
-        if not isinstance(actual, InputError) and reference is not None:
-            assert has_bytes_of(actual, reference["a"]), offset
-        raw[offset] ^= change
-
-
-def has_bytes_of(got: Any, reference: tuple[str, list[int], bytes]) -> bool:
-    code, shape, data = reference
-    name = headers._TYPES[code][0]
-    return (str(got.dtype), list(got.shape), got.tobytes()) == (name, shape, data)
-
-
-def test_cut_short_and_too_long() -> None:
-    raw = small_file()
-    for length in range(len(raw)):
-        Path("m.safetensors").write_bytes(raw[:length])
-        assert isinstance(attempt("m.safetensors:a"), InputError), length
-    Path("m.safetensors").write_bytes(raw + b"x")
+def test_a_file_that_is_too_long() -> None:
+    Path("m.safetensors").write_bytes(small_file() + b"x")
     assert "claims 65 bytes of data, the file has 66" in str(attempt("m.safetensors:a"))
 
 

@@ -334,12 +334,6 @@ def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) ->
     assert bits_equal(load("x.zarr"), DATA[::-1])
 
 
-def test_an_array_in_a_store_that_is_not_there_yet() -> None:
-    assert write("x.zarr:g/a", DATA) is None
-    assert bits_equal(load("x.zarr:g/a"), DATA)
-    assert sorted(zarr.open_group("x.zarr", mode="r")["g"]) == ["a"]
-
-
 def test_only_and_no_clobber() -> None:
     put("x.zarr:a", DATA)
     put("x.zarr:b", DATA)
@@ -398,26 +392,6 @@ def test_a_run_that_replaces_the_store_it_reads() -> None:
 
 
 # Nothing is visible before it is complete
-
-
-@pytest.mark.parametrize(
-    "argument", ["x.zarr", "x.zarr:g/a", "old.zarr", "old.zarr:a", "old.zarr:g/b"]
-)
-def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
-    put("old.zarr:a" if ":" in argument else "old.zarr", DATA)
-    before = all_files()
-    dtype = dtypes.from_code("<i4")
-    out = outputs.create(
-        outputs.resolve(argument, ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {}))
-    )
-    out.write(0, memoryview(raw_bytes(DATA))[: out._writer.nbytes(0)], 0)
-    visible = {name for name in all_files() if "ndtool" not in name}
-    assert visible == set(before)
-    if argument.startswith("old.zarr:"):
-        assert sorted(zarr.open_group("old.zarr", mode="r")) == ["a"]
-    out.abort()
-    assert all_files() == before
-    assert os.listdir() == ["old.zarr"]
 
 
 @pytest.mark.parametrize("method", ["exchange", "two renames"])

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import shutil
 import signal
 import stat
@@ -16,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import environment, execute, ndtool, python
+from command import environment, execute, ndtool
 from inputs import load
-from limits import IS_ROOT, drop_root_capabilities, fail_with
+from limits import IS_ROOT, fail_with
 from npyfile import ARRAY, npy
 from outputs import CREATE_OUTPUT_SCRIPT, fill, metadata_of, open_sink, save, temporary_sink
 
@@ -86,28 +85,6 @@ def test_bytes_are_written_in_any_order_by_any_thread(tmpfile_mode):
 def test_writes_outside_the_array_are_refused(offset, count):
     with temporary_sink("x.npy") as out, pytest.raises(ValueError, match="exceed the array of 96"):
         out.write(offset, memoryview(bytes(count)))
-
-
-@pytest.mark.parametrize("target", ["x.npy", "x.npz", "x.npz:a"])
-@pytest.mark.parametrize("error_type", [KeyboardInterrupt, RuntimeError, None])
-def test_without_a_commit_the_previous_file_remains(tmpfile_mode, target, error_type):
-    path = target.partition(":")[0]
-    np.savez("old", a=ARRAY, b=LARGE)
-    previous = PREVIOUS if path == target else read_bytes("old.npz")
-    os.unlink("old.npz")
-    for existing in (None, previous):
-        if existing is not None:
-            with open(path, "wb") as file:
-                file.write(existing)
-        try:
-            with temporary_sink(target) as out:
-                out.map()[:50] = bytes(50)
-                if error_type is not None:
-                    raise error_type
-        except (KeyboardInterrupt, RuntimeError):
-            pass
-        assert os.listdir() == ([] if existing is None else [path])
-    assert read_bytes(path) == previous
 
 
 @pytest.mark.parametrize("call", ["link", "replace", "fsync"])
@@ -186,30 +163,6 @@ def test_targets_of_links_are_replaced(tmpfile_mode):
         open_sink("loop")
 
 
-@pytest.mark.parametrize("alias", ["x.npy", "./d/../x.npy", "soft", "hard", "d/up/x.npy"])
-def test_output_is_an_input(tmpfile_mode, alias):
-    np.save("x.npy", LARGE)
-    os.mkdir("d")
-    os.symlink("..", "d/up")
-    os.symlink("x.npy", "soft")
-    os.link("x.npy", "hard")
-    with (
-        closing(locators.open_source("x.npy", Streams())) as source,
-        temporary_sink(alias, LARGE) as out,
-    ):
-        raw = source.load()
-        for offset in range(0, len(raw), 4096):
-            out.write(offset, bytes(raw[len(raw) - offset - 4096 : len(raw) - offset]))
-        source.require_unchanged()
-        sinks.commit(out)
-        assert bytes(raw) == LARGE.tobytes()
-    expected = b"".join(
-        LARGE.tobytes()[offset : offset + 4096] for offset in range(LARGE.nbytes - 4096, -1, -4096)
-    )
-    assert read_bytes(alias)[128:] == expected
-    assert read_bytes("hard" if alias != "hard" else "x.npy")[128:] == LARGE.tobytes()
-
-
 def test_invalid_targets_are_refused_before_any_work():
     os.mkdir("d")
     with open("plain", "wb") as file:
@@ -238,26 +191,6 @@ def test_invalid_targets_are_refused_before_any_work():
     with pytest.raises(UsageError, match="is over 65276 bytes"):
         open_sink("x.npz:" + "m" * 70_000)
     assert sorted(os.listdir()) == ["d", "plain"]
-
-
-def test_read_only_folders_and_files():
-    os.mkdir("d", 0o500)
-    os.mkdir("open")
-    with open("open/x.npy", "wb") as file:
-        file.write(PREVIOUS)
-    os.chmod("open/x.npy", 0o444)
-    code = f"""{CREATE_OUTPUT_SCRIPT}
-try:
-    created(sys.argv[1], 3)
-except sinks.OutputError as exc:
-    print(exc)
-"""
-    for target, expected_text in (
-        ("d/x.npy", b"d/x.npy: Permission denied"),
-        ("open/x.npy", b"open/x.npy is read-only"),
-    ):
-        assert expected_text in python(code, target, preexec_fn=drop_root_capabilities).out
-    assert read_bytes("open/x.npy") == PREVIOUS
 
 
 def test_clobber(tmpfile_mode):
@@ -386,43 +319,12 @@ def test_space_is_reserved_first(tmpfile_mode):
     assert os.listdir() == []
 
 
-@pytest.mark.parametrize("target", ["x.npy", "x.npz"])
-def test_limit_on_the_size_of_files(tmpfile_mode, target):
-    with open(target, "wb") as file:
-        file.write(PREVIOUS)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-        with pytest.raises(ResourceError, match="more than the limit on file sizes"):
-            open_sink(target, LARGE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert read_bytes(target) == PREVIOUS
-
-
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_file_systems_that_cannot_reserve(monkeypatch, code):
     monkeypatch.setattr(os, "posix_fallocate", fail_with(code))
     for mode in ("write", "map"):
         save("x.npy", mode=mode)
         assert read_bytes("x.npy") == npy(ARRAY)
-
-
-@pytest.mark.parametrize("limit", ["AS", "NOFILE"])
-def test_limits_on_memory_and_descriptors(limit):
-    code = f"""{CREATE_OUTPUT_SCRIPT}
-import mmap, resource
-from ndtool.formats import npy
-from ndtool.storage import descriptors
-value = {{"AS": 1 << 28, "NOFILE": 4}}["{limit}"]
-resource.setrlimit(resource.RLIMIT_{limit}, (value, value))
-try:
-    created("x.npy", 1 << 29).map()
-except Exception as exc:
-    print(type(exc).__name__, exc)
-"""
-    assert b"ResourceError x.npy: " in python(code).out
-    assert os.listdir() == []
 
 
 def test_sync(tmpfile_mode):
@@ -544,19 +446,6 @@ def test_devices_and_fifos():
     reader.join()
     assert contents == [npy(LARGE)]
     assert stat.S_ISFIFO(os.stat("fifo").st_mode)
-
-
-def test_a_deleted_folder(workdir):
-    os.mkdir("d")
-    os.chdir("d")
-    os.rmdir("../d")
-    try:
-        with pytest.raises(OutputError, match=r"x.npy: No such file"):
-            open_sink("x.npy")
-        save(str(workdir / "y.npy"))
-    finally:
-        os.chdir(workdir)
-    assert read_bytes("y.npy") == npy(ARRAY)
 
 
 LOOP_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}
@@ -735,20 +624,6 @@ def test_systems_without_fallocate(monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     save("x.npy")
     assert read_bytes("x.npy") == npy(ARRAY)
-
-
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, OverflowError])
-def test_insufficient_space(tmpfile_mode, monkeypatch, error):
-    def fail(*_):
-        raise error if error is OverflowError else OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, "posix_fallocate", fail)
-    with pytest.raises(
-        OutputError if error == errno.EIO else ResourceError,
-        match=r"x.npy: (Input/output error|needs 224 bytes of disk)",
-    ):
-        save("x.npy")
-    assert os.listdir() == []
 
 
 def test_clean_preserves_files_of_others(workdir):

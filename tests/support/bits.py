@@ -4,191 +4,41 @@ NumPy's bits depend on the processor and the compiler; on x86 they equal these.
 """
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 from strategies import COMPLEX, FLOATS, UFUNCS, Array, bits_equal
 
-# Each block: the element type (omitted if all types share it) and the reduction; a header of updates;
-# a row per current value. s: a signaling NaN, q: a quiet NaN; the digits are its payload.
-TABLES = """\
-add
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0    0    1  inf -inf   q1  -q2   q1  -q2   -q
--0       0   -0    1  inf -inf   q1  -q2   q1  -q2   -q
-1        1    1    2  inf -inf   q1  -q2   q1  -q2   -q
-inf    inf  inf  inf  inf   -q   q1  -q2   q1  -q2   -q
--inf  -inf -inf -inf   -q -inf   q1  -q2   q1  -q2   -q
-s1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--s2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-bfloat16 add
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0    0    1  inf -inf    q   -q    q   -q   -q
--0       0   -0    1  inf -inf    q   -q    q   -q   -q
-1        1    1    2  inf -inf    q   -q    q   -q   -q
-inf    inf  inf  inf  inf   -q    q   -q    q   -q   -q
--inf  -inf -inf -inf   -q -inf    q   -q    q   -q   -q
-s1       q    q    q    q    q    q   -q    q   -q   -q
--s2     -q   -q   -q   -q   -q    q   -q    q   -q   -q
-q1       q    q    q    q    q    q   -q    q   -q   -q
--q2     -q   -q   -q   -q   -q    q   -q    q   -q   -q
--q      -q   -q   -q   -q   -q    q   -q    q   -q   -q
-
-sub
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0    0   -1 -inf  inf   q1  -q2   q1  -q2   -q
--0      -0    0   -1 -inf  inf   q1  -q2   q1  -q2   -q
-1        1    1    0 -inf  inf   q1  -q2   q1  -q2   -q
-inf    inf  inf  inf   -q  inf   q1  -q2   q1  -q2   -q
--inf  -inf -inf -inf -inf   -q   q1  -q2   q1  -q2   -q
-s1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--s2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-bfloat16 sub
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0    0   -1 -inf  inf    q   -q    q   -q   -q
--0      -0    0   -1 -inf  inf    q   -q    q   -q   -q
-1        1    1    0 -inf  inf    q   -q    q   -q   -q
-inf    inf  inf  inf   -q  inf    q   -q    q   -q   -q
--inf  -inf -inf -inf -inf   -q    q   -q    q   -q   -q
-s1       q    q    q    q    q    q    q    q    q    q
--s2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-q1       q    q    q    q    q    q    q    q    q    q
--q2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-div
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0       -q   -q    0    0   -0   q1  -q2   q1  -q2   -q
--0      -q   -q   -0   -0    0   q1  -q2   q1  -q2   -q
-1      inf -inf    1    0   -0   q1  -q2   q1  -q2   -q
-inf    inf -inf  inf   -q   -q   q1  -q2   q1  -q2   -q
--inf  -inf  inf -inf   -q   -q   q1  -q2   q1  -q2   -q
-s1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--s2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-bfloat16 div
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0       -q   -q    0    0   -0    q   -q    q   -q   -q
--0      -q   -q   -0   -0    0    q   -q    q   -q   -q
-1      inf -inf    1    0   -0    q   -q    q   -q   -q
-inf    inf -inf  inf   -q   -q    q   -q    q   -q   -q
--inf  -inf  inf -inf   -q   -q    q   -q    q   -q   -q
-s1       q    q    q    q    q    q    q    q    q    q
--s2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-q1       q    q    q    q    q    q    q    q    q    q
--q2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-mul
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0   -0    0   -q   -q   q1  -q2   q1  -q2   -q
--0      -0    0   -0   -q   -q   q1  -q2   q1  -q2   -q
-1        0   -0    1  inf -inf   q1  -q2   q1  -q2   -q
-inf     -q   -q  inf  inf -inf   q1  -q2   q1  -q2   -q
--inf    -q   -q -inf -inf  inf   q1  -q2   q1  -q2   -q
-s1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--s2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-bfloat16 mul
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0   -0    0   -q   -q    q   -q    q   -q   -q
--0      -0    0   -0   -q   -q    q   -q    q   -q   -q
-1        0   -0    1  inf -inf    q   -q    q   -q   -q
-inf     -q   -q  inf  inf -inf    q   -q    q   -q   -q
--inf    -q   -q -inf -inf  inf    q   -q    q   -q   -q
-s1       q    q    q    q    q    q   -q    q   -q   -q
--s2     -q   -q   -q   -q   -q    q   -q    q   -q   -q
-q1       q    q    q    q    q    q   -q    q   -q   -q
--q2     -q   -q   -q   -q   -q    q   -q    q   -q   -q
--q      -q   -q   -q   -q   -q    q   -q    q   -q   -q
-
-max
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0   -0    1  inf    0   s1  -s2   q1  -q2   -q
--0       0   -0    1  inf   -0   s1  -s2   q1  -q2   -q
-1        1    1    1  inf    1   s1  -s2   q1  -q2   -q
-inf    inf  inf  inf  inf  inf   s1  -s2   q1  -q2   -q
--inf     0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-s1      s1   s1   s1   s1   s1   s1   s1   s1   s1   s1
--s2    -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-float16 max
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0    0    1  inf    0   s1  -s2   q1  -q2   -q
--0      -0   -0    1  inf   -0   s1  -s2   q1  -q2   -q
-1        1    1    1  inf    1   s1  -s2   q1  -q2   -q
-inf    inf  inf  inf  inf  inf   s1  -s2   q1  -q2   -q
--inf     0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-s1      s1   s1   s1   s1   s1   s1   s1   s1   s1   s1
--s2    -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-min
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0   -0    0    0 -inf   s1  -s2   q1  -q2   -q
--0       0   -0   -0   -0 -inf   s1  -s2   q1  -q2   -q
-1        0   -0    1    1 -inf   s1  -s2   q1  -q2   -q
-inf      0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
--inf  -inf -inf -inf -inf -inf   s1  -s2   q1  -q2   -q
-s1      s1   s1   s1   s1   s1   s1   s1   s1   s1   s1
--s2    -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-
-float16 min
-         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
-0        0    0    0    0 -inf   s1  -s2   q1  -q2   -q
--0      -0   -0   -0   -0 -inf   s1  -s2   q1  -q2   -q
-1        0   -0    1    1 -inf   s1  -s2   q1  -q2   -q
-inf      0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
--inf  -inf -inf -inf -inf -inf   s1  -s2   q1  -q2   -q
-s1      s1   s1   s1   s1   s1   s1   s1   s1   s1   s1
--s2    -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2  -s2
-q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
--q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
--q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
-"""
+# s: a signaling NaN, q: a quiet NaN; the digits are its payload.
+VALUE_NAMES = ("0", "-0", "1", "inf", "-inf", "s1", "-s2", "q1", "-q2", "-q")
+CURRENT_AND_UPDATE = tuple(product(VALUE_NAMES, repeat=2))
 FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}  # payload bits
-
-
-def _parse_block(block: str) -> tuple[str, dict[tuple[str, str], str]]:
-    title, header, *rows = block.strip().splitlines()
-    updates = header.split()
-    results = {}
-    for row in rows:
-        current, *values = row.split()
-        results |= {(current, update): value for update, value in zip(updates, values, strict=True)}
-    return title, results
-
-
-BLOCKS = dict(map(_parse_block, TABLES.split("\n\n")))
-CURRENT_AND_UPDATE = tuple(BLOCKS["add"])
-VALUE_NAMES = tuple(dict.fromkeys(current for current, _ in CURRENT_AND_UPDATE))
 
 
 def result_table(dtype: np.dtype, reduction: str) -> dict[tuple[str, str], str]:
     """Return the names of the results of a reduction, by the names of current value and update."""
-    return BLOCKS.get(f"{dtype.name} {reduction}", BLOCKS[reduction])
+    return {pair: _result(dtype, reduction, *pair) for pair in CURRENT_AND_UPDATE}
+
+
+def _result(dtype: np.dtype, reduction: str, current: str, update: str) -> str:
+    nans = [name for name in (current, update) if name.strip("-")[0] in "sq"]
+    if nans and reduction in ("max", "min"):
+        return nans[0]  # copied
+    if nans and dtype.name == "bfloat16":
+        # computed in float32, whose sum and product have the update's NaN, and lose its payload
+        nan = nans[-1] if reduction in ("add", "mul") else nans[0]
+        return "-q" if nan.startswith("-") else "q"
+    if nans:
+        return nans[0].replace("s", "q")
+    if reduction in ("max", "min"):
+        first, second = float(current), float(update)
+        if first == second and dtype.name != "float16":
+            return update  # of two zeros
+        return {"max": max, "min": min}[reduction](current, update, key=float)
+    with np.errstate(all="ignore"):
+        result = UFUNCS[reduction](np.float64(current), np.float64(update))
+    return "-q" if np.isnan(result) else f"{result:g}"
 
 
 def values_by_name(names: Any, dtype: np.dtype) -> Array:

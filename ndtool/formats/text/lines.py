@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ndtool.errors import InputError, ResourceError, printable
@@ -66,18 +66,17 @@ class _Reader:
         self.read = read
 
 
-def read_buffers(read: Read, label: str) -> Generator[bytes, int | None, None]:
+def read_buffers(read: Read, label: str) -> Iterator[bytes]:
     """Yield the bytes of a text in buffers, without the byte order mark; InputError for UTF-16.
 
-    Their size doubles up to eight times READ_SIZE; the caller may send that of the next one.
+    Their size doubles up to eight times READ_SIZE.
     """
     first, size = True, READ_SIZE
     while buffer := read(size):
         if first and buffer.startswith(_UTF16_BOMS):
             raise InputError(f"{printable(label)}: the text is UTF-16: expected UTF-8")
-        sent = yield buffer.removeprefix(_BOM) if first else buffer
-        size = sent or min(2 * size, 8 * READ_SIZE)
-        first = False
+        yield buffer.removeprefix(_BOM) if first else buffer
+        first, size = False, min(2 * size, 8 * READ_SIZE)
 
 
 def read_blocks(read: Read, label: str) -> Iterator[tuple[int, bytes]]:

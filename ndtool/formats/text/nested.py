@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NoReturn
 
-from ndtool.errors import InputError, format_value, printable
+from ndtool.errors import InputError, ResourceError, format_value, printable
 from ndtool.formats.text import lines
 from ndtool.formats.text.lines import Read
 from ndtool.formats.text.values import Values
+from ndtool.machine import memory
 from ndtool.rules import shapes
 
 # Elements; the number of colons in their text that may follow keys; a function that locates an
 # element by its index; one that returns the elements again, with the text of each number.
 Batch = tuple[list[Any], int, Callable[[int], str], Callable[[], list[Any]]]
 _WHITESPACE = " \t\r\n"
-_WHITESPACE_RUN = re.compile(f"[{_WHITESPACE}]*")
 _KEY_COLON = re.compile(f'"[{_WHITESPACE}]*:')
 _MINUS_ZERO = re.compile("-0(?![0-9.eE])")
-_BRACKETS = re.compile(rf"(?:[\[{{][{_WHITESPACE}]*){{0,{shapes.MAX_RANK}}}")
-_LOOKBACK = 1 << 16  # characters before the end in which an element probably ends
-_CLOSING = str.maketrans("[{", "]}")
+_PER_BYTE = 8  # bytes of memory that a byte of a list's text takes while it is parsed
+_MIN_LIMIT = 64 << 20  # bytes of a list's text that are always read
 _SEPARATOR = os.urandom(8).hex()  # between the lines of a text that are parsed together
 
 
@@ -246,155 +245,47 @@ def _decode_line(text: str, line_number: int, decoder: json.JSONDecoder, label: 
 
 
 def _read_list(read: Read, label: str) -> Iterator[Batch]:
-    """Yield the elements of a list in batches."""
-    text = _ListText(read, label)
-    text.skip_whitespace()
-    if text.remaining[:1] != "[":
-        beginning = printable(text.remaining[:20]) if text.remaining else "nothing"
-        text.raise_error(0, f"not a list of numbers: it begins with {beginning}: expected [")
-    text.consume(1)
-    total, has_more = 0, False
-    while True:
-        text.skip_whitespace()
-        if not has_more and text.remaining[:1] == "]":
-            break
-        elements, source, has_more = text.read_elements()
-        first = total
-
-        def locate(i: int, first: int = first) -> str:
-            return f"element {first + i}"
-
-        def decode(source: str = source) -> list[Any]:
-            exact: list[Any] = _exact_decoder.decode(source)
-            return exact
-
-        yield elements, _count_colons(source), locate, decode
-        total += len(elements)
-        if not has_more:
-            break
-    text.consume(1)
-    text.skip_whitespace()
-    if text.remaining:
-        text.raise_error(0, "unexpected text after the list")
+    """Yield the elements of a list, which is parsed at once."""
+    text = _read_document(read, label)
+    start = len(text) - len(text.lstrip(_WHITESPACE))
+    if text[start : start + 1] != "[":
+        beginning = printable(text[start : start + 20]) if text[start:] else "nothing"
+        problem = f"not a list of numbers: it begins with {beginning}: expected ["
+        _refuse(label, f"{_location(text, start)}: {problem}")
+    try:
+        elements = _decode(text)
+    except json.JSONDecodeError as exc:
+        problem = _json_error(exc) if text[exc.pos :].strip() else "the list does not end"
+        _refuse(label, f"{_location(text, exc.pos)}: {problem}")
+    except RecursionError:
+        _refuse(label, f"{_location(text, start)}: nested too deeply")
+    decode = partial(_exact_decoder.decode, text)
+    yield elements, _count_colons(text), "element {}".format, decode
 
 
-class _ListText:
-    """The text of a list, read in buffers. remaining: the text that is not parsed yet."""
+def _read_document(read: Read, label: str) -> str:
+    """Read a complete text; ResourceError if it would take more memory than is available."""
+    blocks, nbytes, limit = list[bytes](), 0, _MIN_LIMIT
+    for block in lines.read_buffers(read, label):
+        blocks.append(block)
+        nbytes += len(block)
+        if nbytes > limit and nbytes > (limit := max(_MIN_LIMIT, memory.available() // _PER_BYTE)):
+            raise ResourceError(
+                f"{printable(label)}: a list of more than {limit} bytes does not fit in memory",
+                hint="JSON Lines, .jsonl, are read line by line",
+            )
+    raw = b"".join(blocks)
+    blocks.clear()
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as exc:
+        line = raw.count(b"\n", 0, exc.start) + 1
+        return _refuse(label, f"line {line}: not UTF-8")
 
-    def __init__(self, read: Read, label: str) -> None:
-        self.remaining, self._label, self._line, self._column = "", label, 1, 1
-        self._read_buffers = lines.read_buffers(read, label)
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
-        self._is_started = self._is_at_end = False
 
-    def skip_whitespace(self) -> None:
-        """Consume whitespace; read the next buffer if no text remains."""
-        while True:
-            self.consume(len(self.remaining) - len(self.remaining.lstrip(_WHITESPACE)))
-            if self.remaining or not self._read_more():
-                return
-
-    def consume(self, count: int) -> None:
-        """Remove parsed characters, and count lines and columns."""
-        newlines = self.remaining.count("\n", 0, count)
-        last = self.remaining.rfind("\n", 0, count)
-        self._column = count - last if newlines else self._column + count
-        self._line += newlines
-        self.remaining = self.remaining[count:]
-
-    def read_elements(self) -> tuple[list[Any], str, bool]:
-        """Consume elements and a comma; return them, their text, and whether a comma follows."""
-        while True:
-            if end := self._likely_end():
-                text = f"[{self.remaining[:end]}]"
-                try:
-                    if elements := _decode(text):
-                        self.consume(end + 1)
-                        return elements, text, True
-                except (ValueError, RecursionError):
-                    pass
-            end, position, has_more = self._complete_elements()
-            if end:
-                text = f"[{self.remaining[:end]}]"
-                self.consume(position)
-                return _decode(text), text, has_more
-            if len(self.remaining) > lines.MAX_LINE_BYTES:
-                self._raise_syntax_error(
-                    f"an element of more than {lines.MAX_LINE_BYTES} characters"
-                )
-            if not self._read_more():
-                self._raise_syntax_error("the list does not end")
-
-    def _likely_end(self) -> int:
-        """Return where an element probably ends: before the last comma after as many closing
-        brackets as an element begins with. 0 without one."""
-        match = _BRACKETS.match(self.remaining)
-        closing = re.sub(f"[{_WHITESPACE}]", "", match[0] if match else "")[::-1]
-        if not closing:
-            return max(self.remaining.rfind(","), 0)
-        pattern = "".join(f"{re.escape(c)}[{_WHITESPACE}]*" for c in closing.translate(_CLOSING))
-        end = 0
-        for match in re.compile(f"{pattern},").finditer(
-            self.remaining, max(0, len(self.remaining) - _LOOKBACK)
-        ):
-            end = match.end() - 1
-        return end
-
-    def _complete_elements(self) -> tuple[int, int, bool]:
-        """Return the end of the complete elements of the text read so far, the position after the
-        comma that may follow, and if it follows."""
-        end, position, has_more = 0, 0, True
-        while has_more:
-            start = self._find_token(position)
-            try:
-                _, stop = _exact_decoder.raw_decode(self.remaining, start)
-            except (ValueError, RecursionError):
-                break
-            token = self._find_token(stop)
-            if self.remaining[token : token + 1] not in (",", "]"):
-                break
-            has_more = self.remaining[token] == ","
-            end, position = stop, token + has_more
-        return end, position, has_more
-
-    def _find_token(self, position: int) -> int:
-        match = _WHITESPACE_RUN.match(self.remaining, position)
-        return match.end() if match else position
-
-    def _read_more(self) -> bool:
-        """Read as much text as remains, so that a long element is parsed a few times only."""
-        if self._is_at_end:
-            return False
-        size = max(lines.READ_SIZE, len(self.remaining)) if self._is_started else None
-        self._is_started = True
-        try:
-            buffer = self._read_buffers.send(size)
-        except StopIteration:
-            buffer, self._is_at_end = b"", True
-        try:
-            self.remaining += self._decode(buffer, final=self._is_at_end)
-        except UnicodeDecodeError:
-            _refuse(self._label, f"line {self._line} or later: not UTF-8")
-        return True
-
-    def _raise_syntax_error(self, default: str) -> NoReturn:
-        """Raise InputError at the first character that is not valid JSON. default: its text."""
-        try:
-            _, stop = _exact_decoder.raw_decode(self.remaining, 0)
-            stop = self._find_token(stop)
-            if stop < len(self.remaining):
-                self.raise_error(stop, "expected , or ]")
-        except json.JSONDecodeError as exc:
-            if exc.pos < len(self.remaining):
-                self.raise_error(exc.pos, _json_error(exc))
-        except RecursionError:
-            self.raise_error(0, "nested too deeply")
-        self.raise_error(0, default)
-
-    def raise_error(self, position: int, text: str) -> NoReturn:
-        """Raise InputError with the line and column of the character at a position."""
-        self.consume(position)
-        _refuse(self._label, f"line {self._line}, column {self._column}: {text}")
+def _location(text: str, position: int) -> str:
+    line, line_start = text.count("\n", 0, position) + 1, text.rfind("\n", 0, position) + 1
+    return f"line {line}, column {position - line_start + 1}"
 
 
 def _json_error(exc: json.JSONDecodeError) -> str:

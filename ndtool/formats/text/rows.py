@@ -6,7 +6,6 @@ if these are certain to agree, else line by line.
 
 from __future__ import annotations
 
-import csv
 import re
 import warnings
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from ndtool.errors import InputError, format_count, printable
 from ndtool.formats import members
 from ndtool.formats.text import lines
 from ndtool.formats.text.lines import Read
-from ndtool.formats.text.values import INT64_MAX, INT64_MIN, UINT64_MAX, Values
+from ndtool.formats.text.values import Values
 from ndtool.rules import numbers
 
 DELIMITERS_BY_SUFFIX = {".csv": ",;", ".tsv": "\t"}
@@ -35,7 +34,7 @@ _FIELDS = {  # a quoted field, or one without quotes around it
 } | {" ": re.compile(r'"([^"]*(?:""[^"]*)*)"(?=[ \t]|$)|([^ \t]*)')}
 _MAX_BATCH_ROWS = 4096  # rows of which the fields are converted together
 _VALID_BYTES = {"q": b"0123456789-", "d": b"0123456789-+.eE"}
-_NEWLINE, _QUOTE, _SPACE, _TAB, _ZERO, _NINE = b'\n" \t09'
+_NEWLINE, _QUOTE = b'\n"'
 
 
 class Table(NamedTuple):
@@ -315,67 +314,29 @@ def _parse_by_arrow(
 def _parse_by_numpy(
     block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], kind: str
 ) -> Any | None:
-    """Parse a block by NumPy, and by the csv module if it has quotes; None for invalid text."""
+    """Parse a block by NumPy; None for text that only one of the two parses."""
     import numpy as np
 
-    if b'"' in block or len(selected) < width:
-        texts = [text for text in block.decode("latin-1").split("\n") if text.strip(" \t")]
-        character = delimiter.decode()
-        try:
-            rows = (
-                list(csv.reader(texts, delimiter=character, strict=True))
-                if b'"' in block
-                else [text.split(character) for text in texts]
-            )
-        except csv.Error:  # a very long field
-            return None
-        if set(map(len, rows)) - {width} or len(rows) != len(texts):
-            return None
-        fields = [row[column] for row in rows for column in selected]
-        block, width = "\n".join([*fields, ""]).encode("latin-1"), 1
-    else:
-        while b"\n\n" in block:
-            block = block.replace(b"\n\n", b"\n")
-        block = block.lstrip(b"\n")
-    valid = (
-        _VALID_BYTES[kind]
-        + (b"\n " if delimiter == b"\t" else b"\n \t")
-        + (delimiter if width > 1 else b"")
-    )
-    if block.translate(None, valid):
+    valid = _VALID_BYTES[kind] + b"\n " + delimiter + b"\t" * (delimiter != b"\t")
+    if block.translate(None, valid + b'"'):
         return None
-    characters = np.frombuffer(block, np.uint8)
-    is_end, is_blank = characters == _NEWLINE, (characters == _SPACE) | (characters == _TAB)
-    if width > 1:
-        is_end |= characters == delimiter[0]
-    is_inside = np.concatenate(([False], ~(is_end | is_blank)))
-    starts, ends = np.flatnonzero(is_inside[1:] > is_inside[:-1]), np.flatnonzero(is_end)
-    # Each field is one number, which ends in a digit: a start, then an end.
-    if len(starts) != len(ends) or (starts > ends).any() or (starts[1:] < ends[:-1]).any():
-        return None
-    last = characters[np.flatnonzero(is_inside[:-1] > is_inside[1:]) - 1]
-    if ((last < _ZERO) | (last > _NINE)).any():
-        return None
-    row_ends = characters[ends] == _NEWLINE
-    if len(ends) % width or (row_ends != (np.arange(1, len(ends) + 1) % width == 0)).any():
-        return None
-    if not len(ends):
+    rows = [line for line in block.decode().split("\n") if line.strip(" \t")]
+    if not rows:
         return np.empty(0, np.int64)
-    dtype = np.dtype(np.float64 if kind == "d" else np.int64 if b"-" in block else np.uint64)
-    with warnings.catch_warnings():
-        # For invalid text, NumPy before 2.3 warns, and returns the numbers before it.
-        warnings.simplefilter("error", DeprecationWarning)
-        try:
-            array = np.fromstring(block.replace(delimiter, b" "), dtype, sep=" ")
-        except (ValueError, DeprecationWarning):
-            return None
-    if len(array) != len(ends) or (kind == "d" and not np.isfinite(array).all()):
+    separator = delimiter.decode()
+    if {row.count(separator) for row in rows} != {width - 1}:
         return None
-    if kind == "q":  # numbers out of range become the limits
-        limits = (INT64_MIN, INT64_MAX) if dtype.kind == "i" else (-1, UINT64_MAX)
-        if int(array.min()) == limits[0] or int(array.max()) == limits[1]:
+    dtype = np.float64 if kind == "d" else np.int64 if b"-" in block else np.uint64
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # an integer that is parsed as a float
+        try:
+            array = np.loadtxt(
+                rows, dtype, comments=None, delimiter=separator, usecols=selected, ndmin=2,
+                quotechar='"',
+            )  # fmt: skip
+        except (ValueError, OverflowError, DeprecationWarning):
             return None
-    return array
+    return array if kind == "q" or np.isfinite(array).all() else None
 
 
 def _has_valid_quotes(block: bytes, delimiter: bytes) -> bool:
