@@ -87,8 +87,7 @@ def _run_operator(
         _require_persistent(output)
         _require_not_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    options.drop_inapplicable(output or "-", kwargs)
-    attributes = attributes_of(operator, kwargs)
+    attributes = attributes_of(operator, kwargs, output or "-")
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
@@ -137,7 +136,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     signals.install_handlers(*reporter.final_messages())
-    options.drop_inapplicable(output, kwargs)
+    options.drop_inapplicable(kwargs, output=output)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
         reporter.print_warnings(conversion.warnings)
@@ -236,9 +235,9 @@ def html_report_of_request(
         yield report
 
 
-def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
+def attributes_of(operator: str, kwargs: dict[str, Any], output: str = "-") -> Attributes:
     """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
-    options.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
+    options.drop_inapplicable(kwargs, operator_of(operator).scatters, output)
     names = (*operator_of(operator).attributes, *COMMON_ATTRIBUTES)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)

@@ -1,14 +1,17 @@
-"""The standard streams: results on stdout; messages and a progress bar on stderr."""
+"""The standard streams: text and tables, wrapped to a terminal; a progress bar on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
+from ndtool import notebook
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import OutputError, format_size
+from ndtool.notebook import Table
 from ndtool.storage.descriptors import write_next
 
 _INITIAL_DELAY = 1.0  # seconds before the first progress bar
@@ -44,6 +47,51 @@ def is_same_file(path: str, fd: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except (OSError, ValueError):
         return False
+
+
+def format_tables(tables: Iterable[Table], fd: int) -> Iterator[str | bytes]:
+    """Yield tables as text for a standard stream, with an empty line between them."""
+    for n, table in enumerate(tables):
+        yield "\n" * bool(n)
+        yield from format_table(table, fd)
+
+
+def format_table(table: Table, fd: int) -> Iterator[str | bytes]:
+    """Yield a table as text: styled on a terminal, or if FORCE_COLOR is set."""
+    columns = terminal_columns(fd)
+    is_styled = (os.isatty(fd) or bool(os.environ.get("FORCE_COLOR"))) and not table.bars
+    table = table.printable().with_bars(columns, _bar_character(fd))
+    if table.columns and is_styled:
+        from ndtool.cli import styled
+
+        yield styled.format_table(table, fd)
+        yield wrap_lines(table.notes, fd)
+    elif table.columns:
+        yield notebook.plain_table(table._replace(notes=()))
+        yield wrap_lines(table.notes, fd)
+    else:
+        lines = notebook.row_lines(table.rows, columns)
+        title = table.title.split("\n") if table.title else []
+        yield wrap_lines([*title, *lines, *table.notes], fd)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as text: 1.2 ms."""
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    minutes, remaining = divmod(round(seconds), 60)
+    return f"{minutes} min {remaining} s" if minutes else f"{seconds:.3g} s"
+
+
+def _bar_character(fd: int) -> str:
+    """Return the character that bars consist of: "#" if the encoding of the stream lacks "━"."""
+    try:
+        "━".encode(getattr(sys.stdout if fd == 1 else sys.stderr, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return "#"
+    return "━"
 
 
 class Progress:
@@ -83,7 +131,6 @@ class Progress:
     def _draw(self, fraction: float, nbytes: int, rate: float) -> None:
         """Draw the bar; rate: the fraction completed per second."""
         from ndtool.cli import styled
-        from ndtool.cli.tables import format_duration
 
         self._is_drawn = True
         labels = [self._phase]

@@ -205,60 +205,51 @@ def is_from_environment(name: str) -> bool:
     return source is click.core.ParameterSource.ENVIRONMENT
 
 
-def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
-    """Remove cluster and chunk options that come from variables and do not apply."""
-    if "workers" in options:
-        _drop_inapplicable_cluster(output, options)
-    if options.get("spill") and is_from_environment("spill"):
-        for spill in options["spill"]:
-            _require_directory(spill)
-    inapplicable_options = list(filter(is_from_environment, CHUNK_OPTIONS))
-    if not inapplicable_options:
+def drop_inapplicable(values: dict[str, Any], scatters: bool = False, output: str = "-") -> None:
+    """Reset the values of options that variables set and a call cannot use.
+
+    scatters: whether the operator does. Options that do not apply are errors.
+    """
+    by_variable = set(filter(is_from_environment, values))
+    if not by_variable:
         return
+    from ndtool.storage import locations
+
+    mode, unused = values.get("out_of_bounds"), set[str]()
+    if mode == ("fill" if scatters else "drop"):
+        unused.add("out_of_bounds")
+    if mode != "fill" and values.get("pad") is None:
+        unused.add("fill")
+    clusters = {name for name in ("scheduler", "workers") if values.get(name) is not None}
+    if not clusters <= by_variable or not _is_writable_by_workers(output):
+        unused |= clusters
+    on_cluster = bool(clusters - (unused & by_variable))
+    spills = values.get("spill", ()) if "spill" in by_variable else ()
+    for spill in spills:
+        _require_directory(spill)
+    has_url = any(map(locations.is_url, map(locations.local_path, spills)))
+    if len(spills) > 1 if on_cluster else has_url:
+        unused.add("spill")
+    if not on_cluster:
+        unused.add("resume")
+    unused |= _unused_chunk_options(values, output)
+    defaults = {"out_of_bounds": "error", "spill": (), "resume": False}
+    values.update((name, defaults.get(name)) for name in unused & by_variable)
+
+
+def _unused_chunk_options(values: dict[str, Any], output: str) -> set[str]:
+    """Return the options for chunks that do not apply to an output."""
     from ndtool.formats import locators, outputs
     from ndtool.storage import local
 
     file_format = outputs.format_by_name(output)
     is_store = local.is_zarr_store(locators.parse(output).path)
     if is_store or (file_format and file_format.is_folder):
-        return
+        return set()
     if file_format and file_format.chunks:  # of HDF5, which has no shards and few codecs
-        codec = (options.get("codec") or "none").partition(":")[0]
-        inapplicable_options = [
-            name for name in inapplicable_options
-            if name == "shards" or (name == "codec" and codec not in file_format.module.CODECS)
-        ]  # fmt: skip
-    options.update(dict.fromkeys(inapplicable_options))
-
-
-def drop_inapplicable_mode(scatters: bool, options: dict[str, Any]) -> None:
-    """Remove --out-of-bounds and --fill from variables if the operator or the mode lacks them."""
-    inapplicable = "fill" if scatters else "drop"
-    if options.get("out_of_bounds") == inapplicable and is_from_environment("out_of_bounds"):
-        del options["out_of_bounds"]
-    uses_fill = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
-    if not uses_fill and is_from_environment("fill"):
-        del options["fill"]
-
-
-def _drop_inapplicable_cluster(output: str, options: dict[str, Any]) -> None:
-    """Remove a variable's cluster if an option sets another, or workers cannot write the output."""
-    from ndtool.storage import locations
-
-    clusters = {name for name in ("scheduler", "workers") if options[name] is not None}
-    by_variable = set(filter(is_from_environment, clusters))
-    if by_variable != clusters or not _is_writable_by_workers(output):
-        options.update(dict.fromkeys(by_variable))
-    on_cluster = options["scheduler"] is not None or options["workers"] is not None
-    spills = options["spill"] if is_from_environment("spill") else ()
-    if (
-        len(spills) > 1
-        if on_cluster
-        else any(map(locations.is_url, map(locations.local_path, spills)))
-    ):
-        options["spill"] = ()
-    if not on_cluster and is_from_environment("resume"):
-        options["resume"] = False
+        codec = (values.get("codec") or "none").partition(":")[0]
+        return {"shards"} if codec in file_format.module.CODECS else {"shards", "codec"}
+    return {*CHUNK_OPTIONS}
 
 
 def _require_directory(spill: str) -> None:

@@ -74,7 +74,7 @@ def _questions(name: str, text: str) -> dict[str, helppages.Factory]:
 def program() -> click.Group:
     """Return the group of all commands."""
     files = {
-        "convert": "commands", "inspect": "questions", "model": "models", "clean": "commands",
+        "convert": "commands", "inspect": "questions", "model": "questions", "clean": "commands",
         "spec": "questions",
     }  # fmt: skip
     return _group(

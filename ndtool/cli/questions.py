@@ -1,12 +1,17 @@
-"""The commands infer, explain, stats, verify, inspect and spec."""
+"""The commands infer, explain, stats, verify, model, inspect and spec."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndtool.cli import against, options
+from ndtool.cli import options
 from ndtool.cli.commands import (
     FILES,
     attribute_options,
@@ -18,7 +23,7 @@ from ndtool.cli.commands import (
     input_arguments,
     omit_if_lowered,
 )
-from ndtool.cli.options import Argument
+from ndtool.cli.options import Argument, is_from_environment
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError
 from ndtool.rules.operators import (
@@ -29,6 +34,10 @@ from ndtool.rules.operators import (
     Operator,
     operator_of,
 )
+
+if TYPE_CHECKING:
+    from ndtool.analysis.engines import EngineProgress, EngineSettings
+    from ndtool.runs.request import Request
 
 
 @click.pass_obj
@@ -112,13 +121,13 @@ def _verify(
     from ndtool.machine import signals
     from ndtool.runs.request import Request
 
-    engine_settings = against.pop_engine_settings(options)
+    engine_settings = _pop_engine_settings(options)
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     signals.install_handlers(*reporter.final_messages())
     if engines is not None:
-        against.verify(reporter, request, engines, engine_settings, html)
+        _verify_engines(reporter, request, engines, engine_settings, html)
         return
     with html_report_of_request(html, request, reporter) as report:
         with reporter.progress() as progress_bar:
@@ -129,6 +138,97 @@ def _verify(
         reporter.print_answer(answer)
     else:
         reporter.report_verification(answer)
+
+
+def _pop_engine_settings(options: dict[str, Any]) -> EngineSettings:
+    """Remove the settings for engines from the options, and return them."""
+    from ndtool.analysis.engines import EngineSettings
+
+    names = EngineSettings._fields
+    return EngineSettings(**{name: options.pop(name) for name in names if name in options})
+
+
+@contextmanager
+def _engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
+    """Yield a progress callback that shows the completed fraction and the running engine."""
+
+    def report_progress(fraction: float, engine_name: str) -> None:
+        progress_bar.begin(engine_name)
+        progress(fraction)
+
+    with reporter.progress() as progress_bar:
+        progress = progress_bar.callback(0)
+        yield report_progress
+
+
+def _verify_engines(
+    reporter: Reporter,
+    request: Request,
+    names: tuple[str, ...],
+    engine_settings: EngineSettings,
+    html: str | None,
+) -> None:
+    """Compare engines with the correct output, print the table, and raise the first error."""
+    from ndtool.analysis import engines
+
+    with html_report_of_request(html, request, reporter) as report:
+        with _engine_progress(reporter) as report_progress:
+            answer = engines.verify(request, names, engine_settings, report_progress)
+        if report:
+            report.add_engines(answer.engines or ())
+        if not reporter.json:
+            reporter.print_answer(replace(answer, comparison=None))
+        if answer.error is not None:
+            answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
+            raise answer.error
+        if report and answer.comparison is not None:
+            report.add_comparison(answer.comparison)
+    if reporter.json:
+        reporter.print_answer(answer)
+    else:
+        reporter.report_verification(answer)
+
+
+@click.pass_obj
+def _model(
+    reporter: Reporter,
+    /,
+    *,
+    model: str,
+    inputs: str | None,
+    save: str | None,
+    engines: tuple[str, ...] | None,
+    html: str | None,
+    **options: Any,
+) -> None:
+    from ndtool.analysis.model import nodes, run
+    from ndtool.machine import signals
+
+    signals.install_handlers(*reporter.final_messages())
+    if html is not None:
+        from ndtool.cli import page
+
+        page.check_model(html, model, inputs)
+    if inputs is None:
+        if engines is not None and not is_from_environment("engines"):
+            raise UsageError("--against requires --inputs: it compares the outputs of nodes")
+        if save is not None and not is_from_environment("save"):
+            raise UsageError("--save requires --inputs: it writes the tensors of a run")
+        answer = nodes(model)
+    else:
+        with _engine_progress(reporter) as report_progress:
+            answer = run(
+                model, inputs, engines or (), _pop_engine_settings(options), report_progress, save
+            )
+    reporter.print_warnings(list(answer.warnings))
+    if html is not None:
+        page.write_model(html, model, answer, reporter)
+    if answer.error is not None:
+        answer.error.extra_fields["nodes"] = answer.to_dict()["nodes"]
+    if answer.error is None or not reporter.json:
+        reporter.print_answer(answer)
+    if answer.error is not None:
+        raise answer.error
 
 
 @click.pass_obj
@@ -241,6 +341,27 @@ def verify(operator: Operator) -> click.Command:
         " shape and every"
         " bit. --against also checks other engines. The exit status is 8 if they differ.",
         " ".join([*files, *example_flags(operator)]),
+    )
+
+
+def model() -> click.Command:
+    """Return the command `model`."""
+    return command(
+        "model",
+        _model,
+        (
+            Argument("model", "ONNX model.", metavar="MODEL.onnx"),
+            options.INPUTS,
+            options.SAVE,
+            options.WITHIN,
+            *options.ENGINES,
+            options.THREADS,
+            options.HTML,
+            *options.REPORTING,
+        ),
+        "Show the gather and scatter nodes of an ONNX model. --inputs runs the model, with ndtool"
+        " for these nodes and onnxruntime, or else the onnx package, for the others.",
+        "model.onnx",
     )
 
 

@@ -11,7 +11,7 @@ from limits import fail_with
 
 import ndtool as ndtool_package
 from ndtool.analysis import infer, values
-from ndtool.cli import tables
+from ndtool.cli import console
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, format_size
 from ndtool.inmemory import ops
 from ndtool.rules import dtypes, specs
@@ -32,7 +32,7 @@ def test_sizes(count, text):
     [(2e-6, "2 us"), (0.0012, "1.2 ms"), (2.5, "2.5 s"), (60, "1 min 0 s"), (125.4, "2 min 5 s")],
 )
 def test_times(seconds, text):
-    assert tables.format_duration(seconds) == text
+    assert console.format_duration(seconds) == text
 
 
 def test_inference_of_a_type_that_is_stored_as_void():

@@ -6,7 +6,6 @@ thread and with several, as some lose updates. Inputs are mapped files, the outp
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +48,7 @@ from ndtool.rules import shapes, specs
 from ndtool.rules.operators import OPERATORS
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
-from ndtool.storage.descriptors import map_bytes, release, reserve, write_at, write_next
+from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
 
 Arrays = dict[str, NDArray[Any]]
 EngineProgress = Callable[
@@ -60,7 +59,7 @@ TIMEOUT = 600  # seconds for one run
 _RECOMPUTATION = 0.2  # the fraction of the progress that the correct output takes
 _MAX_MESSAGE = 500  # characters of an engine's message
 MAX_LISTED = 5  # engines or nodes that an error lists
-_POLL_INTERVAL = 100  # milliseconds between checks that the process is alive
+_POLL_INTERVAL = 0.1  # seconds between checks that a process replies
 _OUTPUT_TAIL = 1 << 12  # bytes of its output to read, from the end
 # Engines use no GPU, and print only errors.
 _ENVIRONMENT = {
@@ -166,28 +165,18 @@ class EngineCall:
 
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[EngineReport]:
         """Return the reports on engines, each with one thread and with several."""
-        max_threads = (
-            max(2, threads.default_threads())
-            if self._settings.threads is None
-            else self._settings.threads
-        )
-        cases: list[tuple[str, int | None]] = []
+        max_threads = self._settings.threads or max(2, threads.default_threads())
+        cases: list[tuple[str, int]] = []
         for name in names:
-            thread_counts = (1, max_threads) if ENGINES[name].parallel else (1,)
-            cases += (
-                [(name, n) for n in dict.fromkeys(thread_counts)] if not is_missing(name) else []
-            )
-            cases += [(name, None)] if is_missing(name) else []
+            counts = (1, max_threads) if ENGINES[name].parallel else (1,)
+            cases += [(name, 0)] if is_missing(name) else [(name, n) for n in dict.fromkeys(counts)]
         reports = []
         with ExitStack() as stack:
             job = self._job(stack)
             for case, (name, n_threads) in enumerate(cases):
-                label = f"{name}, {format_count(n_threads or 0, 'thread')}"
-                progress(case / len(cases), label)
-                if n_threads is None:
-                    reports.append(missing_report(name))
-                else:
-                    reports.append(self._report(name, n_threads, job))
+                progress(case / len(cases), f"{name}, {format_count(n_threads, 'thread')}")
+                report = self._report(name, n_threads, job) if n_threads else missing_report(name)
+                reports.append(report)
         progress(1, "")
         return reports
 
@@ -200,14 +189,13 @@ class EngineCall:
                 f"no standard has {operator.command}: other engines cannot be compared"
             )
         nbytes = 0 if self._expected is None else self._expected.nbytes
-        output = _create_file(nbytes, stack)
         return {
             "operator": operator.name,
             "title": operator.title,
             "version": versions[-1].version if versions else 0,
             "attributes": operator.attribute_values(self._request.attributes),
             "arrays": [self._input_file(role, stack) for role in operator.inputs],
-            "output": output,
+            "output": _create_file(nbytes, stack),
             "nbytes": nbytes,
         }
 
@@ -229,52 +217,43 @@ class EngineCall:
 
     def _report(self, name: str, n_threads: int, job: dict[str, Any]) -> EngineReport:
         """Run an engine several times; return the report."""
-        runs = (
-            self._settings.runs if n_threads > 1 else min(SINGLE_THREAD_RUNS, self._settings.runs)
+        runs = min(
+            self._settings.runs, SINGLE_THREAD_RUNS if n_threads == 1 else self._settings.runs
         )
+        job = {**job, "engine": name, "threads": n_threads, "runs": runs}
+        replies, ending = _run(job, self._settings.timeout)
         report = EngineReport(name, None, n_threads, "same")
-        with EngineProcess(
-            {**job, "engine": name, "threads": n_threads}, self._settings.timeout
-        ) as process:
-            record = process.read_reply()
-            report = replace(report, version=record.get("version"))
-            comparisons: dict[str, Comparison] = {}
-            for _ in range(runs if report.version is not None else 0):
-                record = process.request_run()
-                if "digest" not in record:
-                    break
-                if wrong := self._type_difference(record):
-                    return replace(report, result="different", message=wrong)
-                if record["digest"] not in comparisons:
-                    comparisons[record["digest"]] = self._compare_output(job["output"])
-            if "refused" in record:
-                return replace(
-                    report, result="refused", message=printable(record["refused"], _MAX_MESSAGE)
-                )
-            if "missing" in record:
-                return missing_report(name, record["missing"])
-            if "digest" not in record:
-                return replace(
-                    report,
-                    result="crashed",
-                    message=printable(process.exit_description(), _MAX_MESSAGE),
-                )
-        return add_verdict(report, list(comparisons.values()))
+        if replies and "version" in replies[0]:
+            report = replace(report, version=replies.pop(0)["version"])
+        last = replies[-1] if replies else {}
+        if "missing" in last:
+            return missing_report(name, last["missing"])
+        outputs = [reply for reply in replies if "place" in reply]
+        for output in outputs:
+            if wrong := self._type_difference(output):
+                return replace(report, result="different", message=wrong)
+        if "refused" in last:
+            message = printable(last["refused"], _MAX_MESSAGE)
+            return replace(report, result="refused", message=message)
+        if len(outputs) < runs:
+            return replace(report, result="crashed", message=printable(ending, _MAX_MESSAGE))
+        places = dict.fromkeys(output["place"] for output in outputs)
+        return add_verdict(report, [self._compare(job["output"], place) for place in places])
 
-    def _type_difference(self, record: dict[str, Any]) -> str:
+    def _type_difference(self, reply: dict[str, Any]) -> str:
         """Describe a wrong type or shape of an engine's output; "" if both are correct."""
-        actual = f"{record['dtype']}{shapes.format_shape(record['shape'])}"
+        actual = f"{reply['dtype']}{shapes.format_shape(reply['shape'])}"
         if self._expected is None:
             return f"returns {actual}, although an index is out of bounds"
-        expected = (
-            f"{_engine_dtype(self._expected.dtype).name}{shapes.format_shape(self._expected.shape)}"
-        )
+        dtype, shape = _engine_dtype(self._expected.dtype), self._expected.shape
+        expected = f"{dtype.name}{shapes.format_shape(shape)}"
         return "" if actual == expected else f"returns {actual}, not {expected}"
 
-    def _compare_output(self, fd: int) -> Comparison:
+    def _compare(self, fd: int, place: int) -> Comparison:
+        """Compare the output at an offset in the file of outputs."""
         expected = self._expected
         assert expected is not None
-        view = map_bytes(fd, 0, expected.nbytes)
+        view = map_bytes(fd, place, expected.nbytes)
         try:
             output = np.ndarray(expected.shape, expected.dtype, view)
             within = self._settings.within
@@ -283,92 +262,58 @@ class EngineCall:
             release(view)
 
 
-class EngineProcess:
-    """A process that runs one call on an engine; a context manager that kills it.
+def _run(job: dict[str, Any], timeout: int) -> tuple[list[dict[str, Any]], str]:
+    """Run a job in a process of its own; return its replies, and how it ended.
 
-    job: the call as a JSON object. timeout: the seconds to wait for a reply.
+    timeout: seconds from one reply to the next, after which the process is killed, as it is with
+    its children when it has ended.
     """
-
-    def __init__(self, job: dict[str, Any], timeout: int) -> None:
-        self._timeout, self._timed_out = timeout, False
-        self._output = tempfiles.unnamed_file()
-        replies, child_end = os.pipe()
-        self._replies = open(replies, "rb")  # noqa: SIM115 - until __exit__
-        threads = str(job["threads"])
+    with ExitStack() as stack:
+        printed, replies = _create_file(0, stack), _create_file(0, stack)
         inputs = [array["fd"] for array in job["arrays"]]
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", child.__file__],
-                stdin=subprocess.PIPE,
-                stdout=self._output,
-                stderr=self._output,
-                pass_fds=(child_end, job["output"], *inputs),
-                start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": threads},
-            )
-        except BaseException:
-            self._replies.close()
-            os.close(self._output)
-            raise
-        finally:
-            os.close(child_end)
-        self._poll = select.poll()
-        self._poll.register(self._replies, select.POLLIN)
-        self._send(json.dumps({**job, "replies": child_end}))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kill()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._replies.close()
-        os.close(self._output)
-
-    def request_run(self) -> dict[str, Any]:
-        """Request one more run; return the reply."""
-        self._send("again")
-        return self.read_reply()
-
-    def read_reply(self) -> dict[str, Any]:
-        """Return the next reply, empty if the process has ended."""
-        deadline = time.monotonic() + self._timeout
-        while not self._poll.poll(_POLL_INTERVAL) and self._process.poll() is None:
-            if time.monotonic() > deadline:
-                self._timed_out = True
-                self._kill()
-        line = self._replies.readline() if self._poll.poll(0) else b""  # also after its end
-        reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
-        return reply
-
-    def exit_description(self) -> str:
-        """Describe how the process ended, with the last line of its output."""
-        code = self._process.wait()
-        if self._timed_out:
-            return f"no result in {self._timeout} s"
-        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        size = os.fstat(self._output).st_size
-        output = os.pread(self._output, _OUTPUT_TAIL, max(0, size - _OUTPUT_TAIL)).decode(
-            "utf-8", "replace"
+        threads, arguments = str(job["threads"]), json.dumps({**job, "replies": replies})
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", child.__file__, arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            pass_fds=(replies, job["output"], *inputs),
+            start_new_session=True,
+            env={**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": threads},
         )
-        last = " ".join(output.rstrip().rpartition("\n")[2].split())
-        return f"{cause}: {last}" if last else cause
-
-    def _kill(self) -> None:
-        """Kill the process and its children."""
         try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # it has ended
-            pass
-        self._process.wait()
+            code = _wait(process, replies, timeout)
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):  # it has ended
+                pass
+            process.wait()
+        lines = _tail(replies, os.fstat(replies).st_size).splitlines(keepends=True)
+        records = [json.loads(line) for line in lines if line.endswith("\n")]
+        if code is None:
+            return records, f"no result in {timeout} s"
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        last = " ".join(_tail(printed, _OUTPUT_TAIL).rstrip().rpartition("\n")[2].split())
+        return records, f"{cause}: {last}" if last else cause
 
-    def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
+
+def _wait(process: subprocess.Popen[bytes], replies: int, timeout: int) -> int | None:
+    """Return the exit status of a process, None if it does not reply in time."""
+    size, deadline = 0, time.monotonic() + timeout
+    while time.monotonic() <= deadline:
         try:
-            write_next(self._process.stdin.fileno(), line.encode() + b"\n")
-        except BrokenPipeError:
-            pass  # the process has ended, so the next reply is empty
+            return process.wait(_POLL_INTERVAL)
+        except subprocess.TimeoutExpired:
+            if (replied := os.fstat(replies).st_size) > size:
+                size, deadline = replied, time.monotonic() + timeout
+    return None
+
+
+def _tail(fd: int, nbytes: int) -> str:
+    """Return the last bytes of a file as text."""
+    start = max(0, os.fstat(fd).st_size - nbytes)
+    return os.pread(fd, nbytes, start).decode("utf-8", "replace")
 
 
 def missing_report(name: str, reason: str = "") -> EngineReport:
