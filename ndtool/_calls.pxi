@@ -113,7 +113,7 @@ cdef struct Job:
     Py_ssize_t target_bytes
     int64_t tuples
     Py_ssize_t width
-    bint scatters, swaps_target, is_mean, non_temporal
+    bint scatters, swaps_target, is_mean, includes_self, non_temporal
     int swap_unit
     Updates update
     uint8_t* out             # where to copy the target to; NULL if the target is the output
@@ -363,7 +363,6 @@ cdef void fill_panels(
     p.data_rows, p.row_stride = data.shape[axis], strides[axis]
     p.columns, p.column_stride = inner_sizes[inner - 1], inner_strides[inner - 1]
     p.wrap = p.data_rows if negatives else 0
-    p.first_row, p.band_rows, p.out_row_stride = 0, p.data_rows, 0
     p.tile = min(
         min(p.columns, _blocks.BLOCK), max(line_items, tile_bytes // max(1, p.data_rows * itemsize))
     )
@@ -420,8 +419,7 @@ cdef void copy_source(
             memcpy(target, s.data, s.nbytes)
     elif s.view.rank == 0:
         c = Copy(s.data, target, s.nbytes, task_count(threads), non_temporal)
-        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            copy_task(&c, task)
+        run_tasks(copy_task, &c, c.tasks, threads)
     elif last and s.view.itemsize < _blocks.LINE and (
         max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE
     ):
@@ -431,8 +429,7 @@ cdef void copy_source(
                 smallest = max(s.view.strides[d], -s.view.strides[d])
                 strips.smallest_stride_axis = d
         tasks = count_strips(&s.view, strips.smallest_stride_axis)
-        for task in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
-            copy_strip(&strips, task)
+        run_tasks(copy_strip, &strips, tasks, threads)
     else:
         tasks = task_count(threads)
         for task in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
@@ -484,15 +481,9 @@ cdef bint rebase(Job* job) noexcept nogil:
 cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcept nogil:
     """Return non-zero if an index of the stored tuples is out of bounds, in mode "error"."""
     cdef Check c
-    cdef int64_t task
-    cdef uint64_t bad = 0
     c.walk, c.count, c.tasks = job.walk, count, task_count(job.threads)
     c.walk.index += first * job.walk.tuple_bytes
-    if job.threads == 1:
-        return check_task(&c, 0)
-    for task in prange(c.tasks, num_threads=team_size(job.threads), schedule="dynamic"):
-        bad |= check_task(&c, task)
-    return bad
+    return run_tasks(check_task, &c, c.tasks, job.threads)
 
 
 cdef bint load_indices(Job* job) noexcept nogil:
@@ -515,6 +506,10 @@ cdef uint64_t load_arrays(Job* job) noexcept nogil:
             return 1
     if job.scatters:
         job.update.first = load(&job.updates, job.threads)
+        if job.update.current == NEUTRAL and has_nan(
+            job.update.code, job.update.first, job.tuples * job.width
+        ):
+            return 1    # the general path copies first updates
         if job.copies_data:
             copy_source(&job.data, job.target, job.threads, job.non_temporal)
     elif job.data.copy != NULL:
@@ -525,12 +520,14 @@ cdef uint64_t load_arrays(Job* job) noexcept nogil:
 cdef void finish_job(Job* job) noexcept nogil:
     """Divide means, and copy the target to the output."""
     cdef Means means
+    cdef const Counts* counts = &job.update.counts
     if job.is_mean:
         means = Means(
-            job.update.counts, job.target, job.update.counts.slices, 1, job.update.mean_type,
-            not job.update.counts.copies_first_update,
+            job.update.counts, job.target,
+            counts.table.mask + 1 if counts.table.keys else job.target_bytes // job.width,
+            1, job.update.mean_type, job.includes_self,
         )
-        means_task(&means, 0)
+        divide_task(&means, 0, 0)
     if job.swaps_target:
         swap_units(job.target, job.target_bytes // job.swap_unit, job.swap_unit)
     if job.out != NULL and job.target_bytes:
@@ -542,20 +539,26 @@ cdef void finish_job(Job* job) noexcept nogil:
 
 cdef uint64_t execute_job(Job* job) noexcept nogil:
     """Execute a call at once; non-zero if an index is out of bounds."""
-    cdef uint64_t bad = 0
+    cdef Updates first_pass
+    cdef int64_t count = job.units if job.units else job.tuples
     if not load_indices(job) or (
         job.validates and job.walk.mode == ERROR and check_tuples(job, 0, job.stored_tuples)
     ) or load_arrays(job):
         return 1
     if job.tuples and job.width:
-        bad = execute_item(job, 0, job.units if job.units else job.tuples, 0, job.width)
-    if not bad:
-        finish_job(job)
-    return bad
+        if job.scatters and job.update.current == NEUTRAL:
+            first_pass = fill_pass(&job.update)
+            if execute_item(job, &first_pass, 0, count, 0, job.width):
+                return 1
+        if execute_item(job, &job.update, 0, count, 0, job.width):
+            return 1
+    finish_job(job)
+    return 0
 
 
 cdef uint64_t execute_item(
-    const Job* job, int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width
+    const Job* job, const Updates* updates, int64_t first, int64_t count, Py_ssize_t column,
+    Py_ssize_t width,
 ) noexcept nogil:
     """Gather bytes [column, column + width) of slices, or apply updates to slices.
 
@@ -567,8 +570,6 @@ cdef uint64_t execute_item(
     cdef Units units
     cdef Walk walk = job.walk
     cdef uint8_t* target = job.target
-    cdef uint64_t bad = 0
-    cdef int64_t task
     cdef int threads = job.threads
     cdef bint is_one_batch
     if job.units:
@@ -580,10 +581,10 @@ cdef uint64_t execute_item(
         units.buffers, units.scratch = job.tiles, job.tile_bytes
         units.first, units.non_temporal = first, job.non_temporal
         if job.scatters:
-            units.updates = job.update
-        return run_units(&units, count, job.scatters, threads)
+            units.updates = updates[0]
+        return run_tasks(scatter_unit if job.scatters else gather_unit, &units, count, threads)
     if job.scatters:
-        s.walk, s.updates, s.target = walk, job.update, target
+        s.walk, s.updates, s.target = walk, updates[0], target
         s.count, s.width = count, width
         is_one_batch = job.space.per_batch == count
         s.division = BY_COLUMNS
@@ -601,7 +602,7 @@ cdef uint64_t execute_item(
         s.non_temporal = job.non_temporal and s.updates.op == 0 and (
             (width | <Py_ssize_t> target) % _blocks.LINE == 0 or width >= 4 * _blocks.LINE
         )
-        return run_scatter(&s, threads)
+        return run_tasks(scatter_task, &s, s.tasks, threads)
     walk.first = first
     if job.space.repeats == 1:
         walk.index += first * walk.tuple_bytes
@@ -613,11 +614,7 @@ cdef uint64_t execute_item(
         strided.element = column // job.slice.itemsize
         strided.elements = width // job.slice.itemsize
         strided.fill_value = job.fill_value
-        if threads == 1:
-            return gather_strided_task(&strided, 0)
-        for task in prange(strided.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= gather_strided_task(&strided, task)
-        return bad
+        return run_tasks(gather_strided_task, &strided, strided.tasks, threads)
     g.walk, g.source, g.target = walk, job.data.data + column, target
     g.walk.redirect_offset = job.fill_value - g.source
     g.count, g.width, g.non_temporal = count, width, job.non_temporal
@@ -1049,7 +1046,7 @@ cdef class Calls:
         """Allocate packed tiles of panels, if a gather from these is faster."""
         cdef const Panels* panels = &job.panels
         cdef Py_ssize_t row_bytes = panels.tile * panels.itemsize
-        cdef Py_ssize_t tile_bytes = packed_rows(panels) * row_bytes
+        cdef Py_ssize_t tile_bytes = panels.data_rows * row_bytes
         if tile_bytes <= 2 * self.tuning.TILE and 2 * panels.index_rows >= panels.data_rows and (
             panels.row_stride != row_bytes or panels.column_stride != panels.itemsize
         ):
@@ -1086,20 +1083,23 @@ cdef class Calls:
     ) except -1:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
         cdef Counts counts = no_counts()
-        if c.spec.counts is not None and p.width:
+        cdef int current = c.spec.current
+        cdef int64_t slots
+        if current == NEUTRAL and (p.width > _blocks.LINE or float_state() != DEFAULT_STATE):
+            current = REPLACED
+        if p.width and (current == REPLACED or c.is_mean):
             c.spec.counts._describe(&counts, job.target, p.width)
-            counts.per_window = False
-            counts.count_itemsize = 1
-            if c.is_mean:
-                counts.count_itemsize = 8 if p.width > _blocks.LINE else 4
-            counts.slices = job.target_bytes // p.width
-            if counts.slices > SPARSE * p.tuples:
+            slots = job.target_bytes // p.width
+            if slots > SPARSE * p.tuples:
                 self._allocate_table(&counts.table, p.tuples, memory)
-                counts.slices = counts.table.mask + 1
-            counts.data = memory.allocate(counts.slices * counts.count_itemsize, True)
+                slots = counts.table.mask + 1
+            counts.data = memory.allocate(slots * counts.itemsize, True)
+        job.includes_self = current == INCLUDED
         job.update = Updates(
-            NULL, p.width, c.spec.code, c.spec.op, counts, c.spec.mean_type, NULL, NULL
+            NULL, p.width, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
         )
+        if c.spec.neutral is not None:
+            job.update.neutral = &c.spec.neutral[0]
         return 0
 
 
@@ -1134,7 +1134,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
         for column in range(0, width, columns):
             with nogil:
                 bad = execute_item(
-                    job, first, min(n, total - first), column, min(columns, width - column)
+                    job, &job.update, first, min(n, total - first), column, min(columns, width - column)
                 )
             PyErr_CheckSignals()
             if bad:
