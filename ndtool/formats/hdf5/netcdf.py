@@ -8,6 +8,7 @@ from ndtool.arrays.source import ArrayMetadata, MemberInfo, Source
 from ndtool.errors import InputError, printable
 from ndtool.formats import hdf5
 from ndtool.publish.targets import Target, unsupported_error
+from ndtool.rules.mistakes import quote
 from ndtool.storage.local import File
 
 recognises = hdf5.recognises
@@ -35,5 +36,5 @@ def _require_netcdf4(storage: File, path: str) -> None:
     if storage.peek(0, 3) == b"CDF":
         raise InputError(
             f"{printable(path)}: NetCDF-3: expected NetCDF-4",
-            hint=f"nccopy -k nc4 {printable(path)} NEW.nc",
+            hint=f"Then: nccopy -k nc4 {quote(path)} {quote(path.removesuffix('.nc') + '-nc4.nc')}",
         )
