@@ -112,7 +112,7 @@ cdef struct Job:
     Py_ssize_t target_bytes
     int64_t tuples
     Py_ssize_t width
-    bint scatters, swaps_target, is_mean, non_temporal
+    bint scatters, swaps_target, is_mean, includes_self, non_temporal
     int swap_unit
     Updates update
     uint8_t* out             # where to copy the target to; NULL if the target is the output
@@ -361,7 +361,6 @@ cdef void fill_panels(
     p.data_rows, p.row_stride = data.shape[axis], strides[axis]
     p.columns, p.column_stride = inner_sizes[inner - 1], inner_strides[inner - 1]
     p.wrap = p.data_rows if negatives else 0
-    p.first_row, p.band_rows, p.out_row_stride = 0, p.data_rows, 0
     p.tile = min(
         min(p.columns, _blocks.BLOCK), max(line_items, tile_bytes // max(1, p.data_rows * itemsize))
     )
@@ -417,8 +416,7 @@ cdef void copy_source(
             memcpy(target, s.data, s.nbytes)
     elif s.view.rank == 0:
         c = Copy(s.data, target, s.nbytes, task_count(threads), non_temporal)
-        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            copy_task(&c, task)
+        run_tasks(copy_task, &c, c.tasks, threads)
     elif last and max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE:
         strips = Strips(&s.view, 0, s.data, target, 0)
         for d in range(last):
@@ -426,8 +424,7 @@ cdef void copy_source(
                 smallest = max(s.view.strides[d], -s.view.strides[d])
                 strips.smallest_stride_axis = d
         tasks = count_strips(&s.view, strips.smallest_stride_axis)
-        for task in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
-            copy_strip(&strips, task)
+        run_tasks(copy_strip, &strips, tasks, threads)
     else:
         tasks = task_count(threads)
         for task in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
@@ -478,15 +475,10 @@ cdef uint64_t check_indices(Job* job) noexcept nogil:
     """Return non-zero if an index is out of bounds, or a tuple is a duplicate that is an error."""
     cdef Check c
     cdef Walk walk = job.walk
-    cdef int64_t task
     cdef uint64_t bad = 0
     if job.validates and job.walk.mode == ERROR:
         c.walk, c.count, c.tasks = job.walk, job.stored_tuples, task_count(job.threads)
-        if job.threads == 1:
-            bad = check_task(&c, 0)
-        else:
-            for task in prange(c.tasks, num_threads=team_size(job.threads), schedule="dynamic"):
-                bad |= check_task(&c, task)
+        bad = run_tasks(check_task, &c, c.tasks, job.threads)
     if not bad and job.rows.size:
         walk.space = &job.row_space
         bad = first_duplicate(&walk, job.stored_tuples, &job.rows).position != -1
@@ -496,7 +488,8 @@ cdef uint64_t check_indices(Job* job) noexcept nogil:
 cdef uint64_t execute_job(Job* job) noexcept nogil:
     """Execute a call; non-zero if an index is out of bounds."""
     cdef Means means
-    cdef uint64_t bad = 0
+    cdef Updates first_pass
+    cdef const Counts* counts = &job.update.counts
     job.walk.index = load(&job.indices, job.threads)
     if job.converted != NULL:
         if not rebase(
@@ -509,20 +502,28 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
         return 1
     if job.scatters:
         job.update.first = load(&job.updates, job.threads)
+        if job.update.current == NEUTRAL and has_nan(
+            job.update.code, job.update.first, job.tuples * job.width
+        ):
+            return 1    # the general path copies first updates
         if job.copies_data:
             copy_source(&job.data, job.target, job.threads, job.non_temporal)
     elif job.data.copy != NULL:
         job.data.data = load(&job.data, job.threads)
     if job.tuples and job.width:
-        bad = execute_tuples(job)
-    if bad:
-        return bad
+        if job.scatters and job.update.current == NEUTRAL:
+            first_pass = fill_pass(&job.update)
+            if execute_tuples(job, &first_pass):
+                return 1
+        if execute_tuples(job, &job.update):
+            return 1
     if job.is_mean:
         means = Means(
-            job.update.counts, job.target, job.update.counts.slices, 1, job.update.mean_type,
-            not job.update.counts.copies_first_update,
+            job.update.counts, job.target,
+            counts.table.mask + 1 if counts.table.keys else job.target_bytes // job.width,
+            1, job.update.mean_type, job.includes_self,
         )
-        means_task(&means, 0)
+        divide_task(&means, 0, 0)
     if job.swaps_target:
         swap_units(job.target, job.target_bytes // job.swap_unit, job.swap_unit)
     if job.out != NULL and job.target_bytes:
@@ -533,14 +534,12 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
     return 0
 
 
-cdef uint64_t execute_tuples(Job* job) noexcept nogil:
+cdef uint64_t execute_tuples(Job* job, const Updates* updates) noexcept nogil:
     """Gather slices, or apply updates to slices, as the index tuples select them."""
     cdef Gather g
     cdef GatherStrided strided
     cdef Scatter s
     cdef Units units
-    cdef uint64_t bad = 0
-    cdef int64_t task
     cdef bint is_one_batch
     if job.units:
         units.p = &job.panels
@@ -551,10 +550,12 @@ cdef uint64_t execute_tuples(Job* job) noexcept nogil:
         units.buffers, units.scratch = job.tiles, job.tile_bytes
         units.first, units.non_temporal = 0, job.non_temporal
         if job.scatters:
-            units.updates = job.update
-        return run_units(&units, job.units, job.scatters, job.threads)
+            units.updates = updates[0]
+        return run_tasks(
+            scatter_unit if job.scatters else gather_unit, &units, job.units, job.threads
+        )
     if job.scatters:
-        s.walk, s.updates, s.target = job.walk, job.update, job.target
+        s.walk, s.updates, s.target = job.walk, updates[0], job.target
         s.count, s.width = job.tuples, job.width
         is_one_batch = job.space.per_batch == job.tuples
         s.division = BY_COLUMNS
@@ -572,7 +573,7 @@ cdef uint64_t execute_tuples(Job* job) noexcept nogil:
         s.non_temporal = job.non_temporal and s.updates.op == 0 and (
             (s.width | <Py_ssize_t> s.target) % _blocks.LINE == 0 or s.width >= 4 * _blocks.LINE
         )
-        return run_scatter(&s, job.threads)
+        return run_tasks(scatter_task, &s, s.tasks, job.threads)
     if job.slice.rank:
         strided.walk, strided.view, strided.source = job.walk, &job.slice, job.data.data
         strided.walk.redirect_offset = DROPPED
@@ -580,13 +581,7 @@ cdef uint64_t execute_tuples(Job* job) noexcept nogil:
         strided.tasks = task_count(job.threads)
         strided.element, strided.elements = 0, job.width // job.slice.itemsize
         strided.fill_value = job.fill_value
-        if job.threads == 1:
-            return gather_strided_task(&strided, 0)
-        for task in prange(
-            strided.tasks, num_threads=team_size(job.threads), schedule="dynamic"
-        ):
-            bad |= gather_strided_task(&strided, task)
-        return bad
+        return run_tasks(gather_strided_task, &strided, strided.tasks, job.threads)
     g.walk, g.source, g.target = job.walk, job.data.data, job.target
     g.walk.redirect_offset = job.fill_value - g.source
     g.count, g.width, g.non_temporal = job.tuples, job.width, job.non_temporal
@@ -974,7 +969,7 @@ cdef class Calls:
         """Allocate packed tiles of panels, if a gather from these is faster."""
         cdef const Panels* panels = &job.panels
         cdef Py_ssize_t row_bytes = panels.tile * panels.itemsize
-        cdef Py_ssize_t tile_bytes = packed_rows(panels) * row_bytes
+        cdef Py_ssize_t tile_bytes = panels.data_rows * row_bytes
         if tile_bytes <= 2 * self.tuning.TILE and 2 * panels.index_rows >= panels.data_rows and (
             panels.row_stride != row_bytes or panels.column_stride != panels.itemsize
         ):
@@ -1011,20 +1006,23 @@ cdef class Calls:
     ) except -1:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
         cdef Counts counts = no_counts()
-        if c.spec.counts is not None and p.width:
+        cdef int current = c.spec.current
+        cdef int64_t slots
+        if current == NEUTRAL and (p.width > _blocks.LINE or float_state() != DEFAULT_STATE):
+            current = REPLACED
+        if p.width and (current == REPLACED or c.is_mean):
             c.spec.counts._describe(&counts, job.target, p.width)
-            counts.per_window = False
-            counts.count_itemsize = 1
-            if c.is_mean:
-                counts.count_itemsize = 8 if p.width > _blocks.LINE else 4
-            counts.slices = job.target_bytes // p.width
-            if counts.slices > SPARSE * p.tuples:
+            slots = job.target_bytes // p.width
+            if slots > SPARSE * p.tuples:
                 self._allocate_table(&counts.table, p.tuples, memory)
-                counts.slices = counts.table.mask + 1
-            counts.data = memory.allocate(counts.slices * counts.count_itemsize, True)
+                slots = counts.table.mask + 1
+            counts.data = memory.allocate(slots * counts.itemsize, True)
+        job.includes_self = current == INCLUDED
         job.update = Updates(
-            NULL, p.width, c.spec.code, c.spec.op, counts, c.spec.mean_type, NULL, NULL
+            NULL, p.width, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
         )
+        if c.spec.neutral is not None:
+            job.update.neutral = &c.spec.neutral[0]
         return 0
 
 

@@ -21,7 +21,6 @@ def copy_strips(
 ) -> None:
     """Copy strips [strip, stop) of an array with a large last stride to row-major order."""
     cdef Strips c
-    cdef int64_t task
     layout._bind(data.shape[0], origin)
     if out.shape[0] < layout.nbytes or stop > layout.strips:
         raise ValueError("the output buffer is shorter than its shape")
@@ -30,36 +29,12 @@ def copy_strips(
     c.source = &data[0] + origin
     c.target = &out[0]
     c.first = strip
-    with nogil:
-        for task in prange(
-            stop - strip, num_threads=team_size(options.threads), schedule="dynamic"
-        ):
-            copy_strip(&c, task)
-
-
-def spread(
-    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, KernelOptions options
-) -> None:
-    """Copy `count` contiguous rows to out, with a row stride of `pitch` bytes."""
-    cdef Spread c
-    cdef int64_t task
-    c.rows = count
-    c.width = rows.shape[0] // max(1, count)
-    c.pitch = pitch
-    if count < 1 or c.width < 1 or pitch < c.width or out.shape[0] < (count - 1) * pitch + c.width:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.source = &rows[0]
-    c.target = &out[0]
-    c.tasks = task_count(options.threads)
-    with nogil:
-        for task in prange(c.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            spread_task(&c, task)
+    run_tasks(copy_strip, &c, stop - strip, options.threads)
 
 
 def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> None:
     """Copy all of data to the start of out."""
     cdef Copy c
-    cdef int64_t task
     if out.shape[0] < data.shape[0]:
         raise ValueError("the output buffer is shorter than its shape")
     c.source = &data[0]
@@ -67,9 +42,7 @@ def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> No
     c.nbytes = data.shape[0]
     c.tasks = task_count(options.threads)
     c.non_temporal = options.non_temporal
-    with nogil:
-        for task in prange(c.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            copy_task(&c, task)
+    run_tasks(copy_task, &c, c.tasks, options.threads)
 
 
 def swap(uint8_t[::1] buffer, int unit) -> None:
@@ -80,8 +53,3 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
     cdef Py_ssize_t n = buffer.shape[0] // unit
     with nogil:
         swap_units(at, n, unit)
-
-
-def page_offset(const uint8_t[::1] buffer) -> int:
-    """Return the buffer's byte offset within its page."""
-    return <size_t> &buffer[0] % _pages.PAGE

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 MADVISE_BYTES: int
 MAX_BYTE_IDS: int
 OUT_OF_BOUNDS: int
-BAD: int
 BLOCK: int
 GROUP: int
 LINE: int
@@ -44,7 +43,6 @@ class Grid:
         column_axis: tuple[int, int, int],
         itemsize: int,
         negatives: bool,
-        band: tuple[int, int, int] | None = None,
     ) -> Grid: ...
 
 @final
@@ -85,18 +83,9 @@ class WorkItem:
 
 @final
 class UpdateCounts:
-    count_itemsize: int
     tuples: int
-    copies_first_update: bool
     def __new__(
-        cls,
-        counts: Any,
-        count_itemsize: int,
-        copies_first_update: bool,
-        has_totals: bool = False,
-        table: Any = None,
-        tuples: int = 0,
-        factor: int = 0,
+        cls, counts: Any, itemsize: int, table: Any = None, tuples: int = 0, factor: int = 0
     ) -> UpdateCounts: ...
 
 @final
@@ -107,9 +96,9 @@ class UpdateSpec:
         pitch: int,
         reduction: str,
         name: str,
+        current: str = "included",
         counts: UpdateCounts | None = None,
         neutral: Any = None,
-        first_pass: bool = False,
     ) -> UpdateSpec: ...
     def window(self, nbytes: int) -> int: ...
 
@@ -226,6 +215,7 @@ def gather_tiles(
     out: Any,
     options: KernelOptions,
 ) -> int: ...
+def find_nan(updates: Any, name: str, threads: int) -> bool: ...
 def has_default_floats() -> bool: ...
 def measure_wake() -> int: ...
 def divide_means(
@@ -246,8 +236,6 @@ def scatter_tiles(
     stop: int,
     options: KernelOptions,
 ) -> int: ...
-def spread(rows: Any, count: int, out: Any, pitch: int, options: KernelOptions) -> None: ...
-def page_offset(buffer: Any) -> int: ...
 def will_need(a: Addressing, data: Any, origin: int, indices: Indices, item: WorkItem) -> int: ...
 def copy(data: Any, out: Any, options: KernelOptions) -> None: ...
 def swap(buffer: Any, unit: int) -> None: ...

@@ -36,37 +36,38 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport CACHE_BYTES, DROPPED, IndexSpace, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport (
-    Check, OutOfBounds, check_task, check_range, find_out_of_bounds, local_fraction,
+    Check, OutOfBounds, Ravel, check_task, check_range, find_out_of_bounds, local_fraction,
+    ravel_task,
 )
-from ndtool.loops.counts cimport Counts, Means, means_task, no_counts
+from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
-from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
+from ndtool.loops.gathers cimport (
+    Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
+)
 from ndtool.loops.indices cimport (
     ENTRIES, ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
     as_int64_bits, bound_index_exact,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
-from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_rows, scatter_unit
+from ndtool.loops.panels cimport Panels, Units, gather_unit, scatter_unit
 from ndtool.loops.radix cimport (
-    Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
+    Apply, Partition, Sorted, apply_partition, partition_group, region_bytes,
 )
-from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, is_gather_by_row
 from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
-    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
-    Scatter, Updates, scatter_task, window_bytes, windows_task,
+    BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FILL, INCLUDED, NEUTRAL, REPLACED, BatchWindows,
+    NanSearch, Scatter, Updates, fill_pass, has_nan, nan_task, scatter_task, window_bytes, windows_task,
 )
 from ndtool.loops.startable cimport (
     bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
 )
 from ndtool.loops.views cimport (
-    Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, count_strips,
+    Copy, Strips, View, copy_task, copy_strip, copy_view, count_strips,
 )
 
 # Constants of the loops that Python code needs, too.
-BAD = _BAD
 BLOCK, GROUP, LINE, MAX_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MAX_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
 MAX_BYTE_IDS = BYTE_IDS
@@ -85,6 +86,8 @@ _OPS = {
     "none": 0, "add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "max": MAX, "min": MIN, "mean": ADD,
 }
 
+_CURRENT = {"included": INCLUDED, "replaced": REPLACED, "neutral": NEUTRAL, "fill": FILL}
+
 prepare(os.fsencode(__file__))
 
 
@@ -93,58 +96,46 @@ cdef inline int64_t task_count(int threads) noexcept nogil:
     return 16 * threads if threads > 1 else 1
 
 
+ctypedef uint64_t (*Task)(const void* args, int64_t task, int thread) noexcept nogil
+
+
+cdef uint64_t run_tasks(
+    Task task, const void* args, int64_t tasks, int threads
+) noexcept nogil:
+    """Execute tasks on threads, in the caller's floating-point state; non-zero if any returns so."""
+    cdef uint64_t bad = 0, previous, floats
+    cdef int64_t i
+    if threads == 1:    # without OpenMP, whose system calls take longer than a small call
+        for i in range(tasks):
+            bad |= task(args, i, 0)
+        return bad
+    floats = float_state()
+    for i in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
+        previous = set_float_state(floats)
+        bad |= task(args, i, threadid())
+        set_float_state(previous)
+    return bad
+
+
+cdef int run_released(Task task, const void* args, int64_t tasks, int threads) noexcept:
+    """Execute tasks without the GIL; 1 if any returns non-zero."""
+    cdef uint64_t bad
+    with nogil:
+        bad = run_tasks(task, args, tasks, threads)
+    return bad != 0
+
+
 cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
     """Gather with at most `threads` threads."""
-    cdef uint64_t bad = 0
-    cdef int64_t task
     g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # few long slices
     g.tasks = threads if g.by_columns else task_count(threads)
     g.is_local = (
         g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
         and local_fraction(&g.walk, g.count) == 1
     )
-    cdef bint by_row = is_gather_by_row(g)
-    if threads == 1:    # without OpenMP, whose system calls take longer than a small call
-        return gather_by_row_task(g, 0) if by_row else gather_task(g, 0)
-    for task in prange(g.tasks, num_threads=team_size(threads), schedule="dynamic"):
-        bad |= gather_by_row_task(g, task) if by_row else gather_task(g, task)
-    return bad
-
-
-cdef uint64_t run_scatter(const Scatter* s, int threads) noexcept nogil:
-    """Execute the tasks of a scatter, each with the caller's rounding of floats."""
-    cdef uint64_t bad = 0, previous, floats
-    cdef int64_t task
-    if threads == 1:
-        for task in range(s.tasks):
-            bad |= scatter_task(s, task)
-        return bad
-    floats = float_state()
-    for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
-        previous = set_float_state(floats)
-        bad |= scatter_task(s, task)
-        set_float_state(previous)
-    return bad
-
-
-cdef uint64_t run_units(const Units* c, int64_t count, bint scatters, int threads) noexcept nogil:
-    """Gather or update units of panels."""
-    cdef uint64_t bad = 0, previous, floats
-    cdef int64_t task
-    if threads == 1:
-        for task in range(count):
-            bad |= scatter_unit(c, task, 0) if scatters else gather_unit(c, task, 0)
-        return bad
-    floats = float_state()
-    if not scatters:
-        for task in prange(count, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= gather_unit(c, task, threadid())
-        return bad
-    for task in prange(count, num_threads=team_size(threads), schedule="dynamic"):
-        previous = set_float_state(floats)
-        bad |= scatter_unit(c, task, threadid())
-        set_float_state(previous)
-    return bad
+    return run_tasks(
+        gather_by_row_task if is_gather_by_row(g) else gather_task, g, g.tasks, threads
+    )
 
 
 include "_operands.pxi"
@@ -153,15 +144,10 @@ include "_operands.pxi"
 def check(Addressing a, Indices indices, int64_t first, int64_t count, int threads) -> int:
     """Return non-zero if any of tuples [first, first + count) is out of bounds."""
     cdef Check c
-    cdef uint64_t bad = 0
-    cdef int64_t task
     a._bind(&c.walk, indices, first, count)
     c.count = count
     c.tasks = task_count(threads)
-    with nogil:
-        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= check_task(&c, task)
-    return bad != 0
+    return run_released(check_task, &c, c.tasks, threads)
 
 
 def sample_locality(Addressing a, Indices indices, int64_t count) -> float:
@@ -180,8 +166,6 @@ def linearize_rows(
     `a` addresses rows, not bytes.
     """
     cdef Ravel c
-    cdef uint64_t bad = 0
-    cdef int64_t task
     a._bind(&c.walk, indices, first, count)
     if indices.skips:
         raise ValueError("every tuple must select a row")
@@ -195,10 +179,7 @@ def linearize_rows(
     c.index_itemsize = itemsize
     c.count = count
     c.tasks = task_count(threads)
-    with nogil:
-        for task in prange(c.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            bad |= ravel_task(&c, task)
-    return bad != 0
+    return run_released(ravel_task, &c, c.tasks, threads)
 
 
 def locate_out_of_bounds(
@@ -275,30 +256,21 @@ def scatter(
     """Apply a work item of the updates, in order.
 
     Threads divide the work by batches (their destinations must be disjoint), by slices of the
-    output or, for a few long slices, by columns. The bits of the result: BAD if an index is out of
-    bounds, NAN if a first pass finds a NaN in an update.
+    output or, for a few long slices, by columns.
     """
     cdef Scatter s
-    cdef uint64_t bad
     cdef int threads = options.threads
     cdef bint full_lines, has_many_tuples
     cdef int64_t per_batch = a.space.per_batch
     a._bind(&s.walk, indices, item.first, item.tuples)
     a._check_span(out.shape[0], 0, 0, item.column + item.width)
-    spec._bind(&s.updates, item.first, item.tuples, out, 0, True)
+    spec._bind(&s.updates, item.first, item.tuples, out, 0, False)
     if item.column + item.width > spec.pitch:
         raise ValueError("an update is shorter than a slice")
-    if spec.counts is not None and (item.column or item.width != spec.pitch):
-        raise ValueError("complete slices are counted")
-    if spec.op == FIRST_PASS and item.width != spec.pitch:
-        raise ValueError("a first pass is over complete slices")
-    if s.updates.counts.per_window:
-        raise ValueError("there is no window")
-    if item.width <= _blocks.LINE:
-        if s.updates.counts.has_totals:
-            raise ValueError("short slices have no totals")
-    elif spec.op == FIRST_PASS and not s.updates.counts.has_totals:
-        raise ValueError("long slices get no neutral elements")
+    if (spec.counts is not None or spec.current == FILL) and (
+        item.column or item.width != spec.pitch
+    ):
+        raise ValueError("complete slices are counted or filled")
     if by_batches and (item.first % per_batch or item.tuples % per_batch):
         raise ValueError("a work item has complete batches")
     s.updates.first += item.column
@@ -315,9 +287,7 @@ def scatter(
         has_many_tuples = s.count >= 16 * threads or spec.counts is not None
         s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
-    with nogil:
-        bad = run_scatter(&s, threads)
-    return bad & (_BAD | NAN)
+    return run_released(scatter_task, &s, s.tasks, threads)
 
 
 def scatter_copies(
@@ -329,10 +299,9 @@ def scatter_copies(
     The tuples are divided in order: the first copy receives the first share of them.
     """
     cdef Scatter s
-    cdef uint64_t bad
     a._bind(&s.walk, indices, first, count)
     a._check_span(size, 0, 0, spec.pitch)
-    if spec.counts is not None:
+    if spec.counts is not None or spec.current != INCLUDED:
         raise ValueError("updates of copies are not counted")
     spec._bind(&s.updates, first, count)
     s.target = options._buffers(size)
@@ -344,10 +313,7 @@ def scatter_copies(
     s.non_temporal = False
     s.division = BY_COPIES
     s.tasks = options.threads
-    cdef int threads = options.threads
-    with nogil:
-        bad = run_scatter(&s, threads)
-    return bad != 0
+    return run_released(scatter_task, &s, s.tasks, options.threads)
 
 
 def scatter_batches(
@@ -359,9 +325,6 @@ def scatter_batches(
     Each window is copied from data to its thread's scratch, updated there, and written to out.
     """
     cdef BatchWindows s
-    cdef uint64_t bad = 0
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
     cdef int threads = options.threads
     a._bind(&s.walk, indices, first, count)
     a._check_span(out.shape[0], 0, 0, spec.pitch)
@@ -380,12 +343,7 @@ def scatter_batches(
     s.batches = count // a.space.per_batch
     s.tasks = task_count(threads)
     s.non_temporal = options.non_temporal
-    with nogil:
-        for task in prange(s.tasks, num_threads=team_size(threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            bad |= windows_task(&s, task, threadid())
-            set_float_state(previous)
-    return bad != 0
+    return run_released(windows_task, &s, s.tasks, threads)
 
 
 def partition(
@@ -398,8 +356,6 @@ def partition(
     """
     cdef Partition p
     cdef Updates updates
-    cdef uint64_t bad = 0
-    cdef int64_t task
     cdef Py_ssize_t width = partitions.sorted.width
     cdef int64_t groups = (count + _radix.GROUP - 1) // _radix.GROUP
     a._bind(&p.walk, indices, first, count)
@@ -408,7 +364,7 @@ def partition(
         raise ValueError("an update is shorter than a slice")
     if partitions.ends.shape[0] < groups * partitions.sorted.partitions or (
         partitions.scratch.shape[0]
-        < groups * region_bytes(width) + options.threads * thread_bytes(width)
+        < groups * region_bytes(width) + options.threads * _radix.GROUP * 8
     ):
         raise ValueError("the scratch buffer is too short")
     if a.lowest < 0 or a.highest >= partitions.rows:
@@ -420,11 +376,7 @@ def partition(
     p.sorted_tuples = &partitions.sorted
     p.updates = updates.first
     p.count = count
-    p.non_temporal = options.non_temporal
-    with nogil:
-        for task in prange(groups, num_threads=team_size(options.threads), schedule="dynamic"):
-            bad |= partition_group(&p, task, threadid())
-    return bad != 0
+    return run_released(partition_group, &p, groups, options.threads)
 
 
 def apply_partitions(
@@ -437,13 +389,11 @@ def apply_partitions(
     and written once. Without (None), out is updated in place.
     """
     cdef Apply a
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
     cdef Py_ssize_t width = partitions.sorted.width
     cdef int shift = partitions.sorted.shift
-    spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
     if spec.pitch != width or not 0 <= first <= stop <= partitions.partitions:
         raise ValueError("the updates have another width, or the partitions are out of range")
+    spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
     a.length = (min(partitions.rows, stop << shift) - (first << shift)) * width
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")
@@ -453,18 +403,12 @@ def apply_partitions(
         a.data = &data[0]
     a.scratch = spec.window(width << shift)
     a.windows = options._buffers(a.scratch)
-    if a.windows == NULL and (a.data != NULL or a.updates.counts.per_window):
+    if a.windows == NULL and (a.data != NULL or spec._has_window_counts()):
         raise ValueError("the scratch buffer is too short")
     a.target = &out[0]
     a.first = first
     a.non_temporal = options.non_temporal
-    with nogil:
-        for task in prange(
-            stop - first, num_threads=team_size(options.threads), schedule="dynamic"
-        ):
-            previous = set_float_state(floats)
-            apply_partition(&a, task, threadid())
-            set_float_state(previous)
+    run_released(apply_partition, &a, stop - first, options.threads)
 
 
 def gather_strided(
@@ -473,8 +417,6 @@ def gather_strided(
 ) -> int:
     """Gather slices that are not contiguous; a work item has complete elements."""
     cdef GatherStrided g
-    cdef uint64_t bad = 0
-    cdef int64_t task
     a._bind(&g.walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, layout.lowest, layout.highest + layout.view.itemsize)
     if out.shape[0] < item.tuples * item.width:
@@ -491,10 +433,7 @@ def gather_strided(
     g.tasks = task_count(options.threads)
     g.element = item.column // layout.view.itemsize
     g.elements = item.width // layout.view.itemsize
-    with nogil:
-        for task in prange(g.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            bad |= gather_strided_task(&g, task)
-    return bad != 0
+    return run_released(gather_strided_task, &g, g.tasks, options.threads)
 
 
 def gather_tiles(
@@ -503,51 +442,33 @@ def gather_tiles(
 ) -> int:
     """Gather units [unit, stop) of a grid; with scratch, from packed copies of data's tiles."""
     cdef Units c
-    cdef uint64_t bad
-    g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.out_row_stride else out.shape[0])
-    if g.p.out_row_stride and (
-        out.shape[0] < g._output_bytes(g.p.index_rows) or g.p.band_rows < g.p.data_rows
-    ):
-        raise ValueError("the output buffer is shorter than its shape")
+    g._check_span(data.shape[0], origin, out.shape[0])
     g._bind(&c, indices, unit, stop, g._packed_bytes(), options)
     c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
     c.target = &out[0]
-    cdef int threads = options.threads
-    with nogil:
-        bad = run_units(&c, stop - unit, False, threads)
-    return bad != 0
+    return run_released(gather_unit, &c, stop - unit, options.threads)
 
 
 def scatter_tiles(
     Grid g, Indices indices, UpdateSpec spec, const uint8_t[::1] data, uint8_t[::1] out,
     int64_t unit, int64_t stop, KernelOptions options,
 ) -> int:
-    """Apply updates in units [unit, stop); with scratch, in packed tiles; see `scatter`."""
+    """Apply updates in units [unit, stop); with scratch, in packed tiles."""
     cdef Units c
-    cdef uint64_t bad
     g._check_span(data.shape[0], 0, spec.updates.shape[0])
     g._bind(&c, indices, unit, stop, spec.window(g._packed_bytes()), options)
-    spec._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
-    if spec.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
+    spec._bind(&c.updates, 0, 1, out, 0, c.buffers != NULL)
+    if spec.counts is not None and spec._has_window_counts() != (c.buffers != NULL):
         raise ValueError("packed tiles, and only they, have their own counts")
     if spec.pitch != g.p.itemsize:
         raise ValueError("an update is shorter than a slice")
-    if c.updates.counts.has_totals:
-        raise ValueError("short slices have no totals")
-    if g.p.out_row_stride:
-        if out.shape[0] < g._output_bytes(g.p.band_rows) or c.buffers == NULL:
-            raise ValueError("the output or the scratch buffer is too short")
-    elif data.shape[0] < out.shape[0]:
+    if data.shape[0] < out.shape[0]:
         raise ValueError("the data buffer is shorter than its shape")
-    else:
-        g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
+    g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
     c.data = &data[0]
     c.target = &out[0]
-    cdef int threads = options.threads
-    with nogil:
-        bad = run_units(&c, stop - unit, True, threads)
-    return bad & (_BAD | NAN)
+    return run_released(scatter_unit, &c, stop - unit, options.threads)
 
 
 def divide_means(
@@ -556,21 +477,23 @@ def divide_means(
 ) -> None:
     """Divide sums by the counts of their summands, in slices of `width` bytes."""
     cdef Means m
-    cdef uint64_t previous, floats = float_state()
-    cdef int64_t task
-    if counts.count_itemsize == 1 or counts.counts is None:
-        raise ValueError("flags are no counts")
+    if counts.counts is None:
+        raise ValueError("there is no window")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
     m.target = &out[0]
     m.slices = m.counts.table.mask + 1 if m.counts.table.keys else out.shape[0] // width
     m.code = _TYPES[name]
     m.include_self = include_self
     m.tasks = task_count(options.threads)
-    with nogil:
-        for task in prange(m.tasks, num_threads=team_size(options.threads), schedule="dynamic"):
-            previous = set_float_state(floats)
-            means_task(&m, task)
-            set_float_state(previous)
+    run_released(divide_task, &m, m.tasks, options.threads)
+
+
+def find_nan(const uint8_t[::1] updates, str name, int threads) -> bool:
+    """Whether any update of the element type `name` is a NaN."""
+    cdef NanSearch search = NanSearch(
+        &updates[0], updates.shape[0], _TYPES[name], task_count(threads)
+    )
+    return run_released(nan_task, &search, search.tasks, threads) != 0
 
 
 def has_default_floats() -> bool:

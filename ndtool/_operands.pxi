@@ -9,8 +9,8 @@ cdef class Indices:
 
     out_of_bounds: the out-of-bounds mode. fill_bytes: for mode "fill", the fill value, repeated for
     the bytes of a slice that a work item has. bound: if not 0, the indices are validated: all are
-    in 0..bound-1, and no other process can write to their memory, so no loop checks them again.
-    pad: a tuple with this index selects nothing. negatives: whether negative indices are valid.
+    in 0..bound-1, and no other process can write to their memory, so that loops need not check
+    them again. pad: a tuple with this index selects nothing. negatives: whether negative indices are valid.
     """
 
     cdef const uint8_t[::1] bytes, fill_bytes
@@ -120,32 +120,23 @@ cdef class UpdateCounts:
     """The numbers of updates of the slices of an output.
 
     counts: a buffer of zeros; None if each window (a range of the output that is updated in
-    scratch) has its own counts. count_itemsize: bytes of a count, 4 or 8, or 1 for a flag.
-    copies_first_update: whether the first update of a slice replaces its current value. has_totals:
-    whether the upper half of each count of 8 bytes is the total number of updates, from a first
-    pass over them. table: zeros for a table of the slices with updates (see `bind_table`), each of
-    which has a slot, and a count for each slot; None if each slice has a count. tuples: how many
-    there are at most. factor: of the table.
+    scratch) has its own counts. itemsize: bytes of a count, 4 or 8. table: zeros for a table of the
+    slices with updates (see `bind_table`), each of which has a slot, and a count for each slot;
+    None if each slice has a count. tuples: how many there are at most. factor: of the table.
     """
 
     cdef uint8_t[::1] counts, table
     cdef readonly int64_t tuples
     cdef uint64_t factor
-    cdef readonly int count_itemsize
-    cdef readonly bint copies_first_update
-    cdef bint has_totals
+    cdef int itemsize
 
     def __cinit__(
-        self, uint8_t[::1] counts, int count_itemsize, bint copies_first_update,
-        bint has_totals=False, uint8_t[::1] table=None, int64_t tuples=0, uint64_t factor=0
+        self, uint8_t[::1] counts, int itemsize, uint8_t[::1] table=None, int64_t tuples=0,
+        uint64_t factor=0,
     ):
-        if count_itemsize not in (1, 4, 8):
-            raise ValueError("a count has 1, 4 or 8 bytes")
-        if has_totals and (counts is None or count_itemsize != 8):
-            raise ValueError("a count has 8 bytes, if its upper half is a total")
-        self.counts, self.count_itemsize = counts, count_itemsize
-        self.copies_first_update = copies_first_update
-        self.has_totals = has_totals
+        if itemsize not in (4, 8):
+            raise ValueError("a count has 4 or 8 bytes")
+        self.counts, self.itemsize = counts, itemsize
         self.table, self.tuples, self.factor = table, tuples, factor
 
     cdef int _bind(
@@ -153,13 +144,11 @@ cdef class UpdateCounts:
     ) except -1:
         """Bind the counts of an output of `nbytes` bytes to its slices of `width` bytes."""
         self._describe(c, out, width)
-        c.slices = nbytes // width
-        c.data = NULL
-        if c.per_window:
+        if self.counts is None:
             return 0
         if self.table is not None:
             bind_table(&c.table, self.table, self.tuples, self.factor)
-        if self.counts.shape[0] < self.count_itemsize * (
+        if self.counts.shape[0] < self.itemsize * (
             nbytes // width if self.table is None else <int64_t> c.table.mask + 1
         ):
             raise ValueError("the counts are fewer than the slices")
@@ -169,9 +158,8 @@ cdef class UpdateCounts:
     cdef void _describe(self, Counts* c, const uint8_t* out, Py_ssize_t width) noexcept:
         """Describe the counts of slices of `width` bytes from `out` on."""
         cdef Py_ssize_t remaining_width = width
-        c.per_window = self.counts is None
-        c.has_totals = self.has_totals
-        c.count_itemsize = self.count_itemsize
+        c.data = NULL
+        c.itemsize = self.itemsize
         c.origin = out
         c.width = width
         c.shift = -1
@@ -180,76 +168,71 @@ cdef class UpdateCounts:
             while remaining_width:
                 remaining_width >>= 1
                 c.shift += 1
-        c.copies_first_update = self.copies_first_update
 
 
 @cython.final
 cdef class UpdateSpec:
     """An update spec: the updates and their reduction ("none" copies them).
 
-    name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. counts: of
-    the updates of each slice, for reductions that need them. neutral: the reduction's neutral
-    element, repeated for a slice; it replaces current values that are excluded from the result.
-    first_pass: whether this is a first pass over the tuples, which writes neutral elements or
-    counts totals, but applies no updates.
+    updates: `pitch` bytes per tuple, in order. name: the element type, for reductions. current:
+    what becomes of the current value of a slice with updates: "included": updates are reduced into
+    it. "replaced": by a copy of the first update. "neutral": in a window, by the neutral element,
+    in a pass that precedes the reductions. "fill": this pass alone, which applies no updates.
+    counts: of each slice's updates, for "replaced" and means. neutral: BLOCK slices of neutral
+    elements, for "neutral" and "fill".
     """
 
     cdef const uint8_t[::1] updates
     cdef Py_ssize_t pitch
-    cdef int code, op, mean_type
+    cdef int code, op, mean_type, current
     cdef UpdateCounts counts
     cdef const uint8_t[::1] neutral
 
     def __cinit__(
         self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name,
-        UpdateCounts counts=None, const uint8_t[::1] neutral=None, bint first_pass=False,
+        str current="included", UpdateCounts counts=None, const uint8_t[::1] neutral=None,
     ):
-        self.updates = updates
-        self.pitch = pitch
-        self.counts = counts
+        self.updates, self.pitch = updates, pitch
+        self.current, self.counts, self.neutral = _CURRENT[current], counts, neutral
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
         self.mean_type = self.code if reduction == "mean" else 0
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
-        if first_pass:
-            self.op = FIRST_PASS
-        self.neutral = neutral
-        if neutral is not None and neutral.shape[0] < pitch:
-            raise ValueError("the neutral elements are shorter than a slice")
-        if first_pass and (counts is None or not counts.has_totals) == (neutral is None):
-            raise ValueError("a first pass writes neutral elements or counts totals")
-        if neutral is not None and not first_pass and (counts is None or counts.counts is not None):
-            raise ValueError("neutral elements require counts per window")
+        if self.current == REPLACED and counts is None:
+            raise ValueError("the first update of a slice is the one whose count is 0")
+        if self.current == NEUTRAL or self.current == FILL:
+            if pitch > _blocks.LINE or neutral is None or neutral.shape[0] < _blocks.BLOCK * pitch:
+                raise ValueError("the neutral elements are shorter than a block of short slices")
+
+    cdef bint _has_window_counts(self):
+        """Return whether each window has its own counts."""
+        return self.counts is not None and self.counts.counts is None
 
     def window(self, Py_ssize_t nbytes) -> int:
         """Return the bytes of scratch for a window of `nbytes` bytes and its counts."""
-        cdef Py_ssize_t counts_bytes
-        if self.counts is None or self.counts.counts is not None:
+        if not self._has_window_counts():
             return nbytes
-        counts_bytes = nbytes // self.pitch * self.counts.count_itemsize
-        return window_bytes(nbytes) + window_bytes(counts_bytes)
+        return window_bytes(nbytes) + window_bytes(nbytes // self.pitch * self.counts.itemsize)
 
     cdef int _bind(
         self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
-        int64_t before=0, bint first_pass=False,
+        int64_t before=0, bint in_windows=True,
     ) except -1:
         """Bind updates [first, first + count), to be applied to `out`, from byte `before` on.
 
-        Without `out`, they are only permuted. first_pass: whether this may be a first pass.
+        Without `out`, they are only permuted. in_windows: whether they are applied in windows.
         """
-        if self.op == FIRST_PASS and not first_pass:
-            raise ValueError("windows have no separate first pass")
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
+        if in_windows and self.current == FILL:
+            raise ValueError("windows have no separate first pass")
+        if not in_windows and (self.current == NEUTRAL or self._has_window_counts()):
+            raise ValueError("there is no window")
         u.first = &self.updates[0] + first * self.pitch
         u.pitch = self.pitch
-        u.code = self.code
-        u.op = self.op
-        u.mean_type = self.mean_type
-        u.neutral = NULL
-        if self.neutral is not None:
-            u.neutral = &self.neutral[0]
+        u.code, u.op, u.current, u.mean_type = self.code, self.op, self.current, self.mean_type
+        u.neutral = NULL if self.neutral is None else &self.neutral[0]
         u.counts = no_counts()
         if self.counts is not None and out is not None:
             if (
@@ -452,8 +435,6 @@ cdef class Grid:
     sizes, index_strides (elements), data_strides (bytes): the axes that enumerate the panels.
     row_axis: (rows of indices, row stride of indices in elements, rows of data, row stride of data
     in bytes). column_axis: (columns, column stride in bytes, columns of a unit).
-    band: (first row, rows, row stride of the output in bytes), of data with one panel: a scatter
-    updates only this band of its rows, in packed tiles.
     """
 
     cdef Panels p
@@ -463,7 +444,7 @@ cdef class Grid:
     def __cinit__(
         self, tuple sizes, tuple index_strides, tuple data_strides, tuple row_axis,
         tuple column_axis,
-        Py_ssize_t itemsize, bint negatives, tuple band=None,
+        Py_ssize_t itemsize, bint negatives,
     ):
         cdef int d
         self.p.rank = len(sizes)
@@ -473,13 +454,6 @@ cdef class Grid:
         self.p.index_rows, self.p.index_row_stride, self.p.data_rows, self.p.row_stride = row_axis
         self.p.columns, self.p.column_stride, self.p.tile = column_axis
         self.p.wrap = self.p.data_rows if negatives else 0
-        self.p.first_row, self.p.band_rows, self.p.out_row_stride = band or (0, self.p.data_rows, 0)
-        if band is not None and (
-            self.p.rank or self.p.first_row < 0 or self.p.band_rows < 1
-            or self.p.first_row + self.p.band_rows > self.p.data_rows
-            or self.p.out_row_stride < self.p.columns * itemsize
-        ):
-            raise ValueError("a band is a range of rows of one panel")
         if not 1 <= self.p.tile <= _blocks.BLOCK:
             raise ValueError("a tile has 1 to 512 columns")
         self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
@@ -501,7 +475,7 @@ cdef class Grid:
 
     cdef Py_ssize_t _packed_bytes(self):
         """Return the bytes of a packed tile."""
-        return packed_rows(&self.p) * self.p.tile * self.p.itemsize
+        return self.p.data_rows * self.p.tile * self.p.itemsize
 
     cdef int _bind(
         self, Units* c, Indices indices, int64_t unit, int64_t stop, Py_ssize_t scratch,
@@ -513,8 +487,6 @@ cdef class Grid:
             or not 0 <= unit <= stop <= self.units
         ):
             raise ValueError("the indices buffer is shorter than its shape")
-        if indices.bound > self.p.data_rows:
-            raise ValueError("the indices were validated for other rows")
         c.p = &self.p
         c.index = &indices.bytes[0]
         c.kind = indices.kind
@@ -535,10 +507,6 @@ cdef class Grid:
         if element_bytes <= self.last_index * self.p.itemsize:
             raise ValueError("a buffer of the indices' shape is shorter than it")
         return 0
-
-    cdef Py_ssize_t _output_bytes(self, int64_t rows):
-        """Return the bytes that `rows` rows of a panel span in the output."""
-        return (rows - 1) * self.p.out_row_stride + self.p.columns * self.p.itemsize
 
 
 @cython.final

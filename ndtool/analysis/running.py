@@ -54,9 +54,7 @@ class RunningValues:
             return self._sums
         dtype = self._sums.dtype
         sums = self._sums.astype(dtype.newbyteorder("="))
-        counts = UpdateCounts(
-            as_bytes(self._counts), self._counts.itemsize, self._attributes.copies_first_update
-        )
+        counts = UpdateCounts(as_bytes(self._counts), self._counts.itemsize)
         element_type = from_numpy(sums.dtype)
         counting.divide_sums(
             self._attributes, counts, as_bytes(sums), element_type.itemsize, element_type, 1

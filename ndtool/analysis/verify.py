@@ -302,11 +302,11 @@ def recompute(
     result: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Return the correct output; raise DifferenceError if `result` has another dtype or shape."""
-    label = output_label(request)
+    label, unchecked = output_label(request), [] if result is None else [result]
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        if result is not None:
-            _check_type(result, shape, dtype, label, request.operator)
+        if unchecked:  # the output is allocated first
+            _check_type(unchecked.pop(), shape, dtype, label, request.operator)
         buffer = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
         return np.ndarray(shape, dtype, buffer)
 

@@ -331,6 +331,7 @@ def verify(operator: Operator) -> click.Command:
             options.WITHIN,
             *omit_if_lowered(operator, *options.ENGINES),
             options.THREADS,
+            options.MEMORY,
             options.DTYPE,
             options.TEXT,
             *omit_if_lowered(operator, options.HTML),

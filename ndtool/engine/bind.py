@@ -197,12 +197,9 @@ class Units(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def bind_tiles(panels: Panels, band: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
-    """Divide panels into units: at least `threads` of them, if tiles of full cache lines allow it.
-
-    band: (first row, rows, bytes per row) of the only rows to process, see Grid; None for all rows.
-    """
-    rows = panels.data_rows if band is None else band[1]
+def bind_tiles(panels: Panels, threads: int = 1) -> Units:
+    """Divide panels into at least `threads` units, if tiles of full cache lines allow it."""
+    rows = panels.data_rows
     itemsize, tile_limit = panels.itemsize, tuning.TILE
     line_items = max(LINE // itemsize, 1)  # elements of a cache line
     columns = min(panels.columns, BLOCK, max(line_items, tile_limit // max(1, rows * itemsize)))
@@ -212,7 +209,7 @@ def bind_tiles(panels: Panels, band: tuple[int, int, int] | None = None, threads
     if columns < panels.columns and columns > LINE:
         columns = columns // LINE * LINE
     row_bytes = columns * itemsize
-    scratch = (rows + (rows < panels.data_rows)) * row_bytes
+    scratch = rows * row_bytes
     is_contiguous = panels.row_stride == row_bytes and panels.column_stride == itemsize
     grid = _kernels.Grid(
         panels.sizes,
@@ -222,16 +219,11 @@ def bind_tiles(panels: Panels, band: tuple[int, int, int] | None = None, threads
         (panels.columns, panels.column_stride, columns),
         itemsize,
         panels.negatives,
-        band,
     )
     fits_in_cache = scratch <= 2 * tile_limit
-    if band is None:
-        is_reused = 2 * panels.index_rows >= panels.data_rows
-    else:
-        is_reused = panels.index_rows * columns >= panels.data_rows
+    is_reused = 2 * panels.index_rows >= panels.data_rows
     is_packing_faster = fits_in_cache and not is_contiguous and is_reused
     unit_bytes = columns * panels.index_rows * (itemsize + 8)
     if is_packing_faster:
         unit_bytes += rows * row_bytes
-    is_band = band is not None  # a band is updated in its packed tile only
-    return Units(grid, scratch if fits_in_cache or is_band else 0, is_packing_faster, unit_bytes)
+    return Units(grid, scratch if fits_in_cache else 0, is_packing_faster, unit_bytes)

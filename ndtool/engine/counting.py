@@ -1,7 +1,7 @@
 """Counts of the updates of each slice of an output.
 
-A mean is the sum of its summands in order, divided once by their count. If current values are not
-included (include_self=False), the first update of a slice is copied and the others are reduced.
+A mean is the sum of its summands in order, divided once by their count. Where a slice's first
+update replaces the current value, it is the one whose count is 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import mmap
 import os
 
 from ndtool import _kernels
-from ndtool._kernels import LINE, KernelOptions, UpdateCounts
+from ndtool._kernels import KernelOptions, UpdateCounts, UpdateSpec
 from ndtool.engine import tuning
 from ndtool.engine.bind import Buffer
 from ndtool.errors import ResourceError
@@ -18,7 +18,6 @@ from ndtool.machine import scratch
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.reductions import neutral_element
 
 MAX_COUNT = (1 << 31) - 1  # tuples, from which counts have 8 bytes, not 4
 
@@ -28,66 +27,29 @@ def is_sparse(tuples: int, slices: int) -> bool:
     return tuning.SPARSE_UPDATES * tuples < slices
 
 
-def has_totals(attributes: Attributes, tuples: int, width: int) -> bool:
-    """Whether a first pass counts all updates: a long slice is divided after its last one."""
-    return attributes.is_mean and width > LINE and tuples < MAX_COUNT
-
-
-def count_itemsize(attributes: Attributes, tuples: int, width: int) -> int:
+def count_itemsize(attributes: Attributes, tuples: int) -> int:
     """Return the bytes of the update count of a slice; 0 if updates are not counted."""
     if not attributes.is_counted:
         return 0
-    if not attributes.is_mean:
-        return 1  # a flag: the slice has updates
-    return 8 if tuples >= MAX_COUNT or has_totals(attributes, tuples, width) else 4
+    return 8 if tuples >= MAX_COUNT else 4
 
 
-def bind_counts(
-    attributes: Attributes,
-    buffer: Buffer | None,
-    tuples: int,
-    width: int,
-    with_totals: bool = False,
-) -> UpdateCounts | None:
-    """Bind a buffer of zeros as the update counts of slices; None if updates are not counted.
-
-    width: bytes of a slice. buffer: None if each window of the output has counts of its own.
-    """
-    itemsize = count_itemsize(attributes, tuples, width)
-    if not itemsize:
-        return None
-    return UpdateCounts(buffer, itemsize, attributes.copies_first_update, with_totals)
+def counted_updates(
+    updates: Buffer, width: int, attributes: Attributes, dtype: Dtype, counts: UpdateCounts | None
+) -> UpdateSpec:
+    """Return an update spec; first updates replace current values that are not included."""
+    current = "replaced" if attributes.copies_first_update else "included"
+    return UpdateSpec(updates, width, attributes.reduction, dtype.name, current, counts)
 
 
-def allocate_counts(
-    attributes: Attributes, tuples: int, slices: int, width: int
-) -> UpdateCounts | None:
-    """Allocate update counts of `slices` slices; None if updates are not counted."""
-    itemsize = count_itemsize(attributes, tuples, width)
-    if not itemsize:
-        return None
-    with_totals = has_totals(attributes, tuples, width)
+def allocate_counts(attributes: Attributes, tuples: int, slices: int) -> UpdateCounts:
+    """Allocate update counts of `slices` slices, or of those that tuples select."""
+    itemsize = count_itemsize(attributes, tuples)
     if not is_sparse(tuples, slices):
-        zeros = _allocate_zeros(slices * itemsize)
-        return bind_counts(attributes, zeros, tuples, width, with_totals)
+        return UpdateCounts(_allocate_zeros(slices * itemsize), itemsize)
     slots = row_slots(tuples)
     zeros = memoryview(_allocate_zeros(slots * (8 + itemsize)))
-    return UpdateCounts(
-        zeros[8 * slots :], itemsize, attributes.copies_first_update, with_totals,
-        zeros[: 8 * slots], tuples, random_factor(),
-    )  # fmt: skip
-
-
-def neutral_elements(attributes: Attributes, dtype: Dtype, width: int) -> bytes | None:
-    """Return the neutral element, repeated for a slice; None if current values are included.
-
-    None also if reducing an update with it may change bits: in another floating-point state.
-    """
-    if not attributes.copies_first_update or attributes.reduction == "none":
-        return None
-    if dtype.kind not in "biu" and not _kernels.has_default_floats():
-        return None
-    return neutral_element(dtype, attributes.reduction) * (width // dtype.itemsize) or None
+    return UpdateCounts(zeros[8 * slots :], itemsize, zeros[: 8 * slots], tuples, random_factor())
 
 
 def divide_sums(

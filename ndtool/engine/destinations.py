@@ -19,7 +19,7 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
     entry_bytes = 4 + (width if width < LINE else 4)
     tuple_bytes = slices.components * call.indices.itemsize
     threads = limit_threads(call.threads, slices.tuples * (tuple_bytes + width))
-    thread_buffers = threads * GROUP * (8 + entry_bytes)
+    thread_buffers = threads * GROUP * 8
     limit = tuning.SCRATCH if call.scratch_limit is None else call.scratch_limit
     max_groups = max(1, (limit - thread_buffers) // (GROUP * entry_bytes))
     groups = min(max_groups, -(-slices.tuples // GROUP))
@@ -32,11 +32,12 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
         data = None
     regions = scratch.acquire(groups * GROUP * entry_bytes + thread_buffers)
     counts, partition_bytes = None, width << shift
-    if groups * GROUP < slices.tuples:
-        counts = counting.allocate_counts(call.attributes, slices.tuples, rows, width)
-    spec = call.window_spec(width) if counts is None else call.update_spec(width, counts)
-    needs_windows = data is not None or (call.attributes.is_counted and counts is None)
-    windows = None
+    spec, windows = call.window_spec(width), None
+    needs_windows = data is not None or call.attributes.is_counted
+    if groups * GROUP < slices.tuples and call.attributes.is_counted:  # of all groups
+        counts = counting.allocate_counts(call.attributes, slices.tuples, rows)
+        spec = counting.counted_updates(call.updates, width, call.attributes, call.dtype, counts)
+        needs_windows = data is not None
     if needs_windows:
         windows = memoryview(bytearray(threads * spec.window(partition_bytes)))
     ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")
@@ -48,8 +49,7 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
     )
     for first in range(0, slices.tuples, groups * GROUP):
         n = min(groups * GROUP, slices.tuples - first)
-        sort_options = KernelOptions(threads, n * entry_bytes >= tuning.NON_TEMPORAL)
-        if _kernels.partition(addressing, call.indices, first, n, spec, partitions, sort_options):
+        if _kernels.partition(addressing, call.indices, first, n, spec, partitions, options):
             return False
         if data is not None and call.write_at is not None:
             _write_partitions(call, sorted_tuples, data, threads)

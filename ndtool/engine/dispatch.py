@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool._kernels import LINE, Indices
-from ndtool.engine import bind, columns, copies, gathers, layouts, tuning
+from ndtool.engine import bind, copies, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.rules.dtypes import NATIVE, Dtype
@@ -54,17 +54,11 @@ def gather(
     out: Buffer,
     threads: int,
     progress: ProgressCallback = ignore_progress,
-    is_mapped_file: bool = False,
 ) -> bool:
-    """Gather all of out; return False if an index is out of bounds.
-
-    is_mapped_file: whether out is a mapped file, where writing complete pages is faster.
-    """
+    """Gather all of out; return False if an index is out of bounds."""
     if kernel.slices is not None:
         return gathers.gather(kernel.slices, data, indices, out, threads, progress)
     assert kernel.panels is not None, "a GatherKernel has either slices or panels"
-    if is_mapped_file and columns.are_blocks_faster(kernel.panels, kernel.panels.index_rows):
-        return gathers.gather_columns(kernel.panels, data, indices, out, threads, progress)
     return gathers.gather_panels(kernel.panels, data, indices, out, threads, progress)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from ndtool import _kernels
 from ndtool._kernels import PAGE, Indices, KernelOptions, WorkItem
-from ndtool.engine import columns, tuning
+from ndtool.engine import tuning
 from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels, Units, bind_tiles
 from ndtool.machine.threads import limit_threads
 
@@ -136,32 +136,4 @@ def gather_tiles(
         ):
             return False
         progress(stop / unit_count)
-    return True
-
-
-def gather_columns(
-    panels: Panels,
-    data: Operand,
-    indices: Indices,
-    out: Buffer,
-    threads: int,
-    progress: ProgressCallback = ignore_progress,
-) -> bool:
-    """Gather panels in blocks of columns, each written to a mapped file in complete pages."""
-    buffer, completed, pitch = (
-        columns.allocate_buffer(panels, panels.index_rows, panels.index_rows, out),
-        0,
-        panels.columns * panels.itemsize,
-    )
-    for block in columns.divide_into_blocks(panels, panels.index_rows, out, panels.index_rows):
-        block_panels = block.panels._replace(index_rows=block.rows)
-        units = bind_tiles(block_panels, (0, panels.data_rows, block.width))
-        first = block.first_index + block.first_row * panels.index_row_stride
-        source = data._replace(origin=data.origin + block.data_offset)
-        target = buffer[: block.nbytes]
-        if not gather_tiles(units, source, indices.since(first), target, threads):
-            return False
-        columns.write_rows(block, target, out[first * panels.itemsize :], pitch, threads)
-        completed += block.nbytes
-        progress(completed / len(out))
     return True

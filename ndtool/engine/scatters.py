@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from math import prod
 
 from ndtool import _kernels
-from ndtool._kernels import BAD, LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
-from ndtool.engine import check, columns, layouts, narrow, tuning
-from ndtool.engine.bind import BoundSlices, Buffer, Panels, bind_panels, bind_slices, bind_tiles
+from ndtool._kernels import Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
+from ndtool.engine import check, layouts, narrow, tuning
+from ndtool.engine.bind import BoundSlices, Buffer, bind_panels, bind_slices, bind_tiles
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
-from ndtool.engine.updates import ScatterCall, apply_counted, copy_data
+from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data, current_values
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan
-from ndtool.rules.reductions import combining_identity
+from ndtool.rules.reductions import combining_identity, neutral_element
 
 
 def scatter(call: ScatterCall) -> bool:
@@ -40,9 +40,11 @@ def scatter(call: ScatterCall) -> bool:
             call.plan, call.indices, call.threads
         )
     plan, slices = call.plan, _bind_output(call)
+    width = call.dtype.itemsize if slices is None else slices.width
+    call = call._replace(current=current_values(call, width))
     if slices is None:
         with _validate_indices(call) as validated:
-            return _by_panels(validated)
+            return _by_units(validated)
     rows = len(call.out) // slices.width
     batch_bytes = prod(plan.sizes) * slices.width  # the range of the output that one batch updates
     is_one_batch = slices.per_batch == slices.tuples
@@ -99,21 +101,29 @@ def _in_order(call: ScatterCall) -> bool:
     if not call.attributes.is_counted:
         step_bytes = round_to_elements(slices.itemsize, tuning.WORK_ITEM)
 
-    def apply(spec: UpdateSpec) -> int:
-        result = 0
-        for first in range(0, slices.tuples, step):
-            n = min(step, slices.tuples - first)
-            for column in range(0, slices.width, step_bytes):
-                item = WorkItem(first, n, column, min(step_bytes, slices.width - column))
-                result |= _kernels.scatter(
-                    slices.addressing, call.indices, item, spec, call.out, False, options
-                )
-            if result & BAD:
-                return result
-            call.progress((first + n) / slices.tuples)
-        return result
+    def apply_range(spec: UpdateSpec, first: int, n: int) -> bool:
+        for column in range(0, slices.width, step_bytes):
+            item = WorkItem(first, n, column, min(step_bytes, slices.width - column))
+            if _kernels.scatter(
+                slices.addressing, call.indices, item, spec, call.out, False, options
+            ):
+                return False
+        call.progress((first + n) / slices.tuples)
+        return True
 
-    return apply_counted(call, slices.width, apply)
+    def apply(spec: UpdateSpec) -> bool:
+        ranges = ((t, min(step, slices.tuples - t)) for t in range(0, slices.tuples, step))
+        return all(apply_range(spec, first, n) for first, n in ranges)
+
+    first_tuples = tuning.UPDATES_PER_SLICE * len(call.out) // slices.width
+    if call.current == "neutral" and first_tuples <= min(step, slices.tuples):
+        # often, they select all slices: then the other tuples need no first pass
+        if not apply_range(call.update_spec(slices.width, "fill"), 0, first_tuples):
+            return False
+        element = neutral_element(call.dtype, call.attributes.reduction)
+        if bytes(call.out) == element * (len(call.out) // len(element)):
+            call = call._replace(current="included")
+    return apply_in_passes(call, slices.width, apply)
 
 
 def _is_worth_copies(call: ScatterCall, threads: int) -> bool:
@@ -175,76 +185,40 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
     windows = None if data is None else memoryview(bytearray(threads * spec.window(batch_bytes)))
     options = KernelOptions(threads, data is not None and call.exceeds_cache, windows)
 
-    def apply(spec: UpdateSpec) -> int:
-        result = 0
+    def apply(spec: UpdateSpec) -> bool:
         for first in range(0, batches, step):
             n = min(step, batches - first)
             first_tuple, count = first * per_batch, n * per_batch
             if data is None:
                 item = WorkItem(first_tuple, count, 0, slices.width)
-                result |= _kernels.scatter(
+                is_invalid = _kernels.scatter(
                     addressing, call.indices, item, spec, call.out, True, options
                 )
             else:
-                result |= _kernels.scatter_batches(
+                is_invalid = _kernels.scatter_batches(
                     addressing, call.indices, first_tuple, count, spec, data, call.out, options
                 )
-            if result & BAD:
-                return result
+            if is_invalid:
+                return False
             call.progress((first + n) / batches)
-        return result
+        return True
 
-    return apply_counted(call, slices.width, apply) if data is None else not apply(spec)
+    return apply_in_passes(call, slices.width, apply) if data is None else apply(spec)
 
 
-def _by_panels(call: ScatterCall) -> bool:
-    """Scatter along an axis that is not the last: by blocks of columns, or by units."""
+def _by_units(call: ScatterCall) -> bool:
+    """Scatter along an axis that is not the last by tiles of columns, packed if they cover data."""
     plan, itemsize = call.plan, call.dtype.itemsize
     assert isinstance(plan, ElementsPlan)
-    strides = layouts.contiguous_strides(plan.data, itemsize)
-    panels = bind_panels(plan, strides, itemsize)
-    off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
-    covers_data = all(plan.indices[d] == plan.data[d] for d in off_axis)
-    is_file = call.write_at is not None
-    if covers_data and is_file and columns.are_blocks_faster(panels, panels.data_rows):
-        return _by_columns(call, panels)
-    return _by_units(call, panels, covers_data)
-
-
-def _by_columns(call: ScatterCall, panels: Panels) -> bool:
-    """Scatter to a mapped file in blocks of columns, each written in complete pages."""
-    data, itemsize = call.out if call.data is None else call.data, call.dtype.itemsize
-    # each band is a pass over all indices, but its tiles must fit in the cache
-    bands = max(tuning.BANDS, -(-panels.data_rows * LINE // (2 * tuning.TILE)))
-    buffer, completed = columns.allocate_buffer(panels, panels.data_rows, bands, call.out), 0
-    for block in columns.divide_into_blocks(panels, panels.data_rows, call.out, bands):
-        units = bind_tiles(block.panels, (block.first_row, block.rows, block.width))
-        work_bytes = units.unit_bytes + 2 * units.scratch
-        threads = limit_threads(call.threads, units.grid.units * work_bytes)
-        indices, first_update = call.indices.since(block.first_index), block.first_index * itemsize
-        spec = call._replace(updates=call.updates[first_update:]).window_spec(itemsize)
-        tiles = memoryview(bytearray(threads * spec.window(units.scratch)))
-        options = KernelOptions(threads, call.exceeds_cache, tiles)
-        source, step = data[block.data_offset :], max(threads, tuning.WORK_ITEM // work_bytes)
-        for first in range(0, units.grid.units, step):
-            stop = min(units.grid.units, first + step)
-            grid = units.grid
-            if _kernels.scatter_tiles(grid, indices, spec, source, buffer, first, stop, options):
-                return False
-        offset = block.data_offset + block.first_row * panels.row_stride
-        columns.write_rows(block, buffer, call.out[offset:], panels.row_stride, call.threads)
-        completed += block.nbytes
-        call.progress(completed / len(call.out))
-    return True
-
-
-def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
-    """Scatter by units: tiles of columns, packed if they cover all of data."""
+    panels = bind_panels(plan, layouts.contiguous_strides(plan.data, itemsize), itemsize)
+    covers_data = all(
+        plan.indices[d] == plan.data[d] for d in range(len(plan.data)) if d != plan.axis
+    )
     units = bind_tiles(panels)
     threads = limit_threads(call.threads, units.grid.units * units.unit_bytes)
     units = bind_tiles(panels, threads=threads)
     unit_count, grid, source, scratch_bytes = units.grid.units, units.grid, call.data, units.scratch
-    itemsize, is_counted = call.dtype.itemsize, call.attributes.is_counted
+    is_counted = call.attributes.is_counted
     if source is None or not covers_data or not scratch_bytes or len(call.out) <= tuning.TILE:
         copy_data(call)
         packs_tiles = units.is_packing_faster and covers_data
@@ -260,16 +234,14 @@ def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
     options = KernelOptions(threads, call.exceeds_cache, tiles)
     step = max(threads, tuning.WORK_ITEM // work_bytes)
 
-    def apply(spec: UpdateSpec) -> int:
-        result = 0
+    def apply(spec: UpdateSpec) -> bool:
         for first in range(0, unit_count, step):
             stop = min(unit_count, first + step)
-            result |= _kernels.scatter_tiles(
+            if _kernels.scatter_tiles(
                 grid, call.indices, spec, source, call.out, first, stop, options
-            )
-            if result & BAD:
-                return result
+            ):
+                return False
             call.progress(stop / unit_count)
-        return result
+        return True
 
-    return not apply(window_spec) if scratch_bytes else apply_counted(call, itemsize, apply)
+    return apply(window_spec) if scratch_bytes else apply_in_passes(call, itemsize, apply)

@@ -27,15 +27,9 @@ SORTED_OUTPUT = (
 MAX_PARTITIONS = 1024  # partitions of an output, if 32 bits can number their rows
 MAX_PARTITION = 1 << 22  # bytes of a partition that is updated in a buffer, one per thread
 SPARSE_UPDATES = 16  # slices per update, from which a table numbers those with updates
-UPDATES_PER_SLICE = 16  # updates per slice, from which no first pass writes neutral elements
+UPDATES_PER_SLICE = 16  # updates per slice, after which often all slices have some
 SCRATCH = 1 << 27  # scratch bytes for sorting
 FILE_SCRATCH = 48 << 20  # scratch bytes for sorting in a run on files; part of its planned memory
-
-# Files
-INCOMPLETE_PAGES = 8 << 20  # bytes of incomplete dirty pages, from which column blocks avoid them
-DIRTY_FRACTION = 16  # at most 1/16 of memory is dirty pages of a mapped output; Linux allows 1/10
-COLUMN_BLOCK = 32 << 20  # bytes of a block of columns, written in complete pages
-BANDS = 2  # bands of a scatter's rows, or more if tiles do not fit; each is a pass over indices
 
 # Larger than memory
 MIN_MEMORY = 1 << 20  # bytes: the minimum of the option --memory

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool._kernels import Calls, Indices, TypedCall, UpdateSpec
+from ndtool._kernels import LINE, Calls, Indices, TypedCall, UpdateCounts, UpdateSpec
 from ndtool.engine import bind, check, copies, counting, dispatch, distinct, gathers, narrow, tuning
-from ndtool.engine.updates import ScatterCall
+from ndtool.engine.updates import ScatterCall, neutral_block
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, format_value
 from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import (
@@ -178,13 +178,24 @@ def make_typed_call(
     )
     spec_of_updates = None
     if updates is not None:
-        counts = counting.bind_counts(attributes, bytearray(), 1, dtype.itemsize)
-        spec_of_updates = UpdateSpec(b"", dtype.itemsize, attributes.reduction, dtype.name, counts)
+        spec_of_updates = _unbound_updates(attributes, dtype)
     return TypedCall(
         operator.name, attributes, team, bind.bind_indices(b"", read, attributes, fill),
         bind.bind_indices(b"", types["indices"]), spec_of_updates, dtype.itemsize, dtype.swap_size,
         swaps_data, swaps_updates,
     )  # fmt: skip
+
+
+def _unbound_updates(attributes: Attributes, dtype: Dtype) -> UpdateSpec:
+    """Return the update spec of a call whose updates and slices are not known yet."""
+    counts = UpdateCounts(bytearray(), 4) if attributes.is_counted else None
+    neutral = b""
+    if attributes.copies_first_update and dtype.itemsize <= LINE:
+        neutral = neutral_block(dtype, attributes.reduction)
+    if not neutral:
+        return counting.counted_updates(b"", dtype.itemsize, attributes, dtype, counts)
+    name = attributes.reduction
+    return UpdateSpec(b"", dtype.itemsize, name, dtype.name, "neutral", counts, neutral)
 
 
 def _show_trace(error: NdtoolError) -> None:

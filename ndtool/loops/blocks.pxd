@@ -6,9 +6,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, UNVECTORIZED, VALIDATED, BoundsMode, apply_mode, bound_index_exact,
-    is_row_index_kind, load_row_index,
-    as_int64, as_int64_bits,
+    ENTRIES, ERROR, UNVECTORIZED, BoundsMode, apply_mode, as_int64, as_int64_bits,
+    bound_index_exact, is_row_index_kind,
 )
 from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines
 
@@ -18,9 +17,6 @@ cdef extern from *:
     #include <string.h>
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
-    ) ndtool_clones;
-    static inline void ndtool_row_offsets(
-        uint8_t const *, int, Py_ssize_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
     static inline uint64_t ndtool_offsets_2(
         int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
@@ -33,7 +29,6 @@ cdef enum:
     SHORT_BLOCK = 128       # tuples of a block of slices of at most LINE bytes
     MAX_RANK = 64           # axes
     LINE = 64               # bytes of a cache line
-    MIN_BATCH = 16          # tuples of a batch, from which batches are converted one by one
     CACHE_BYTES = 524288    # bytes that fit in a core's cache during a loop
 
 cdef extern from *:
@@ -246,16 +241,6 @@ cdef inline const int64_t* broadcast_indices(
     return values
 
 
-cdef inline void row_offsets "ndtool_row_offsets"(
-    const uint8_t* rows, int index_itemsize, Py_ssize_t n, uint64_t stride, uint64_t base,
-    int64_t* offsets
-) noexcept nogil:
-    """offsets[i] = rows[i] * stride + base, of validated row indices."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        offsets[i] = <int64_t> (load_row_index(rows, i, index_itemsize) * stride + base)
-
-
 cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept nogil:
     """Return whether indices are linear row indices of contiguous rows of `width` bytes."""
     cdef const IndexSpace* space = walk.space
@@ -264,25 +249,6 @@ cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept no
         is_usual_width and space.k == 1 and space.strides[0] == width and space.repeats == 1
         and space.per_batch >= SHORT_BLOCK and is_row_index_kind(walk.kind)
     )
-
-
-cdef inline void next_row_offsets(
-    Cursor* cursor, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
-) noexcept nogil:
-    """Convert validated row indices as `next_offsets` does, without bounds checks."""
-    cdef const IndexSpace* space = walk.space
-    cdef Py_ssize_t converted = 0, n_batch
-    while converted < n:
-        if cursor.remaining == 0:
-            next_batch(cursor, space)
-        n_batch = min(n - converted, cursor.remaining)
-        row_offsets(
-            walk.index + (t + converted) * walk.tuple_bytes, walk.tuple_bytes, n_batch,
-            space.strides[0],
-            cursor.base, offsets + converted,
-        )
-        converted += n_batch
-        cursor.remaining -= n_batch
 
 
 cdef inline uint64_t next_offsets(
@@ -304,9 +270,6 @@ cdef inline uint64_t next_offsets(
     cdef bint is_one_per_batch = (
         space.per_batch == 1 and space.k == 1 and space.batch_rank > 0 and not is_one_by_one
     )
-    if walk.kind & VALIDATED and space.per_batch >= MIN_BATCH and space.repeats == 1:
-        next_row_offsets(cursor, walk, t, n, offsets)
-        return 0
     if is_one_by_one:
         index = NULL
     elif space.repeats > 1:

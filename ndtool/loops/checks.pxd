@@ -1,26 +1,24 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Checks: bounds checks of index tuples without a gather or scatter, the search for the first tuple
-# out of bounds, and a sample of how many tuples are spatially local.
+# Checks: bounds checks of index tuples without a gather or scatter, which may store them as linear
+# row indices of 2 or 4 bytes; the search for the first tuple out of bounds; and a sample of how many
+# tuples are spatially local.
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from ndtool.loops.blocks cimport MAX_RANK, Cursor, IndexSpace, Walk, next_offsets, seek
+from ndtool.loops.blocks cimport (
+    BLOCK, MAX_RANK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
+)
 from ndtool.loops.indices cimport (
-    ITEMSIZE_MASK, ENTRIES, ERROR, UNVECTORIZED, bound_index_exact, as_int64,
-    as_int64_bits,
+    ENTRIES, ERROR, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
 )
 
 cdef extern from *:
     """
-    #include <stdint.h>
     static inline uint64_t ndtool_out_of_bounds(
-        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, int
+        int64_t const *, Py_ssize_t, void const *
     ) ndtool_clones;
-    static inline uint64_t ndtool_out_of_bounds_in(
-        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, int
-    ) ndtool_inline;
+    static inline void ndtool_narrow_rows(int64_t const *, Py_ssize_t, uint8_t *, int) ndtool_clones;
     """
-
 
 cdef enum:
     LANES = 8             # indices in a SIMD vector
@@ -35,7 +33,8 @@ cdef struct Check:
     int64_t count, tasks
 
 
-cdef inline uint64_t check_task(const Check* c, int64_t task) noexcept nogil:
+cdef inline uint64_t check_task(const void* args, int64_t task, int thread) noexcept nogil:
+    cdef const Check* c = <const Check*> args
     return check_range(
         &c.walk, c.count * task // c.tasks, c.count * (task + 1) // c.tasks
     )
@@ -60,73 +59,98 @@ cdef inline int bad_component(const Walk* walk, int64_t t) noexcept nogil:
     return -1
 
 
-cdef inline uint64_t check_one_by_one(const Walk* walk, int64_t t, int64_t stop) noexcept nogil:
-    cdef int64_t position
-    for position in range(t, stop):
-        if bad_component(walk, position) >= 0:
+cdef inline uint64_t check_range(const Walk* indices, int64_t t, int64_t stop) noexcept nogil:
+    """Return non-zero if a stored tuple of [t, stop) is out of bounds, whatever the mode."""
+    cdef int64_t values[ENTRIES]
+    cdef Walk walk = indices[0]
+    cdef IndexSpace space
+    cdef int k = walk.space.k
+    cdef int64_t n, step = ENTRIES // max(k, 1)
+    cdef const uint8_t* stored
+    cdef Cursor cursor
+    walk.mode = ERROR
+    if not walk.has_pad:
+        walk.kind &= ~UNVECTORIZED
+    if k == 0 or LANES % k or walk.has_pad:
+        space = walk.space[0]    # without batches: a range of stored tuples
+        space.per_batch, space.batch_rank, space.repeats = max(stop, 1), 0, 1
+        walk.space, walk.first, step = &space, 0, block_size(&space)
+        seek(&cursor, &walk, t)
+        while t < stop:
+            n = min(step, stop - t)
+            if convert_next_offsets(&cursor, &walk, t, n, values):
+                return 1
+            t += n
+        return 0
+    while t < stop:
+        n = min(step, stop - t)
+        stored = walk.index + t * walk.tuple_bytes
+        if out_of_bounds(as_int64(stored, walk.kind, n * k, values), n * k, walk.space):
             return 1
+        t += n
     return 0
 
 
-cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noexcept nogil:
-    cdef int64_t entries[ENTRIES]
-    cdef uint64_t wraps[ENTRIES]
-    cdef uint64_t limits[ENTRIES]
-    cdef const IndexSpace* space = walk.space
-    cdef const uint8_t* stored
-    cdef uint64_t bad = 0
-    cdef int index_itemsize = walk.kind & ITEMSIZE_MASK
-    cdef int64_t i, end = stop * space.k, n, position = t * space.k
-    cdef int64_t step = ENTRIES // max(space.k, 1) * space.k
-    cdef bint is_cyclic = space.k and LANES % space.k == 0    # all vectors hold the same components
-    cdef int j = 0
-    if walk.kind & UNVECTORIZED:
-        return check_one_by_one(walk, t, stop)
-    for i in range(LANES if is_cyclic else min(step, end - position)):
-        wraps[i] = <uint64_t> space.wraps[j]
-        limits[i] = <uint64_t> space.sizes[j] + wraps[i]
-        j = j + 1 if j + 1 < space.k else 0
-    while position < end:
-        n = min(step, end - position)
-        stored = walk.index + position * index_itemsize
-        bad |= out_of_bounds(as_int64(stored, walk.kind, n, entries), n, wraps, limits, is_cyclic)
-        position += n
-    return bad
-
-
 cdef inline uint64_t out_of_bounds "ndtool_out_of_bounds"(
-    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits,
-    bint is_cyclic
+    const int64_t* index, Py_ssize_t n, const void* index_space
 ) noexcept nogil:
-    """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
+    """Return non-zero if one of n indices is out of bounds; all vectors hold the same components.
 
-    is_cyclic: wraps and limits are those of one vector, the same for all. No software prefetches:
-    the hardware prefetches a single stream, and they would slow it down.
+    No software prefetches: the hardware prefetches a single stream, and they would slow it down.
     """
-    if is_cyclic:
-        return out_of_bounds_in(index, n, wraps, limits, True)
-    return out_of_bounds_in(index, n, wraps, limits, False)
-
-
-cdef inline uint64_t out_of_bounds_in "ndtool_out_of_bounds_in"(
-    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits,
-    bint is_cyclic
-) noexcept nogil:
-    cdef Py_ssize_t i, j, first
-    cdef uint64_t bad = 0
-    cdef uint64_t lane_flags[LANES]    # a flag for each lane, combined after the loop
+    cdef const IndexSpace* space = <const IndexSpace*> index_space
+    cdef Py_ssize_t i, j
+    cdef uint64_t wraps[LANES]
+    cdef uint64_t limits[LANES]
+    cdef uint64_t bad[LANES]    # for each lane, combined after the loop
     for j in range(LANES):
-        lane_flags[j] = 0
+        wraps[j] = space.wraps[j % space.k]
+        limits[j] = space.sizes[j % space.k] + wraps[j]
+        bad[j] = 0
     for i in range(n // LANES):
-        first = 0 if is_cyclic else LANES * i
         for j in range(LANES):
-            lane_flags[j] |= <uint64_t> index[LANES * i + j] + wraps[first + j] >= limits[first + j]
-    first = 0 if is_cyclic else n // LANES * LANES
-    for i in range(n % LANES):
-        bad |= <uint64_t> index[n // LANES * LANES + i] + wraps[first + i] >= limits[first + i]
-    for j in range(LANES):
-        bad |= lane_flags[j]
-    return bad
+            bad[j] |= <uint64_t> index[LANES * i + j] + wraps[j] >= limits[j]
+    for j in range(n % LANES):
+        bad[j] |= <uint64_t> index[n // LANES * LANES + j] + wraps[j] >= limits[j]
+    for j in range(1, LANES):
+        bad[0] |= bad[j]
+    return bad[0]
+
+
+cdef struct Ravel:
+    # index tuples to convert to linear row indices of 2 or 4 bytes
+    Walk walk
+    uint8_t* target
+    int index_itemsize
+    int64_t count, tasks
+
+
+cdef inline uint64_t ravel_task(const void* args, int64_t task, int thread) noexcept nogil:
+    cdef const Ravel* ravel = <const Ravel*> args
+    cdef int64_t rows[BLOCK]
+    cdef int64_t t = ravel.count * task // ravel.tasks
+    cdef int64_t stop = ravel.count * (task + 1) // ravel.tasks, n
+    cdef Cursor cursor
+    seek(&cursor, &ravel.walk, t)
+    while t < stop:
+        n = min(block_size(ravel.walk.space), stop - t)
+        if convert_next_offsets(&cursor, &ravel.walk, t, n, rows):
+            return 1
+        narrow_rows(rows, n, ravel.target + t * ravel.index_itemsize, ravel.index_itemsize)
+        t += n
+    return 0
+
+
+cdef inline void narrow_rows "ndtool_narrow_rows"(
+    const int64_t* rows, Py_ssize_t n, uint8_t* target, int index_itemsize
+) noexcept nogil:
+    cdef Py_ssize_t i
+    if index_itemsize == 2:
+        for i in range(n):
+            (<uint16_t*> target)[i] = <uint16_t> rows[i]
+    else:
+        for i in range(n):
+            (<uint32_t*> target)[i] = <uint32_t> rows[i]
 
 
 cdef inline double local_fraction(const Walk* walk, int64_t count) noexcept nogil:

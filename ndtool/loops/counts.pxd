@@ -1,13 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Counts of the updates of each slice of an output. Means are sums divided by counts. If current
-# values are excluded, the first update of a slice (its count is 0) is copied. The thread that owns
-# a slice counts its updates.
+# Counts of the updates of each slice of an output: they identify the first one, and are the divisors
+# of means. The thread that owns a slice counts its updates.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
-
-from libc.string cimport memchr
 
 from ndtool.loops.arithmetic cimport (
     BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, UINT8,
@@ -21,47 +18,28 @@ from ndtool.loops.rowtable cimport RowTable, first_slot, slot_of
 
 cdef extern from *:
     """
-    static inline uint64_t ndtool_means_part(void const *, int64_t) ndtool_twice;
+    static inline uint64_t ndtool_divide_task(void const *, int64_t, int) ndtool_twice;
     """
-
-cdef enum:
-    UNROLLED = 16    # tuples
-
-ctypedef fused counter:
-    uint8_t     # a flag: the slice has updates
-    uint32_t
-    uint64_t
 
 
 cdef struct Counts:
-    # a count for each slice from `origin` on; data: NULL if the reduction needs none
-    uint8_t* data
-    int count_itemsize
+    # a count for each slice from `origin` on
+    uint8_t* data          # NULL if updates are not counted, or each window has its own counts
+    int itemsize           # bytes of a count, 4 or 8; 0 if updates are not counted
     const uint8_t* origin
-    Py_ssize_t width            # bytes of a slice
-    int64_t slices
-    bint has_totals             # the upper halves, of 8 bytes, are the counts after all updates
-    int shift                   # log2 of the width, -1 if it is no power of two
-    bint copies_first_update    # whether the first update replaces the current value
-    bint per_window             # counts are in a thread's scratch, zeroed for each window
-    RowTable table              # of few updates: numbers the slices that have any
+    Py_ssize_t width       # bytes of a slice
+    int shift              # log2 of the width, -1 if it is no power of two
+    RowTable table         # of few updates: numbers the slices that have any
 
 
 cdef inline Counts no_counts() noexcept nogil:
-    return Counts(NULL, 0, NULL, 0, 0, 0, False, False, False, RowTable(NULL, 0, 0))
+    return Counts(NULL, 0, NULL, 0, 0, RowTable(NULL, 0, 0))
 
 
 cdef inline int64_t slice_index(const Counts* c, const uint8_t* slice_address) noexcept nogil:
     if c.shift >= 0:
         return (slice_address - c.origin) >> c.shift
     return (slice_address - c.origin) // c.width
-
-
-cdef inline int64_t count_index(const Counts* c, const uint8_t* slice_address) noexcept nogil:
-    """Return the index of a slice's count."""
-    cdef int64_t n = slice_index(c, slice_address)
-    cdef bint is_new
-    return n if c.table.keys == NULL else slot_of(&c.table, n, &is_new)
 
 
 cdef inline const uint8_t* count_address(
@@ -71,62 +49,29 @@ cdef inline const uint8_t* count_address(
     cdef int64_t n = slice_index(c, slice_address)
     if c.table.keys:
         return <const uint8_t*> (c.table.keys + first_slot(&c.table, n))
-    return c.data + n * c.count_itemsize
+    return c.data + n * c.itemsize
 
 
 cdef inline uint64_t count_at(const Counts* c, int64_t n) noexcept nogil:
-    return (<uint32_t*> c.data)[n] if c.count_itemsize == 4 else (<uint64_t*> c.data)[n]
+    return (<uint32_t*> c.data)[n] if c.itemsize == 4 else (<uint64_t*> c.data)[n]
 
 
-cdef inline bint count_update(counter* count) noexcept nogil:
-    """Count an update; return whether it is the first."""
-    cdef bint is_first = count[0] == 0
-    if counter is uint8_t:
-        count[0] = 1
+cdef inline void increment(const Counts* c, int64_t n) noexcept nogil:
+    if c.itemsize == 4:
+        (<uint32_t*> c.data)[n] += 1
     else:
-        count[0] += 1
-    return is_first
+        (<uint64_t*> c.data)[n] += 1
 
 
-cdef inline bint count_slice(const Counts* c, const uint8_t* slice_address) noexcept nogil:
-    """Count an update of the slice at an address; return whether it replaces the current value."""
-    cdef int64_t n = count_index(c, slice_address)
+cdef inline bint count_update(const Counts* c, const uint8_t* slice_address) noexcept nogil:
+    """Count an update of the slice at an address; return whether it is the slice's first."""
+    cdef int64_t n = slice_index(c, slice_address)
     cdef bint is_first
-    if c.count_itemsize == 1:
-        is_first = count_update(c.data + n)
-    elif c.count_itemsize == 4:
-        is_first = count_update(<uint32_t*> c.data + n)
-    else:
-        is_first = count_update(<uint64_t*> c.data + n)
-    return is_first and c.copies_first_update
-
-
-cdef struct Occurrence:
-    # an update of a slice: whether it is the first or the last one of `total`
-    bint first, last
-    uint64_t total
-
-
-cdef inline Occurrence next_occurrence(
-    const Counts* c, const uint8_t* slice_address
-) noexcept nogil:
-    """Count an update of the slice at `slice_address`, whose count of 8 bytes has a total."""
-    cdef uint64_t* count = <uint64_t*> c.data + count_index(c, slice_address)
-    cdef Occurrence occurrence
-    occurrence.first = <uint32_t> count[0] == 0
-    count[0] += 1
-    occurrence.total = count[0] >> 32
-    occurrence.last = <uint32_t> count[0] == occurrence.total
-    return occurrence
-
-
-cdef inline void add_totals(
-    const Counts* c, const uint8_t* target, const int64_t* offsets, Py_ssize_t n
-) noexcept nogil:
-    """Add n updates to the totals of their slices; none is dropped."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        (<uint64_t*> c.data)[count_index(c, target + offsets[i])] += <uint64_t> 1 << 32
+    if c.table.keys:
+        n = slot_of(&c.table, n, &is_first)
+    is_first = count_at(c, n) == 0
+    increment(c, n)
+    return is_first
 
 
 cdef inline bint any_dropped(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
@@ -138,102 +83,45 @@ cdef inline bint any_dropped(const int64_t* offsets, Py_ssize_t n) noexcept nogi
     return dropped
 
 
-cdef inline void count_block(
-    const Counts* c, const uint8_t* target, const int64_t* offsets, Py_ssize_t n
+cdef inline bint count_block(
+    const Counts* c, const uint8_t* target, const int64_t* offsets, Py_ssize_t n, uint8_t* is_first
 ) noexcept nogil:
-    """Count n updates, none of them dropped or copied."""
+    """Count n updates, and set which are the first of their slices; return whether any is."""
+    cdef uint32_t* counts = <uint32_t*> c.data
+    cdef const uint8_t* origin = c.origin
     cdef Py_ssize_t i
-    if c.count_itemsize == 4:
-        for i in range(n):
-            count_update(<uint32_t*> c.data + count_index(c, target + offsets[i]))
-    else:
-        for i in range(n):
-            count_update(<uint64_t*> c.data + count_index(c, target + offsets[i]))
-
-
-cdef inline bint all_counted(const Counts* c) noexcept nogil:
-    """Return whether every slice has updates."""
-    cdef int64_t n
-    if c.table.keys:    # few slices have any
-        return False
-    if c.count_itemsize == 1:
-        return memchr(c.data, 0, c.slices) == NULL
-    for n in range(c.slices):
-        if count_at(c, n) == 0:
-            return False
-    return True
-
-
-cdef inline void count_rows_of(
-    counter* counts, const uint8_t* rows, int index_itemsize, Py_ssize_t n, uint64_t size
-) noexcept nogil:
-    cdef Py_ssize_t i = 0
-    while i + UNROLLED <= n:
-        count_group(counts, rows, index_itemsize, i, i + UNROLLED, size)
-        i += UNROLLED
-    count_group(counts, rows, index_itemsize, i, n, size)
-
-
-cdef inline void count_group(
-    counter* counts, const uint8_t* rows, int index_itemsize, Py_ssize_t i, Py_ssize_t stop,
-    uint64_t size
-) noexcept nogil:
-    cdef uint64_t row
-    for i in range(i, stop):
-        row = load_row_index(rows, i, index_itemsize)
-        if index_itemsize != 2:    # not validated
-            read_once(row)
-            if row >= size:    # another process changed it after the reduction
-                return
-        counts[row] += 1
+    cdef int64_t row
+    cdef uint32_t count
+    cdef int shift = c.shift
+    cdef uint8_t result = 0
+    if c.itemsize == 4 and shift >= 0 and not c.table.keys and not any_dropped(offsets, n):
+        for i in range(n):    # the same, without branches
+            row = (target + offsets[i] - origin) >> shift
+            count = counts[row]
+            counts[row] = count + 1
+            is_first[i] = count == 0
+            result |= is_first[i]
+        return result
+    for i in range(n):
+        is_first[i] = offsets[i] != DROPPED and count_update(c, target + offsets[i])
+        result |= is_first[i]
+    return result
 
 
 cdef inline void count_rows(
     const Counts* c, const uint8_t* target, const uint8_t* rows, int index_itemsize, Py_ssize_t n,
     uint64_t size
 ) noexcept nogil:
-    """Count n updates by row index from `target` on, of `size` rows; none is dropped or copied."""
+    """Count n updates by row index from `target` on, of `size` rows; none is dropped."""
     cdef int64_t first = slice_index(c, target)
-    if c.count_itemsize == 8:
-        count_rows_of(<uint64_t*> c.data + first, rows, index_itemsize, n, size)
-    else:
-        count_rows_of(<uint32_t*> c.data + first, rows, index_itemsize, n, size)
-
-
-cdef struct PartitionedUpdates:
-    # the numbers of updates of a block to copy and to reduce
-    Py_ssize_t n_copied, n_reduced
-
-
-cdef inline PartitionedUpdates partition_typed(
-    const Counts* c, counter* counts, const uint8_t* target, const int64_t* offsets, Py_ssize_t n,
-    int64_t* copies, int64_t* reductions,
-) noexcept nogil:
-    cdef PartitionedUpdates lists = PartitionedUpdates(0, 0)
+    cdef uint64_t row
     cdef Py_ssize_t i
-    cdef bint is_first
     for i in range(n):
-        if offsets[i] == DROPPED:
-            continue
-        is_first = count_update(counts + count_index(c, target + offsets[i]))
-        is_first = is_first and c.copies_first_update
-        copies[lists.n_copied] = i    # to both lists: a branch would mispredict
-        reductions[lists.n_reduced] = i
-        lists.n_copied += is_first
-        lists.n_reduced += not is_first
-    return lists
-
-
-cdef inline PartitionedUpdates partition_updates(
-    const Counts* c, const uint8_t* target, const int64_t* offsets, Py_ssize_t n, int64_t* copies,
-    int64_t* reductions,
-) noexcept nogil:
-    """Count n updates, and partition their indices into updates to copy and to reduce."""
-    if c.count_itemsize == 1:
-        return partition_typed(c, c.data, target, offsets, n, copies, reductions)
-    if c.count_itemsize == 4:
-        return partition_typed(c, <uint32_t*> c.data, target, offsets, n, copies, reductions)
-    return partition_typed(c, <uint64_t*> c.data, target, offsets, n, copies, reductions)
+        row = load_row_index(rows, i, index_itemsize)
+        read_once(row)
+        if row >= size:    # another process changed it after the reduction
+            return
+        increment(c, first + row)
 
 
 cdef struct Means:
@@ -293,7 +181,7 @@ cdef inline uint64_t means_typed(
     cdef uint64_t count
     cdef number* slice
     if number is float or number is double:
-        if elements == 1 and m.counts.count_itemsize == 4 and m.counts.table.keys == NULL:
+        if elements == 1 and m.counts.itemsize == 4 and m.counts.table.keys == NULL:
             means_of_elements(m, out, first, stop)
             return 0
     for n in range(first, stop):
@@ -307,7 +195,9 @@ cdef inline uint64_t means_typed(
     return 0
 
 
-cdef inline uint64_t means_task "ndtool_means_part"(const void* sums, int64_t task) noexcept nogil:
+cdef inline uint64_t divide_task "ndtool_divide_task"(
+    const void* sums, int64_t task, int thread
+) noexcept nogil:
     """Divide a task's share of the sums of a Means by their counts."""
     cdef const Means* m = <const Means*> sums
     cdef int64_t first = m.slices * task // m.tasks, stop = m.slices * (task + 1) // m.tasks

@@ -46,8 +46,8 @@ cdef enum:               # an index type, or kind: its itemsize, and these flags
     ITEMSIZE_MASK = 15
     UNSIGNED = 16
     SWAPPED = 32
-    VALIDATED = 64      # in bounds, in memory that no other process can write to
-    UNVECTORIZED = 128    # not vectorized: there is padding, or negative indices are out of bounds
+    UNVECTORIZED = 64     # not vectorized: there is padding, or negative indices are out of bounds
+    VALIDATED = 128       # in bounds, in memory that no other process can write to
 
 cdef enum:               # out-of-bounds modes
     ERROR = 0       # error: the result is non-zero

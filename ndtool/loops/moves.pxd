@@ -2,14 +2,20 @@
 # Moves: copies of slices from or to the offsets of a block: short slices one by one, long ones as a
 # stream of full cache lines with non-temporal stores.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport DROPPED, LINE
+from ndtool.loops.blocks cimport LINE
 from ndtool.loops.memory cimport prefetch, prefetch_slice
 
 cdef extern from *:
     """
+    static inline void ndtool_gather_fixed(
+        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t
+    ) ndtool_inline;
+    static inline void ndtool_scatter_fixed(
+        uint8_t *, int64_t const *, uint8_t const *, Py_ssize_t, Py_ssize_t
+    ) ndtool_inline;
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
       /* Writes slices longer than a line one after the other, by non-temporal stores of full lines:
          bytes of a slice that do not fill a line stay in a register (`pending` of them) until the
@@ -124,6 +130,18 @@ cdef inline void copy_bytes(
         target[0] = source[0]
 
 
+cdef inline void gather_fixed "ndtool_gather_fixed"(
+    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
+    Py_ssize_t ahead
+) noexcept nogil:
+    """gather_block, with a constant width."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        if ahead:
+            prefetch(source + offsets[i + ahead])
+        memcpy(target + width * i, source + offsets[i], width)
+
+
 cdef inline void gather_block(
     uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
     Py_ssize_t ahead
@@ -134,30 +152,15 @@ cdef inline void gather_block(
     """
     cdef Py_ssize_t i
     if width == 4:
-        for i in range(n):
-            if ahead:
-                prefetch(source + offsets[i + ahead])
-            memcpy(target + 4 * i, source + offsets[i], 4)
+        gather_fixed(target, source, offsets, n, 4, ahead)
     elif width == 8:
-        for i in range(n):
-            if ahead:
-                prefetch(source + offsets[i + ahead])
-            memcpy(target + 8 * i, source + offsets[i], 8)
+        gather_fixed(target, source, offsets, n, 8, ahead)
     elif width == 2:
-        for i in range(n):
-            if ahead:
-                prefetch(source + offsets[i + ahead])
-            memcpy(target + 2 * i, source + offsets[i], 2)
+        gather_fixed(target, source, offsets, n, 2, ahead)
     elif width == 1:
-        for i in range(n):
-            if ahead:
-                prefetch(source + offsets[i + ahead])
-            target[i] = source[offsets[i]]
+        gather_fixed(target, source, offsets, n, 1, ahead)
     elif width == 16:
-        for i in range(n):
-            if ahead:
-                prefetch(source + offsets[i + ahead])
-            memcpy(target + 16 * i, source + offsets[i], 16)
+        gather_fixed(target, source, offsets, n, 16, ahead)
     else:
         for i in range(n):
             if ahead:
@@ -165,60 +168,30 @@ cdef inline void gather_block(
             copy_bytes(target + width * i, source + offsets[i], width)
 
 
-cdef inline void fill_block(
-    uint8_t* out, const int64_t* offsets, const uint8_t* value, Py_ssize_t n, Py_ssize_t width
+cdef inline void scatter_fixed "ndtool_scatter_fixed"(
+    uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
 ) noexcept nogil:
-    """Copy one value of `width` bytes to n offsets; long slices may have the offset DROPPED."""
+    """scatter_block, with a constant width."""
     cdef Py_ssize_t i
-    cdef uint8_t v1 = value[0]
-    cdef uint16_t v2
-    cdef uint32_t v4
-    cdef uint64_t v8
-    if width == 4:
-        memcpy(&v4, value, 4)
-        for i in range(n):
-            memcpy(out + offsets[i], &v4, 4)
-    elif width == 8:
-        memcpy(&v8, value, 8)
-        for i in range(n):
-            memcpy(out + offsets[i], &v8, 8)
-    elif width == 2:
-        memcpy(&v2, value, 2)
-        for i in range(n):
-            memcpy(out + offsets[i], &v2, 2)
-    elif width == 1:
-        for i in range(n):
-            out[offsets[i]] = v1
-    else:
-        for i in range(n):
-            if offsets[i] != DROPPED:
-                copy_bytes(out + offsets[i], value, width)
+    for i in range(n):
+        memcpy(out + offsets[i], updates + width * i, width)
 
 
 cdef inline void scatter_block(
     uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
 ) noexcept nogil:
-    """Copy n contiguous updates of `width` bytes to their offsets, in order.
-
-    Updates longer than a line may have the offset DROPPED; shorter ones are written to a sink.
-    """
+    """Copy n contiguous updates of at most a line to their offsets, in order."""
     cdef Py_ssize_t i
     if width == 4:
-        for i in range(n):
-            memcpy(out + offsets[i], updates + 4 * i, 4)
+        scatter_fixed(out, offsets, updates, n, 4)
     elif width == 8:
-        for i in range(n):
-            memcpy(out + offsets[i], updates + 8 * i, 8)
+        scatter_fixed(out, offsets, updates, n, 8)
     elif width == 2:
-        for i in range(n):
-            memcpy(out + offsets[i], updates + 2 * i, 2)
+        scatter_fixed(out, offsets, updates, n, 2)
     elif width == 1:
-        for i in range(n):
-            out[offsets[i]] = updates[i]
+        scatter_fixed(out, offsets, updates, n, 1)
     elif width == 16:
-        for i in range(n):
-            memcpy(out + offsets[i], updates + 16 * i, 16)
+        scatter_fixed(out, offsets, updates, n, 16)
     else:
         for i in range(n):
-            if offsets[i] != DROPPED:
-                copy_bytes(out + offsets[i], updates + width * i, width)
+            copy_bytes(out + offsets[i], updates + width * i, width)

@@ -13,9 +13,7 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block
 from ndtool.loops.scatters cimport (
-    BAD, FIRST_PASS, SINK, Updates, finish_first_pass, apply_block, divide_window,
-    first_pass_updates,
-    window_updates, sink_offset,
+    NEUTRAL, SINK, Updates, apply_block, divide_window, fill_pass, sink_offset, window_updates,
 )
 from ndtool.loops.views cimport copy_strided
 
@@ -38,9 +36,6 @@ cdef struct Panels:
     int64_t column_stride              # bytes
     int64_t tile                       # columns of a unit, at most BLOCK
     int64_t tiles                      # units of a panel
-    int64_t first_row                  # first row of the band that a scatter updates
-    int64_t band_rows                  # rows of the band
-    int64_t out_row_stride             # of the output, in bytes; 0: that of data or indices
     Py_ssize_t itemsize
 
 
@@ -84,74 +79,61 @@ cdef inline Unit locate_unit(const Panels* p, int64_t unit_number) noexcept nogi
     return unit
 
 
-cdef inline uint64_t unit_offsets(
-    const Units* c, const Unit* unit, const int64_t* index, int64_t rows, int64_t step,
+cdef inline uint64_t tile_offsets(
+    const Units* c, const Unit* unit, int64_t row, int64_t rows, int64_t step,
     int64_t column_stride, int64_t redirect_offset, int64_t* offsets
 ) noexcept nogil:
-    """Convert rows of indices to byte offsets from the unit's first element in the band."""
-    cdef const Panels* p = c.p
-    cdef uint64_t bad = 0
-    cdef int64_t i, n = unit.columns, base = -p.first_row * step
-    cdef BoundsMode mode
-    if c.kind & UNVECTORIZED:
-        return 1
-    for i in range(rows):
-        if c.mode == ERROR:
-            bad |= offsets_1(
-                index + i * n, n, p.data_rows, p.wrap, step, base, column_stride, offsets + i * n
-            )
-        else:
-            mode = BoundsMode(&p.data_rows, &step, base, column_stride, c.mode, redirect_offset)
-            bad |= apply_mode(&mode, index + i * n, n, 1, offsets + i * n)
-    return bad
+    """Convert rows of a unit's indices to byte offsets from its first element.
 
-
-cdef inline uint64_t resolve_unit_offsets(
-    const Units* c, const Unit* unit, int64_t first_index, int64_t rows, int64_t step,
-    int64_t column_stride, int64_t redirect_offset, int64_t* offsets
-) noexcept nogil:
-    """Convert rows of indices one by one; non-zero if one is out of bounds in mode "error"."""
+    Non-zero if an index is out of bounds in mode "error". Prefetches indices of a later row.
+    """
     cdef int64_t values[BLOCK]
-    cdef const int64_t* index
-    cdef int64_t i, j, v, n = unit.columns, base = -c.p.first_row * step
-    cdef bint is_uint64 = False, out_of_bounds
-    if c.mode == ERROR and not c.has_pad:
-        return 1
-    index = as_int64_bits(
-        c.index + first_index * (c.kind & ITEMSIZE_MASK), c.kind, rows * n, values, &is_uint64
+    cdef const Panels* p = c.p
+    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
+    cdef uint64_t bad = c.kind & UNVECTORIZED
+    cdef int64_t i, j, v, n = unit.columns
+    cdef const uint8_t* stored = (
+        c.index + (unit.index + row * p.index_row_stride) * index_itemsize
     )
+    cdef const int64_t* index
+    cdef BoundsMode mode = BoundsMode(
+        &p.data_rows, &step, 0, column_stride, c.mode, redirect_offset
+    )
+    cdef bint is_uint64 = False, skips
+    if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
+        prefetch_lines(
+            stored + ROWS_AHEAD * p.index_row_stride * index_itemsize, n * index_itemsize
+        )
+    if not bad:
+        index = as_int64(stored, c.kind, rows * n, values)
+        for i in range(rows):
+            if c.mode == ERROR:
+                bad |= offsets_1(
+                    index + i * n, n, p.data_rows, p.wrap, step, 0, column_stride,
+                    offsets + i * n,
+                )
+            else:
+                bad |= apply_mode(&mode, index + i * n, n, 1, offsets + i * n)
+    if not bad or c.mode == ERROR and not c.has_pad:
+        return bad
+    index = as_int64_bits(stored, c.kind, rows * n, values, &is_uint64)    # one by one
     for i in range(rows):
         for j in range(n):
             v = index[i * n + j]
-            out_of_bounds = c.has_pad and v == c.pad
-            if not out_of_bounds:
-                out_of_bounds = bound_index_exact(&v, c.p.data_rows, c.p.wrap, c.mode, is_uint64)
-                if out_of_bounds and c.mode == ERROR:
+            skips = c.has_pad and v == c.pad
+            if not skips:
+                skips = bound_index_exact(&v, p.data_rows, p.wrap, c.mode, is_uint64)
+                if skips and c.mode == ERROR:
                     return 1
-            offsets[i * n + j] = (
-                redirect_offset if out_of_bounds else v * step + base + j * column_stride
-            )
+            offsets[i * n + j] = redirect_offset if skips else v * step + j * column_stride
     return 0
-
-
-cdef inline void redirect_outside_band(
-    const Panels* p, const Unit* unit, int64_t rows, int64_t* offsets
-) noexcept nogil:
-    """Redirect updates outside of the band to an additional, last row of the packed tile."""
-    cdef int64_t j, outside, n = unit.columns, end = p.band_rows * n * p.itemsize
-    for _ in range(rows):
-        for j in range(n):
-            outside = (offsets[j] | (end - 1 - offsets[j])) >> 63    # a branch would mispredict
-            offsets[j] = (offsets[j] & ~outside) | ((end + j * p.itemsize) & outside)
-        offsets += n
 
 
 cdef inline void pack_tile(
     const Panels* p, const Unit* unit, const uint8_t* data, uint8_t* scratch
 ) noexcept nogil:
     cdef int64_t i, width = unit.columns * p.itemsize
-    data += p.first_row * p.row_stride
-    for i in range(p.band_rows):
+    for i in range(p.data_rows):
         copy_strided(
             scratch + i * width, data + i * p.row_stride, p.column_stride, unit.columns, p.itemsize
         )
@@ -161,60 +143,39 @@ cdef inline void unpack_tile(
     const Panels* p, const Unit* unit, const uint8_t* scratch, uint8_t* out, bint non_temporal
 ) noexcept nogil:
     cdef int64_t i, width = unit.columns * p.itemsize
-    cdef int64_t pitch = p.out_row_stride if p.out_row_stride else p.row_stride
-    for i in range(p.band_rows):
-        store(out + i * pitch, scratch + i * width, width, non_temporal)
+    for i in range(p.data_rows):
+        store(out + i * p.row_stride, scratch + i * width, width, non_temporal)
     if non_temporal:
         stream_end()
-
-
-cdef inline int64_t packed_rows(const Panels* p) noexcept nogil:
-    """Return the rows of a packed tile: the band, and one for updates outside of it."""
-    return p.band_rows + (p.band_rows < p.data_rows)
 
 
 cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
     return c.buffers + thread * c.scratch if c.buffers else NULL
 
 
-cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexcept nogil:
+cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather one unit; with buffers, from a packed copy of its tile."""
+    cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
-    cdef const uint8_t* indices = c.index
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
     cdef int64_t offsets[BLOCK]
-    cdef int64_t values[BLOCK]
     cdef uint8_t stage[BLOCK * MAX_STAGED_ITEMSIZE]
     cdef Unit unit = locate_unit(p, c.first + task)
-    cdef int64_t row = 0, rows, first_index, ahead, step = p.row_stride
-    cdef int64_t column_stride = p.column_stride
-    cdef int64_t redirect_offset
-    cdef int64_t pitch = p.out_row_stride if p.out_row_stride else p.index_row_stride * p.itemsize
-    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
+    cdef int64_t row = 0, rows, step = p.row_stride, column_stride = p.column_stride
+    cdef int64_t pitch = p.index_row_stride * p.itemsize
     cdef const uint8_t* source = c.data + unit.data
     cdef uint8_t* out = c.target + unit.index * p.itemsize
     cdef uint8_t* target
-    cdef const int64_t* index
     cdef bint non_temporal = c.non_temporal and p.itemsize <= MAX_STAGED_ITEMSIZE
     if packed_tile:
         pack_tile(p, &unit, source, packed_tile)
         source = packed_tile
         step = unit.columns * p.itemsize
         column_stride = p.itemsize
-    redirect_offset = c.fill_value - source
     while row < p.index_rows:
         rows = min(unit.rows, p.index_rows - row)
-        first_index = unit.index + row * p.index_row_stride
-        index = as_int64(
-            indices + first_index * index_itemsize, c.kind, rows * unit.columns, values
-        )
-        if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
-            ahead = first_index + ROWS_AHEAD * p.index_row_stride
-            prefetch_lines(indices + ahead * index_itemsize, unit.columns * index_itemsize)
-        if unit_offsets(
-            c, &unit, index, rows, step, column_stride, redirect_offset, offsets
-        ) and resolve_unit_offsets(
-            c, &unit, first_index, rows, step, column_stride, redirect_offset, offsets
+        if tile_offsets(
+            c, &unit, row, rows, step, column_stride, c.fill_value - source, offsets
         ):
             return 1
         target = &stage[0] if non_temporal else out + row * pitch
@@ -227,67 +188,52 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexc
     return 0
 
 
-cdef inline uint64_t scatter_unit(const Units* c, int64_t task, int thread) noexcept nogil:
+cdef inline uint64_t scatter_unit(const void* args, int64_t task, int thread) noexcept nogil:
     """Update one unit, in row-major order; with buffers, in a packed copy of its tile."""
+    cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
     cdef Unit unit = locate_unit(p, c.first + task)
-    cdef Py_ssize_t nbytes = packed_rows(p) * unit.columns * p.itemsize
+    cdef Py_ssize_t nbytes = p.data_rows * unit.columns * p.itemsize
     cdef uint8_t* target = packed_tile if packed_tile else c.target + unit.data
     cdef Updates updates = c.updates
-    cdef uint64_t nan = 0
-    updates.result = &nan
     if packed_tile:
         pack_tile(p, &unit, c.data + unit.data, packed_tile)
         updates = window_updates(&c.updates, packed_tile, packed_tile, nbytes)
-    if packed_tile and updates.neutral:
-        if scatter_tile(c, &unit, first_pass_updates(&updates, &nan), target, True):
-            return BAD
-        finish_first_pass(&updates, nan)
+    if updates.current == NEUTRAL and scatter_tile(
+        c, &unit, fill_pass(&updates), target, packed_tile != NULL
+    ):
+        return 1
     if scatter_tile(c, &unit, updates, target, packed_tile != NULL):
-        return BAD
+        return 1
     if packed_tile:
         divide_window(&c.updates, &updates, packed_tile, nbytes)
         unpack_tile(p, &unit, packed_tile, c.target + unit.data, c.non_temporal)
-    return nan if c.updates.op == FIRST_PASS else 0
+    return 0
 
 
 cdef inline uint64_t scatter_tile(
     const Units* c, const Unit* unit, Updates updates, uint8_t* target, bint packed_tile
 ) noexcept nogil:
-    """Apply the updates of a unit, whose first element in the band is at `target`."""
+    """Apply the updates of a unit, whose first element is at `target`."""
     cdef const Panels* p = c.p
     cdef int64_t offsets[BLOCK]
-    cdef int64_t values[BLOCK]
     cdef int64_t sink[SINK]
-    cdef int64_t row = 0, rows, first_index, ahead, redirect_offset
+    cdef int64_t row = 0, rows, redirect_offset
     cdef int64_t step = unit.columns * p.itemsize if packed_tile else p.row_stride
     cdef int64_t column_stride = p.itemsize if packed_tile else p.column_stride
-    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
-    cdef const int64_t* index
+    cdef const uint8_t* update
     memset(sink, 0, LINE)
     redirect_offset = sink_offset(&updates, sink, target)
     while row < p.index_rows:
         rows = min(unit.rows, p.index_rows - row)
-        first_index = unit.index + row * p.index_row_stride
-        index = as_int64(
-            c.index + first_index * index_itemsize, c.kind, rows * unit.columns, values
-        )
+        update = updates.first + (unit.index + row * p.index_row_stride) * p.itemsize
         if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
-            ahead = first_index + ROWS_AHEAD * p.index_row_stride
-            prefetch_lines(c.index + ahead * index_itemsize, unit.columns * index_itemsize)
-            prefetch_lines(updates.first + ahead * p.itemsize, unit.columns * p.itemsize)
-        if unit_offsets(
-            c, unit, index, rows, step, column_stride, redirect_offset, offsets
-        ) and resolve_unit_offsets(
-            c, unit, first_index, rows, step, column_stride, redirect_offset, offsets
-        ):
-            return BAD
-        if p.band_rows < p.data_rows:
-            redirect_outside_band(p, unit, rows, offsets)
-        apply_block(
-            &updates, target, offsets, updates.first + first_index * p.itemsize,
-            rows * unit.columns, p.itemsize
-        )
+            prefetch_lines(
+                update + ROWS_AHEAD * p.index_row_stride * p.itemsize, unit.columns * p.itemsize
+            )
+        if tile_offsets(c, unit, row, rows, step, column_stride, redirect_offset, offsets):
+            return 1
+        apply_block(&updates, target, offsets, update, rows * unit.columns, p.itemsize)
         row += rows
     return 0

@@ -8,11 +8,10 @@ from libc.string cimport memcpy
 from ndtool.loops.blocks cimport (
     BLOCK, LINE, Cursor, Walk, block_size, next_offsets, seek,
 )
-from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
+from ndtool.loops.memory cimport prefetch_slice, write_window
 from ndtool.loops.moves cimport copy_bytes
 from ndtool.loops.scatters cimport (
-    Updates, finish_first_pass, apply_block, apply_row, divide_window, first_pass_updates,
-    window_updates,
+    NEUTRAL, Updates, apply_block, apply_row, divide_window, fill_pass, window_updates,
 )
 
 cdef enum:
@@ -39,43 +38,29 @@ cdef inline Py_ssize_t region_bytes(Py_ssize_t width) noexcept nogil:
     return GROUP * (4 + payload_bytes(width))
 
 
-cdef inline Py_ssize_t thread_bytes(Py_ssize_t width) noexcept nogil:
-    """Return the bytes of scratch for a thread: a group's row indices, and a region."""
-    return GROUP * 8 + region_bytes(width)
-
-
 cdef struct Partition:
     # arguments of partition_group; the tuples address rows
     Walk walk
     const uint8_t* updates
     const Sorted* sorted_tuples
     int64_t count
-    bint non_temporal
 
 
-cdef inline uint64_t partition_group(const Partition* p, int64_t group, int thread) noexcept nogil:
-    """Partition one group into its region; the threads' scratch follows the regions.
-
-    With non-temporal stores, the region is built in scratch, in cache, and then copied.
-    """
+cdef inline uint64_t partition_group(const void* args, int64_t group, int thread) noexcept nogil:
+    """Partition one group into its region; the threads' row indices follow the regions."""
+    cdef const Partition* p = <const Partition*> args
     cdef Py_ssize_t width = p.sorted_tuples.width, partitions = p.sorted_tuples.partitions, n
     cdef uint8_t* region = p.sorted_tuples.regions + group * region_bytes(width)
-    cdef uint8_t* scratch = (
+    cdef int64_t* rows = <int64_t*> (
         p.sorted_tuples.regions + p.sorted_tuples.groups * region_bytes(width)
-        + thread * thread_bytes(width)
-    )
-    cdef int64_t* rows = <int64_t*> scratch
-    cdef uint8_t* sorted_region = scratch + GROUP * 8 if p.non_temporal else region
+    ) + thread * GROUP
     cdef uint32_t* ends = p.sorted_tuples.ends + group * partitions
     cdef int64_t first = group * GROUP
     n = min(p.count - first, GROUP)
     if row_indices(&p.walk, first, n, rows):
         return 1
     partition_offsets(ends, partitions, rows, n, p.sorted_tuples.shift)
-    write_entries(p.sorted_tuples, ends, rows, n, p.updates + first * width, sorted_region)
-    if p.non_temporal:
-        stream(region, sorted_region, GROUP * 4 + n * payload_bytes(width))
-        stream_end()
+    write_entries(p.sorted_tuples, ends, rows, n, p.updates + first * width, region)
     return 0
 
 
@@ -126,11 +111,7 @@ cdef inline void write_entries(
         position = ends[row >> shift]
         ends[row >> shift] = position + 1
         local_rows[position] = <uint32_t> row & mask
-        if width == 4:
-            memcpy(payload + 4 * <Py_ssize_t> position, updates + 4 * i, 4)
-        elif width == 8:
-            memcpy(payload + 8 * <Py_ssize_t> position, updates + 8 * i, 8)
-        elif width < LINE:
+        if width < LINE:
             copy_bytes(payload + width * <Py_ssize_t> position, updates + width * i, width)
         else:
             index = <uint32_t> i
@@ -150,24 +131,25 @@ cdef struct Apply:
     bint non_temporal
 
 
-cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
+cdef inline uint64_t apply_partition(
+    const void* args, int64_t partition, int thread
+) noexcept nogil:
     """Apply one partition in place, or to a window (a copy in cache), which is written once."""
+    cdef const Apply* a = <const Apply*> args
     cdef Py_ssize_t size = a.sorted_tuples.width << a.sorted_tuples.shift, offset = partition * size
     cdef Py_ssize_t length = min(size, a.length - offset)
     cdef uint8_t* window = a.target + offset
     cdef uint8_t* scratch = a.windows + thread * a.scratch
-    cdef Updates updates = a.updates, first_pass
-    cdef uint64_t nan = 0
+    cdef Updates updates, first_pass
     if a.data:
         window = scratch
         memcpy(window, a.data + offset, length)
     updates = window_updates(&a.updates, window, scratch, size)
-    if not a.updates.counts.per_window:
+    if a.updates.counts.data:
         updates.counts.origin = window - (a.first + partition) * size
-    if updates.neutral:
-        first_pass = first_pass_updates(&updates, &nan)
+    if updates.current == NEUTRAL:
+        first_pass = fill_pass(&updates)
         apply_groups(a.sorted_tuples, &first_pass, window, a.first + partition)
-        finish_first_pass(&updates, nan)
     apply_groups(a.sorted_tuples, &updates, window, a.first + partition)
     divide_window(&a.updates, &updates, window, length)
     if a.data:
@@ -202,8 +184,6 @@ cdef inline void apply_groups(
     cdef Span span = partition_span(sorted_tuples, 0, partition), next_span
     for group in range(sorted_tuples.groups):
         next_span = partition_span(sorted_tuples, group + 1, partition)
-        if next_span.end > next_span.begin:
-            prefetch_entries(region + size, next_span.begin, payload_bytes(sorted_tuples.width))
         if sorted_tuples.width < LINE:
             apply_inline(u, window, region, span)
         else:
@@ -212,16 +192,6 @@ cdef inline void apply_groups(
             )
         span = next_span
         region += size
-
-
-cdef inline void prefetch_entries(
-    const uint8_t* region, Py_ssize_t position, Py_ssize_t payload
-) noexcept nogil:
-    """Prefetch the first lines of a partition's entries; the hardware prefetches the others."""
-    prefetch(region + 4 * position)
-    prefetch(region + 4 * position + LINE)
-    prefetch(region + GROUP * 4 + payload * position)
-    prefetch(region + GROUP * 4 + payload * position + LINE)
 
 
 cdef inline void apply_inline(

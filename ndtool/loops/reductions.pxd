@@ -79,7 +79,6 @@ cdef extern from *:
 
 
 cdef enum:
-    UNROLLED = 256            # bytes of a long row that one loop of constant length reduces
     PREFETCH_INTERVAL = 16    # elements between prefetches
 
 cdef enum:    # which loop
@@ -126,24 +125,17 @@ cdef inline Py_ssize_t reduce_long_rows(
     int op, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
     """Apply n updates longer than a cache line, prefetching those some distance ahead."""
-    cdef Py_ssize_t i, c, n = r.n, total = r.n + r.n_next, width = r.width
+    cdef Py_ssize_t i, n = r.n, total = r.n + r.n_next, width = r.width
     cdef Py_ssize_t elements = width // <Py_ssize_t> sizeof(number)
     cdef Py_ssize_t ahead = max(1, PREFETCH_DISTANCE // 2 // width)
-    cdef Py_ssize_t chunk = UNROLLED // sizeof(number)
-    cdef number* out
-    cdef const number* update
     for i in range(n):
         if i + ahead < total:
             prefetch_slice(r.updates + r.positions[i + ahead] * r.pitch, width)
             prefetch_slice(r.target + r.offsets[i + ahead], width)
-        out = <number*> (r.target + r.offsets[i])
-        update = <const number*> (r.updates + r.positions[i] * r.pitch)
-        c = 0
-        while c + chunk <= elements:    # a constant length, to unroll the loop
-            reduce_slice(op, out + c, update + c, UNROLLED // sizeof(number))
-            c += chunk
-        if c < elements:
-            reduce_slice(op, out + c, update + c, elements - c)
+        reduce_slice(
+            op, <number*> (r.target + r.offsets[i]),
+            <const number*> (r.updates + r.positions[i] * r.pitch), elements,
+        )
     return n
 
 

@@ -2,35 +2,40 @@
 # Scatters: a block of index tuples is converted to offsets, then updates are applied to them in
 # order. Begin with `scatter_task`; `windows_task` updates a copy of each batch in cache.
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
+from ndtool.loops.arithmetic cimport (
+    BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64,
+)
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
-    has_row_indices,
-    next_batch, convert_next_offsets, prefetch_next_batch, seek,
+    has_row_indices, next_batch, convert_next_offsets, prefetch_next_batch, seek,
 )
 from ndtool.loops.counts cimport (
-    Counts, PartitionedUpdates, Means, Occurrence, add_totals, all_counted, count_address,
-    count_block,
-    count_rows, count_slice, partition_updates, any_dropped, means_task, next_occurrence,
+    Counts, Means, any_dropped, count_address, count_block, count_rows, count_update, divide_task,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
-from ndtool.loops.moves cimport copy_bytes, fill_block, scatter_block
-from ndtool.loops.neutral cimport has_nan
+from ndtool.loops.moves cimport scatter_block
 from ndtool.loops.reductions cimport Reduction, is_light, reduce_block, reduce_elements, reduce_rows
 
 cdef enum:
-    BURST = 32              # number of short updates between prefetches
-    SINK = 8                # int64s of the sink: a line that dropped short updates are written to
-    FIRST_PASS = -1         # instead of a reduction: write neutral elements or count totals
-    TEST_INTERVAL = 4096    # tuples between two tests of whether all slices have updates
+    BURST = 32    # number of short updates between prefetches
+    SINK = 8      # int64s of the sink: a line that updates are written to instead of a slice
 
-cdef enum:            # bits of the result of a scatter
-    BAD = 1    # an index is out of bounds
-    NAN = 2    # of a first pass: an update has a NaN
+cdef enum:      # what becomes of the current value of a slice with updates
+    INCLUDED    # all updates are reduced into it, or copied
+    REPLACED    # by a copy of the first update, into which the others are reduced
+    NEUTRAL     # by the reduction's neutral element, into which all updates are reduced; in windows
+    FILL        # by the neutral element: the first of two passes, which applies no updates
+
+
+ctypedef fused signed_bits:
+    int16_t
+    int32_t
+    int64_t
 
 
 cdef inline Py_ssize_t filter_owned(
@@ -57,10 +62,10 @@ cdef struct Updates:
     const uint8_t* first      # the update of the walk's first tuple
     Py_ssize_t pitch          # bytes from one update to the next
     int code, op              # arithmetic type, and reduction: 0 copies
-    Counts counts             # of the slices' updates, if the reduction needs them
+    int current               # what becomes of current values
+    const uint8_t* neutral    # BLOCK slices of neutral elements for NEUTRAL and FILL
+    Counts counts             # of the slices' updates, for REPLACED and means
     int mean_type             # the type of the sums, if the reduction is a mean; else 0
-    const uint8_t* neutral    # neutral elements for a slice, to replace current values; or NULL
-    uint64_t* result          # a first pass sets NAN here
 
 
 cdef inline int64_t sink_offset(
@@ -73,21 +78,11 @@ cdef inline int64_t sink_offset(
     return <const uint8_t*> sink - target if u.pitch <= LINE and not u.counts.data else DROPPED
 
 
-cdef inline void redirect_dropped(
-    int64_t* offsets, Py_ssize_t n, int64_t redirect_offset
-) noexcept nogil:
-    """Replace the offsets of dropped tuples by `redirect_offset`."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        if offsets[i] == DROPPED:
-            offsets[i] = redirect_offset
-
-
 cdef inline bint is_reduction_by_row(const Updates* u, const Walk* walk) noexcept nogil:
     """Return whether updates can be reduced by stored row index, without offsets."""
     return (
-        u.op > 0 and is_light(u.code) and has_row_indices(walk, u.pitch)
-        and not (u.counts.data and (u.counts.copies_first_update or u.counts.table.keys))
+        u.op and u.current == INCLUDED and is_light(u.code) and has_row_indices(walk, u.pitch)
+        and not u.counts.table.keys
     )
 
 
@@ -100,41 +95,32 @@ cdef inline Updates window_updates(
     const Updates* u, uint8_t* window, uint8_t* scratch, Py_ssize_t nbytes
 ) noexcept nogil:
     """Return the updates for a window, with its own counts, which are zeroed."""
-    cdef Updates copied_updates = u[0]
-    if u.counts.per_window:
-        copied_updates.counts.data = scratch + window_bytes(nbytes)
-        copied_updates.counts.origin = window
-        memset(copied_updates.counts.data, 0, nbytes // u.pitch * u.counts.count_itemsize)
-    return copied_updates
+    cdef Updates own = u[0]
+    if u.counts.itemsize and not u.counts.data:
+        own.counts.data = scratch + window_bytes(nbytes)
+        own.counts.origin = window
+        memset(own.counts.data, 0, nbytes // u.pitch * u.counts.itemsize)
+    return own
 
 
-cdef inline Updates first_pass_updates(const Updates* u, uint64_t* result) noexcept nogil:
-    """Return the first pass of updates: it writes neutral elements, and sets NAN for a NaN."""
+cdef inline Updates fill_pass(Updates* u) noexcept nogil:
+    """Return the first pass of updates that are NEUTRAL: u becomes the second, which reduces."""
     cdef Updates first_pass = u[0]
-    first_pass.op = FIRST_PASS
+    first_pass.current, u.current = FILL, INCLUDED
     first_pass.counts.data = NULL
-    first_pass.result = result
     return first_pass
 
 
-cdef inline void finish_first_pass(Updates* u, uint64_t result) noexcept nogil:
-    """Copy the first update of each slice only if the first pass found a NaN; else reduce all."""
-    u.counts.copies_first_update = result & NAN != 0
-    if not u.counts.copies_first_update and not u.mean_type:
-        u.counts.data = NULL
-
-
 cdef inline void divide_window(
-    const Updates* updates, const Updates* own_updates, uint8_t* window, Py_ssize_t nbytes
+    const Updates* u, const Updates* own, uint8_t* window, Py_ssize_t nbytes
 ) noexcept nogil:
     """Divide the sums of a window by its own counts, if the reduction is a mean."""
     cdef Means m
-    if updates.mean_type and updates.counts.per_window:
+    if u.mean_type and not u.counts.data:
         m = Means(
-            own_updates.counts, window, nbytes // updates.pitch, 1, updates.mean_type,
-            not updates.counts.copies_first_update,
+            own.counts, window, nbytes // u.pitch, 1, u.mean_type, u.current == INCLUDED
         )
-        means_task(&m, 0)
+        divide_task(&m, 0, 0)
 
 
 cdef enum:            # how threads divide a scatter
@@ -155,8 +141,9 @@ cdef struct Scatter:
     bint non_temporal
 
 
-cdef inline uint64_t scatter_task(const Scatter* s, int64_t task) noexcept nogil:
+cdef inline uint64_t scatter_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Apply the updates of a task: of some batches, tuples, slices or columns."""
+    cdef const Scatter* s = <const Scatter*> args
     cdef int64_t per_batch = s.walk.space.per_batch, batches = s.count // per_batch
     if s.division == BY_BATCHES:
         return scatter_range(
@@ -199,40 +186,30 @@ cdef inline uint64_t scatter_short(
     cdef const IndexSpace* space = s.walk.space
     cdef Walk walk = s.walk
     cdef Cursor cursor
-    cdef Updates updates = s.updates
+    cdef const Updates* updates = &s.updates
     cdef Py_ssize_t width = updates.pitch
-    cdef int64_t n, applied, next_test = t + TEST_INTERVAL, n_next = 0
-    cdef int64_t step = min(block_size(space), SHORT_BLOCK)
-    cdef bint is_by_row = space.fits_in_cache and is_reduction_by_row(&updates, &walk)
-    cdef uint64_t result = 0
-    updates.result = &result
+    cdef int64_t n, applied, n_next = 0, step = min(block_size(space), SHORT_BLOCK)
+    cdef bint is_by_row = space.fits_in_cache and is_reduction_by_row(updates, &walk)
     memset(sink, 0, LINE)
-    walk.redirect_offset = sink_offset(&updates, sink, target)
+    walk.redirect_offset = sink_offset(updates, sink, target)
     seek(&cursor, &walk, t)
     while t < stop:
         n = min(step, stop - t)
         applied = 0
         if is_by_row:
-            applied = reduce_by_row(&updates, target, &walk, &cursor, t, min(BLOCK, stop - t))
+            applied = reduce_by_row(updates, target, &walk, &cursor, t, min(BLOCK, stop - t))
         if applied:
             t += applied
             continue
         if not n_next and convert_next_offsets(&cursor, &walk, t, n, offsets):
-            return BAD
+            return 1
         n_next = 0 if space.fits_in_cache else min(step, stop - t - n)
         if n_next and convert_next_offsets(&cursor, &walk, t + n, n_next, offsets + n):
-            return BAD
-        apply_short(&updates, target, offsets, updates.first + t * width, n, n_next)
+            return 1
+        apply_short(updates, target, offsets, updates.first + t * width, n, n_next)
         memcpy(offsets, offsets + n, n_next * 8)
         t += n
-        if t >= next_test and updates.op > 0 and updates.counts.copies_first_update:
-            next_test = t + max(TEST_INTERVAL, updates.counts.slices)
-            if updates.counts.data and s.division != BY_BATCHES and all_counted(&updates.counts):
-                finish_first_pass(&updates, 0)
-                is_by_row = space.fits_in_cache and is_reduction_by_row(&updates, &walk)
-                walk.redirect_offset = sink_offset(&updates, sink, target)
-                redirect_dropped(offsets, n_next, walk.redirect_offset)
-    return result
+    return 0
 
 
 cdef inline uint64_t scatter_rows(
@@ -249,7 +226,7 @@ cdef inline uint64_t scatter_rows(
     while n or t < stop:
         n_block = min(block_size(s.walk.space), stop - t)
         if n_block and convert_next_offsets(&cursor, &s.walk, t, n_block, offsets + n):
-            return BAD
+            return 1
         n_next = filter_owned(offsets + n, positions + n, n_block, t, owner, owners)
         apply_rows(
             &s.updates, target, offsets, s.updates.first + column, positions, n, n_next, width,
@@ -297,28 +274,26 @@ cdef struct BatchWindows:
     bint non_temporal
 
 
-cdef inline uint64_t windows_task(const BatchWindows* s, int64_t task, int thread) noexcept nogil:
+cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) noexcept nogil:
     """For each batch, copy the bytes that it updates to a window, update it, and write it once."""
+    cdef const BatchWindows* s = <const BatchWindows*> args
     cdef uint8_t* window = s.windows + thread * s.scratch
     cdef Updates updates
     cdef Cursor cursor
     cdef int64_t per_batch = s.walk.space.per_batch, base
     cdef int64_t t = s.batches * task // s.tasks * per_batch
     cdef int64_t stop = s.batches * (task + 1) // s.tasks * per_batch
-    cdef uint64_t nan
     seek(&cursor, &s.walk, t)
     while t < stop:
         base, cursor.base = cursor.base, 0    # offsets are into the window
         memcpy(window, s.data + base, s.span)
         updates = window_updates(&s.updates, window, window, s.span)
-        if updates.neutral:
-            nan = 0
-            if apply_batch(s, first_pass_updates(&updates, &nan), window, &cursor, t, base):
-                return BAD
-            finish_first_pass(&updates, nan)
+        if updates.current == NEUTRAL:
+            if apply_batch(s, fill_pass(&updates), window, &cursor, t, base):
+                return 1
             cursor.remaining = per_batch
         if apply_batch(s, updates, window, &cursor, t, base):
-            return BAD
+            return 1
         divide_window(&s.updates, &updates, window, s.span)
         write_window(s.target + base, window, s.span, s.non_temporal)
         t += per_batch
@@ -348,7 +323,7 @@ cdef inline uint64_t apply_batch(
             t += applied
             continue
         if convert_next_offsets(cursor, &walk, t, n_block, offsets):
-            return BAD
+            return 1
         apply_short(&updates, window, offsets, updates.first + t * updates.pitch, n_block, 0)
         t += n_block
     return 0
@@ -363,10 +338,7 @@ cdef inline void apply_rows(
     cdef Reduction r = Reduction(
         target, offsets, updates, n, width, positions, pitch, n_next, NULL, 0, 0
     )
-    if u.op == FIRST_PASS:
-        add_totals(&u.counts, target, offsets, n)
-        return
-    if u.counts.data and (u.counts.copies_first_update or u.counts.has_totals):
+    if u.counts.data:
         for i in range(n):
             if i + BURST < n + n_next:
                 prefetch(count_address(&u.counts, target + offsets[i + BURST]))
@@ -375,8 +347,6 @@ cdef inline void apply_rows(
                 prefetch_slice(target + offsets[i + ahead], width)
             apply_row(u, target + offsets[i], updates + positions[i] * pitch, width)
         return
-    if u.counts.data:
-        count_block(&u.counts, target, offsets, n)
     if u.op:
         reduce_rows(u.code, u.op, &r)
         return
@@ -395,86 +365,60 @@ cdef inline void apply_block(
     const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n <= BLOCK contiguous updates to their offsets: copied, reduced or counted."""
-    if u.op == FIRST_PASS:
-        fill_block(target, offsets, u.neutral, n, width)
-        if has_nan(u.code, updates, n * width):
-            u.result[0] |= NAN
+    """Apply n <= BLOCK contiguous updates, in order; long ones may have the offset DROPPED."""
+    cdef Py_ssize_t i
+    if width > LINE:
+        for i in range(n):
+            if offsets[i] != DROPPED:
+                apply_row(u, target + offsets[i], updates + i * width, width)
+    elif u.current == FILL:
+        scatter_block(target, offsets, u.neutral, n, width)
     elif u.counts.data:
         apply_counted(u, target, offsets, updates, n, width)
     else:
-        apply_uncounted(u.op, u.code, target, offsets, updates, n, width)
+        copy_or_reduce(u.op, u.code, target, offsets, updates, n, width)
 
 
-cdef inline void apply_uncounted(
+cdef inline void copy_or_reduce(
     int op, int code, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n updates without counts; those of long updates may have the offset DROPPED."""
     cdef Reduction r = Reduction(target, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
-    cdef Py_ssize_t i
-    if not op:
-        scatter_block(target, offsets, updates, n, width)
-    elif width <= LINE or not any_dropped(offsets, n):
+    if op:
         reduce_block(code, op, &r)
     else:
-        r.n = 1
-        for i in range(n):
-            r.offsets, r.updates = offsets + i, updates + i * width
-            if offsets[i] != DROPPED:
-                reduce_block(code, op, &r)
+        scatter_block(target, offsets, updates, n, width)
 
 
 cdef inline void apply_counted(
     const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n updates and count them; the first update of a slice may be copied, not reduced.
+    """Count n updates and apply them; those that are DROPPED go to a sink instead.
 
-    Short updates are divided into those to copy and those to reduce. As a copy is the first update
-    of its slice, all copies of a block precede its reductions.
+    If first updates replace current values, all of a block are copied, then the others reduced:
+    a slice's first update precedes its others. Each step writes what it leaves out to the sink.
     """
-    cdef int64_t lists[2][SHORT_BLOCK]
-    cdef PartitionedUpdates partitioned
-    cdef Py_ssize_t i = 0, n_block
-    while width > LINE and i < n:
-        if offsets[i] != DROPPED:
-            apply_row(u, target + offsets[i], updates + i * width, width)
-        i += 1
-    if i < n and not u.counts.copies_first_update and not any_dropped(offsets, n):
-        count_block(&u.counts, target, offsets, n)
-        apply_uncounted(u.op, u.code, target, offsets, updates, n, width)
-        return
-    while i < n:
-        n_block = min(SHORT_BLOCK, n - i)
-        partitioned = partition_updates(&u.counts, target, offsets + i, n_block, lists[0], lists[1])
-        if u.op and partitioned.n_reduced == n_block:
-            apply_uncounted(u.op, u.code, target, offsets + i, updates + i * width, n_block, width)
-        else:
-            apply_selected(
-                0, u.code, target, offsets + i, updates + i * width, lists[0], partitioned.n_copied,
-                width
-            )
-            if u.op:
-                apply_selected(
-                    u.op, u.code, target, offsets + i, updates + i * width, lists[1],
-                    partitioned.n_reduced, width
-                )
-        i += n_block
-
-
-cdef inline void apply_selected(
-    int op, int code, uint8_t* target, const int64_t* offsets, const uint8_t* updates,
-    const int64_t* positions, Py_ssize_t n, Py_ssize_t width
-) noexcept nogil:
-    """Apply those n of at most SHORT_BLOCK updates that are at `positions`."""
-    cdef int64_t selected_offsets[SHORT_BLOCK]
-    cdef uint8_t selected_updates[SHORT_BLOCK * LINE]
+    cdef int64_t sink[SINK]
+    cdef int64_t copied[BLOCK]
+    cdef int64_t reduced[BLOCK]
+    cdef uint8_t is_first[BLOCK]
+    cdef int64_t sunk = <const uint8_t*> sink - target
     cdef Py_ssize_t i
+    cdef bint has_dropped = any_dropped(offsets, n), replaces = u.current == REPLACED
+    replaces &= count_block(&u.counts, target, offsets, n, is_first)
+    if not replaces and not has_dropped:
+        if u.op:
+            copy_or_reduce(u.op, u.code, target, offsets, updates, n, width)
+        return
+    memset(sink, 0, LINE)
     for i in range(n):
-        selected_offsets[i] = offsets[positions[i]]
-        copy_bytes(selected_updates + width * i, updates + width * positions[i], width)
-    apply_uncounted(op, code, target, &selected_offsets[0], &selected_updates[0], n, width)
+        copied[i] = offsets[i] if is_first[i] else sunk    # selected: a branch would mispredict
+        reduced[i] = sunk if offsets[i] == DROPPED or replaces and is_first[i] else offsets[i]
+    if replaces:
+        copy_or_reduce(0, u.code, target, copied, updates, n, width)
+    if u.op:
+        copy_or_reduce(u.op, u.code, target, reduced, updates, n, width)
 
 
 cdef inline int64_t reduce_by_row(
@@ -510,27 +454,58 @@ cdef inline int64_t reduce_by_row(
 cdef inline void apply_row(
     const Updates* u, uint8_t* target, const uint8_t* update, Py_ssize_t width
 ) noexcept nogil:
-    """Apply one long update."""
+    """Apply one update, of any length, and count it if updates are counted."""
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(target, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    cdef Counts counts
-    cdef Occurrence occurrence = Occurrence(u.op == 0, False, 0)
-    cdef Means m
-    if u.op == FIRST_PASS:
-        apply_block(u, target, &zero, update, 1, width)
-        return
-    if u.counts.has_totals:
-        occurrence = next_occurrence(&u.counts, target)
-        occurrence.first &= u.counts.copies_first_update
+    cdef bint is_copied = u.op == 0 or u.current == FILL
+    if u.current == FILL:
+        update = u.neutral
     elif u.counts.data:
-        occurrence.first = count_slice(&u.counts, target)
-    if occurrence.first:
+        is_copied = count_update(&u.counts, target) and u.current == REPLACED
+    if is_copied:
         memcpy(target, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)
-    if occurrence.last:    # divide the mean while the slice is in cache
-        counts = u.counts
-        counts.data = <uint8_t*> &occurrence.total
-        counts.table.keys = NULL
-        m = Means(counts, target, 1, 1, u.mean_type, not counts.copies_first_update)
-        means_task(&m, 0)
+
+
+cdef inline bint any_magnitude_above(
+    const signed_bits* bits, Py_ssize_t nbytes, int64_t infinity
+) noexcept nogil:
+    """Return whether any float, as bits, has a magnitude above infinity."""
+    cdef Py_ssize_t i
+    cdef signed_bits is_above = 0, infinity_bits = <signed_bits> infinity
+    cdef signed_bits magnitude = <signed_bits> (
+        <uint64_t> 0x7FFFFFFFFFFFFFFF >> (64 - 8 * sizeof(signed_bits))
+    )
+    for i in range(nbytes // <Py_ssize_t> sizeof(signed_bits)):
+        is_above |= <signed_bits> ((bits[i] & magnitude) > infinity_bits)
+    return is_above != 0
+
+
+cdef inline bint has_nan(int code, const uint8_t* updates, Py_ssize_t nbytes) noexcept nogil:
+    """Return whether any update, of the type `code`, is a NaN: a neutral element may alter it."""
+    if code == FLOAT32 or code == COMPLEX64:
+        return any_magnitude_above(<const int32_t*> updates, nbytes, 0x7F800000)
+    if code == FLOAT64 or code == COMPLEX128:
+        return any_magnitude_above(<const int64_t*> updates, nbytes, <int64_t> 0x7FF << 52)
+    if code == FLOAT16:
+        return any_magnitude_above(<const int16_t*> updates, nbytes, 0x7C00)
+    if code == BFLOAT16:
+        return any_magnitude_above(<const int16_t*> updates, nbytes, 0x7F80)
+    return False
+
+
+cdef struct NanSearch:
+    # updates of the arithmetic type `code` to search
+    const uint8_t* updates
+    Py_ssize_t nbytes
+    int code
+    int64_t tasks
+
+
+cdef inline uint64_t nan_task(const void* args, int64_t task, int thread) noexcept nogil:
+    """Return whether any update of a task is a NaN."""
+    cdef const NanSearch* search = <const NanSearch*> args
+    cdef Py_ssize_t begin = task_column(task, search.tasks, search.nbytes)
+    cdef Py_ssize_t end = task_column(task + 1, search.tasks, search.nbytes)
+    return has_nan(search.code, search.updates + begin, end - begin)

@@ -9,6 +9,13 @@ from ndtool.loops.blocks cimport LINE, MAX_RANK, task_column
 from ndtool.loops.memory cimport write_window
 from ndtool.loops.moves cimport copy_bytes
 
+cdef extern from *:
+    """
+    static inline void ndtool_copy_fixed(
+        uint8_t *, uint8_t const *, int64_t, int64_t, Py_ssize_t
+    ) ndtool_inline;
+    """
+
 cdef enum:
     STRIP_ROWS = 4096    # rows of a strip: elements along the axis of the smallest stride
 
@@ -57,23 +64,27 @@ cdef inline void copy_strided(
     if stride == itemsize:
         memcpy(target, source, n * itemsize)
     elif itemsize == 1:
-        for i in range(n):
-            target[i] = source[i * stride]
+        copy_fixed(target, source, stride, n, 1)
     elif itemsize == 2:
-        for i in range(n):
-            memcpy(target + 2 * i, source + i * stride, 2)
+        copy_fixed(target, source, stride, n, 2)
     elif itemsize == 4:
-        for i in range(n):
-            memcpy(target + 4 * i, source + i * stride, 4)
+        copy_fixed(target, source, stride, n, 4)
     elif itemsize == 8:
-        for i in range(n):
-            memcpy(target + 8 * i, source + i * stride, 8)
+        copy_fixed(target, source, stride, n, 8)
     elif itemsize == 16:
-        for i in range(n):
-            memcpy(target + 16 * i, source + i * stride, 16)
+        copy_fixed(target, source, stride, n, 16)
     else:
         for i in range(n):
             copy_bytes(target + itemsize * i, source + i * stride, itemsize)
+
+
+cdef inline void copy_fixed "ndtool_copy_fixed"(
+    uint8_t* target, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t itemsize
+) noexcept nogil:
+    """copy_strided, with a constant itemsize."""
+    cdef int64_t i
+    for i in range(n):
+        memcpy(target + itemsize * i, source + i * stride, itemsize)
 
 
 cdef inline int64_t count_strips(const View* view, int smallest_stride_axis) noexcept nogil:
@@ -103,8 +114,9 @@ cdef struct Strips:
     int64_t first
 
 
-cdef inline uint64_t copy_strip(const Strips* c, int64_t task) noexcept nogil:
+cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noexcept nogil:
     """Copy one strip; it reads and writes full cache lines."""
+    cdef const Strips* c = <const Strips*> args
     cdef const View* view = c.view
     cdef const uint8_t* source = c.source
     cdef uint8_t* target = c.target
@@ -134,23 +146,6 @@ cdef inline uint64_t copy_strip(const Strips* c, int64_t task) noexcept nogil:
     return 0
 
 
-cdef struct Spread:
-    # contiguous rows to copy to an output whose row stride is `pitch` bytes
-    const uint8_t* source
-    uint8_t* target
-    int64_t rows
-    int64_t width
-    int64_t pitch
-    int64_t tasks
-
-
-cdef inline uint64_t spread_task(const Spread* c, int64_t task) noexcept nogil:
-    cdef int64_t i
-    for i in range(c.rows * task // c.tasks, c.rows * (task + 1) // c.tasks):
-        memcpy(c.target + i * c.pitch, c.source + i * c.width, c.width)
-    return 0
-
-
 cdef struct Copy:
     # contiguous bytes to copy
     const uint8_t* source
@@ -160,7 +155,8 @@ cdef struct Copy:
     bint non_temporal
 
 
-cdef inline uint64_t copy_task(const Copy* c, int64_t task) noexcept nogil:
+cdef inline uint64_t copy_task(const void* args, int64_t task, int thread) noexcept nogil:
+    cdef const Copy* c = <const Copy*> args
     cdef Py_ssize_t begin = task_column(task, c.tasks, c.nbytes)
     write_window(
         c.target + begin, c.source + begin, task_column(task + 1, c.tasks, c.nbytes) - begin,

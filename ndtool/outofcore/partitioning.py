@@ -89,7 +89,7 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     )  # fmt: skip
     return rows._replace(
         shape=(rows.row_count,) if flat else rows.shape,
-        count_bytes=counting.count_itemsize(plan.attributes, rows.tuples, rows.width),
+        count_bytes=counting.count_itemsize(plan.attributes, rows.tuples),
     )
 
 

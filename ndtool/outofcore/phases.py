@@ -19,7 +19,7 @@ from ndtool._kernels import (
     Addressing,
     Indices,
     KernelOptions,
-    UpdateSpec,
+    UpdateCounts,
     WorkItem,
 )
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
@@ -566,10 +566,11 @@ def update_rows(
     swaps = dtype.swap_size > 1 and dtype.order != order
     if swaps:
         copies.swap_bytes(buffer, dtype.swap_size)
-    zeros = bytearray(row_count * counting.count_itemsize(attributes, tuples, width))
-    counts = counting.bind_counts(attributes, memoryview(zeros), tuples, width)
+    counts, itemsize = None, counting.count_itemsize(attributes, tuples)
+    if itemsize:
+        counts = UpdateCounts(bytearray(row_count * itemsize), itemsize)
     for local, updates in batches:
-        spec = UpdateSpec(updates, width, attributes.reduction, dtype.name, counts)
+        spec = counting.counted_updates(updates, width, attributes, dtype, counts)
         bound = bind_local(row_count, local, len(updates) // width, width)
         if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
             raise changed_error()

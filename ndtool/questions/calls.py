@@ -195,6 +195,7 @@ def verify(
     runs: SupportsIndex = 5,
     timeout: SupportsIndex = 600,
     threads: int | None = None,
+    memory: int | str | None = None,
     dtype: str | None = None,
     text: bool = False,
     progress: Progress = False,
@@ -206,9 +207,10 @@ def verify(
     `against` the output is optional. within: the accepted distance of elements, in ulp (units in
     the last place). against: the engines to compare: "onnxruntime,torch", "auto" or a list. runs:
     how often each engine runs with several threads. timeout: seconds after which a run is killed.
-    threads: the maximum number of threads. dtype: the actual dtype of void data. text: whether
-    files of unknown format are text. progress: True for a line on a terminal, or a callback for the
-    completed fraction. attributes: those of the operator.
+    threads: the maximum number of threads. memory: the limit, in bytes or as "500MB", of all but
+    the engines. dtype: the actual dtype of void data. text: whether files of unknown format are
+    text. progress: True for a line on a terminal, or a callback for the completed fraction.
+    attributes: those of the operator.
 
     Returns the comparison, with counts of elements.
     Raises DifferenceError, whose `comparison` has the counts, where the output or an engine
@@ -222,8 +224,9 @@ def verify(
     roles = (*operator_of(operator_name(operator)).inputs, "output")
     inputs = arguments_by_role(operator, arguments, roles, optional=against is not None)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads
-    )
+        operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads,
+        **validate_options({} if memory is None else {"memory": memory}),
+    )  # fmt: skip
     ulps = integer("within", within, UsageError)
     with ProgressReporter("verify", progress) as report:
         if against is None:

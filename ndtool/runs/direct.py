@@ -56,12 +56,9 @@ def gather(
         yield ""
         _gather_items(validated, kernel.slices, stored, data, sink, progress)
         return
-    with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
+    with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
         yield ""
-        paged = write is not None
-        if not dispatch.gather(
-            kernel, data, validated.bound_indices, out, call.threads, progress, paged
-        ):
+        if not dispatch.gather(kernel, data, validated.bound_indices, out, call.threads, progress):
             raise operands.changed_error(inference)
 
 

@@ -388,10 +388,13 @@ def test_an_engine_that_hangs_is_killed(run_fake_engine: Any, workdir: Path) -> 
     statements = (
         "child = subprocess.Popen(['sleep', '1000'])\n    open('pid', 'w').write(str(child.pid))"
     )
-    reports = run_fake_engine(f"{statements}\n    time.sleep(1000)", timeout=1, threads=1)
-    assert [(report.result, report.message) for report in reports] == [
-        ("crashed", "no result in 1 s")
-    ]
+    timeout = 1
+    while not (workdir / "pid").exists():  # it may not have begun in time
+        reports = run_fake_engine(f"{statements}\n    time.sleep(1000)", timeout=timeout, threads=1)
+        assert [(report.result, report.message) for report in reports] == [
+            ("crashed", f"no result in {timeout} s")
+        ]
+        timeout *= 2
     assert has_ended(int((workdir / "pid").read_text()))
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import product
@@ -31,6 +31,7 @@ from outputs import (
     list_preserved_members,
     metadata_of,
     open_sink,
+    save,
     temporary_sink,
 )
 
@@ -688,6 +689,56 @@ def test_no_clobber_refuses_existing_files(temporary_kind: str, target: str) -> 
             sinks.commit(out)
     assert os.listdir() == [path]
     assert read_files(path) == existing
+
+
+def member_names(names: Iterable[str]) -> list[str]:
+    """Return names without the root of HDF5."""
+    return [name.removeprefix("/") for name in names]
+
+
+@pytest.mark.parametrize("path", ["x.npz", "x.safetensors", "x.h5", "x.zarr"])
+def test_one_of_several_arrays_is_written_and_the_others_stay(path: str) -> None:
+    assert save(f"{path}:a", clobber=False) is None
+    assert member_names(save(f"{path}:b", ARRAY + 1, clobber=False)) == ["a"]
+    before = read_files(path)
+    for target, options, text in (
+        (path, {}, "2 arrays"),
+        (path, {"clobber": False}, "exists and may not be replaced"),
+        (f"{path}:b", {"clobber": False}, "exists and may not be replaced"),
+        (f"{path}:c", {"clobber": False, "only": True}, "exists and may not be replaced"),
+    ):
+        for attempt in (save, list_preserved_members):
+            with pytest.raises(OutputError, match=text):
+                attempt(target, **options)
+            assert read_files(path) == before
+    assert member_names(list_preserved_members(f"{path}:b")) == ["a"]
+    assert member_names(save(f"{path}:b", ARRAY + 2)) == ["a"]
+    assert is_identical(load_or_error(f"{path}:a"), ARRAY)
+    assert is_identical(load_or_error(f"{path}:b"), ARRAY + 2)
+    assert save(f"{path}:d", ARRAY + 3, only=True) is None
+    assert is_identical(load_or_error(path), ARRAY + 3)
+    assert member_names(entry.member for entry in locators.describe(path)) == ["d"]
+    assert save(path, ARRAY + 4, only=True) is None
+    assert is_identical(load_or_error(path), ARRAY + 4)
+    assert os.listdir() == [path]
+
+
+@pytest.mark.parametrize("path", ["x.npz", "x.safetensors", "x.h5"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_file_that_another_process_writes_meanwhile_is_not_replaced(
+    path: str, exists: bool
+) -> None:
+    if exists:
+        save(f"{path}:a")
+    out = open_sink(f"{path}:c")
+    save(f"{path}:b", ARRAY + 1)
+    theirs = read_files(path)
+    fill(out, ARRAY)
+    with pytest.raises(OutputError, match=r"was replaced|changed during|was created by another"):
+        sinks.commit(out)
+    out.abort()
+    assert os.listdir() == [path]
+    assert read_files(path) == theirs
 
 
 KILLED_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}

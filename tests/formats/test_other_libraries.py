@@ -181,6 +181,9 @@ def test_netcdf_variables_have_the_length_of_their_dimensions() -> None:
                 assert files.gather(f"x.nc:{name}", "[]").array.shape == expected.shape
         listed = {info.name.rpartition(":/")[2] for info in _describe("x.nc")}
         assert listed == set(names)
+    with pytest.raises(InputError) as refused:
+        files.gather("x.nc:none", "[0]")
+    assert "/i2: int16[12]" in refused.value.places
     h5py = pytest.importorskip("h5py")
     with h5py.File("x.nc", "r+") as file:  # as older versions of NetCDF write it
         for name in [*file, "g/deep"]:

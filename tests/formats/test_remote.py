@@ -268,7 +268,7 @@ def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path)
 
 def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: Path) -> None:
     write_sparse("big.npy", "<f4", (1 << 22, 16))
-    url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
+    url = server.add("/big.npy", workdir / "big.npy", before=server.gather(2))
     with open_input(url) as opened_source:
         opened_source.load()
     requested = [span for span in spans(server, "/big.npy") if span]
@@ -279,7 +279,7 @@ def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: 
 
 def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> None:
     write_sparse("big.npy", "<f4", (1 << 22, 16))
-    url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.5))
+    url = server.add("/big.npy", workdir / "big.npy", before=server.gather(32))
     save(idx=(np.arange(100) << 15)[:, None])
     run_gather(url, "idx.npy")
     assert 32 <= server.most_at_once <= 64
@@ -436,7 +436,7 @@ def test_redirects(server: Server) -> None:
 
 def test_a_server_that_does_not_respond(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndtool.storage.failures.TIMEOUT", 0.2)
-    url = server.add("/x.npy", npy(ROWS), before=lambda number: time.sleep(1))
+    url = server.add("/x.npy", npy(ROWS), before=lambda number: server.ended.wait())
     assert_refused(url, "the server did not respond in time")
 
 
@@ -553,7 +553,7 @@ def test_secrets_are_never_shown(server: Server, workdir: Path) -> None:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_slow_download_can_be_interrupted(server: Server, workdir: Path, name: str) -> None:
     save(i=np.zeros((400_000, 1), int))
-    url = server.add("/x.npy", npy(ROWS), delay=30)
+    url = server.add("/x.npy", npy(ROWS), stalls=True)
     with subprocess.Popen(
         [*NDTOOL, "scatter-nd", url, "i.npy", url, "-o", "out.npy"],
         stderr=subprocess.PIPE,
@@ -562,11 +562,9 @@ def test_a_slow_download_can_be_interrupted(server: Server, workdir: Path, name:
         while len(server.requests) < 3:
             time.sleep(0.01)
             assert process.poll() is None
-        started = time.monotonic()
         process.send_signal(getattr(signal, name))
-        _, err = process.communicate()
+        _, err = process.communicate()  # the server stalls until the test has ended
         assert process.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
-    assert time.monotonic() - started < 10
     assert err == b""
     assert [path.name for path in workdir.iterdir()] == ["i.npy"]
 

@@ -4,7 +4,6 @@ import io
 import itertools
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -519,11 +518,9 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
             while not proxy.stalled.wait(0.05):
                 assert process.poll() is None, process.stderr.read()
             assert len(s3.uploads()) == 1
-            started = time.monotonic()
             process.send_signal(getattr(signal, name))
             _, err = process.communicate()
             assert process.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
-        assert time.monotonic() - started < 2 * objects.ABORT_TIMEOUT
         assert err == b""
         assert s3.keys() == s3.uploads() == []
     finally:

@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 from inputs import load
 from limits import fail_with
 from memory import peak_megabytes
-from outputs import fill, list_preserved_members, open_sink
+from outputs import list_preserved_members, open_sink
 from outputs import save as write
 
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.safetensors import headers
 from ndtool.formats.streams import Streams
-from ndtool.publish import sinks
 
 ARRAYS = {
     "a": np.arange(12, dtype="<f4").reshape(3, 4),
@@ -461,17 +460,6 @@ def test_names_that_no_tensor_may_have(name: str, message: str) -> None:
             refuse(f"m.safetensors:{name}", ARRAYS["a"])
 
 
-def test_only_and_no_clobber() -> None:
-    safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
-    with pytest.raises(OutputError, match=r"m\.safetensors:a exists and may not be replaced"):
-        open_sink("m.safetensors:a", ARRAYS["a"], clobber=False)
-    assert list_preserved_members("m.safetensors:new", clobber=False) is not None
-    write("m.safetensors:new", ARRAYS["b"], clobber=False)
-    check_file("m.safetensors", {**ARRAYS, "new": ARRAYS["b"]}, METADATA)
-    assert write("m.safetensors:new", ARRAYS["b"], only=True) is None
-    check_file("m.safetensors", {"new": ARRAYS["b"]}, None)
-
-
 def test_a_file_that_is_no_safetensors_file_stays() -> None:
     Path("m.safetensors").write_bytes(b"something else")
     with pytest.raises(OutputError, match="not a safetensors file") as excinfo:
@@ -480,20 +468,6 @@ def test_a_file_that_is_no_safetensors_file_stays() -> None:
     assert Path("m.safetensors").read_bytes() == b"something else"
     write("m.safetensors:x", ARRAYS["a"], only=True)
     check_file("m.safetensors", {"x": ARRAYS["a"]}, None)
-
-
-@pytest.mark.parametrize("exists", [True, False])
-def test_concurrent_writes_are_not_lost(exists: bool) -> None:
-    if exists:
-        safetensors.numpy.save_file(ARRAYS, "m.safetensors")
-    out = open_sink("m.safetensors:x", ARRAYS["a"])
-    fill(out, ARRAYS["a"])
-    safetensors.numpy.save_file({"other": ARRAYS["b"]}, "other")
-    os.replace("other", "m.safetensors")
-    with pytest.raises(OutputError, match=r"was replaced|was created by another"):
-        sinks.commit(out)
-    out.abort()
-    assert is_same_array(load("m.safetensors"), ARRAYS["b"])
 
 
 def test_a_header_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

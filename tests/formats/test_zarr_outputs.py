@@ -334,23 +334,6 @@ def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) ->
     assert bits_equal(load("x.zarr"), DATA[::-1])
 
 
-def test_only_and_no_clobber() -> None:
-    put("x.zarr:a", DATA)
-    put("x.zarr:b", DATA)
-    before = all_files()
-    with pytest.raises(OutputError, match=r"^x\.zarr is a group of 2 arrays"):
-        write("x.zarr", DATA)
-    for taken in ("x.zarr:a", "x.zarr"):
-        with pytest.raises(OutputError, match="exists and may not be replaced"):
-            write(taken, DATA, clobber=False)
-    assert all_files() == before
-    assert write("x.zarr:c", DATA, clobber=False) == ("a", "b")
-    assert write("x.zarr:d", DATA + 1, only=True) is None
-    assert sorted(zarr.open_group("x.zarr", mode="r")) == ["d"]
-    assert write("x.zarr", DATA, only=True) is None
-    assert bits_equal(load("x.zarr"), DATA)
-
-
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

@@ -126,7 +126,7 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
 
 def test_chunks_are_requested_concurrently(web: Server) -> None:
     put("x.zarr", DATA, chunks=(1, 10))
-    url = serve(web, "x.zarr", delay=0.0)
+    url = serve(web, "x.zarr")
     wait = __import__("threading").Barrier(2, timeout=20)
     for row in (0, 1):  # neither responds before both are requested
         web.objects[f"/x.zarr/c/{row}/0"].before = lambda number: number > 1 or wait.wait()

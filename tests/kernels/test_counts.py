@@ -51,12 +51,12 @@ def test_many_updates_of_few_elements_are_correct(dtype: np.dtype, size: int) ->
             assert results_match(actual, expected, options["reduction"]), (options, code)
 
 
-@pytest.mark.parametrize("updates_per_slice", [0, 1 << 30], ids=["counted", "marked"])
+@pytest.mark.parametrize("updates_per_slice", [0, 16, 1 << 30])
 @pytest.mark.parametrize("dtype", ["f4", "i2", "c16"])
-def test_elements_are_marked_or_counted_correctly(
+def test_neutral_elements_replace_current_values(
     dtype: str, updates_per_slice: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Identity elements replace the current values, unless an update is a NaN."""
+    """Unless an update is a NaN; the first pass may end before the last update."""
     monkeypatch.setattr(tuning, "UPDATES_PER_SLICE", updates_per_slice)
     rng, element_type = np.random.default_rng(4), np.dtype(dtype)
     for options in counting_options(element_type):
@@ -69,17 +69,21 @@ def test_elements_are_marked_or_counted_correctly(
             assert results_match(actual, expected, options["reduction"]), options
 
 
+@pytest.mark.parametrize("has_nans", [False, True], ids=["numbers", "NaNs"])
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 40])
-def test_slices_are_divided_after_their_last_update(width: int) -> None:
-    """For slices longer than a cache line, updates are counted in advance."""
+def test_updates_of_short_and_long_slices_are_counted(width: int, has_nans: bool) -> None:
     rng = np.random.default_rng(5)
     data, updates = (random_values(rng, np.dtype("f4"), (count, width)) for count in (300, 900))
+    if not has_nans:
+        updates[np.isnan(updates)] = -0.0
     rows = rng.integers(0, 290, 900)
     flat_indices = (rows[:, None] * width + np.arange(width)).ravel()
+    in_parts = {(tuning, "COMPILED_CALL"): 0, (tuning, "WORK_ITEM"): 1000}
+    by_destination = in_parts | {(tuning, "MIN_SORTED"): 1, (tuning, "SORTED_OUTPUT"): 0}
     for options in counting_options(data.dtype):
         expected = expected_scatter(data, flat_indices, updates, **options)
-        for thresholds in ((), ({(tuning, "COMPILED_CALL"): 0, (tuning, "WORK_ITEM"): 1000},)):
-            with patched_thresholds(*thresholds):
+        for thresholds in ({}, in_parts, by_destination):
+            with patched_thresholds(thresholds):
                 actual = ndtool.scatter(data, rows, updates, **options, threads=3)
             assert results_match(actual, expected, options["reduction"]), options
 

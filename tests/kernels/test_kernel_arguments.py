@@ -24,13 +24,13 @@ def addressing(
     return _kernels.Addressing((size,), (stride,), per_batch, (batches,), (pitch,), True)
 
 
-def grid(tile: int = 3, axes: int = 0, band: tuple[int, int, int] | None = None) -> _kernels.Grid:
+def grid(tile: int = 3, axes: int = 0) -> _kernels.Grid:
     """Return [2,3] indices into data of [4,3] elements of 8 bytes, along axis 0."""
-    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True, band)
+    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True)
 
 
 GROUP_BYTES = _kernels.GROUP * (4 + 8)  # bytes of a sorted group, with updates of 8 bytes
-THREAD_SCRATCH = _kernels.GROUP * 8 + GROUP_BYTES  # bytes for a thread that sorts a group
+THREAD_SCRATCH = _kernels.GROUP * 8  # bytes for a thread that sorts a group
 
 
 def indices(
@@ -55,30 +55,28 @@ def update_spec(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
 
 
 def counted_spec(
-    counts: int = 32, pitch: int = 8, count_itemsize: int = 8, nbytes: int = 16, table: int = 0
+    counts: int = 32, pitch: int = 8, itemsize: int = 8, nbytes: int = 16, table: int = 0
 ) -> _kernels.UpdateSpec:
     """Return updates whose slices are counted, in a table for `table` tuples if not 0."""
-    slots = (False, buffer(64), table, 1) if table else ()
-    counter = _kernels.UpdateCounts(buffer(counts), count_itemsize, False, *slots)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", counter)
+    slots = (buffer(64), table, 1) if table else ()
+    counter = _kernels.UpdateCounts(buffer(counts), itemsize, *slots)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", "included", counter)
 
 
 def window_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(None, 8, True)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, buffer(pitch))
+    counter = _kernels.UpdateCounts(None, 8)
+    neutral = buffer(_kernels.BLOCK * pitch)
+    return _kernels.UpdateSpec(
+        buffer(nbytes), pitch, "mean", "float64", "neutral", counter, neutral
+    )
 
 
-def first_pass_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", None, buffer(pitch), True)
-
-
-def totals_spec(pitch: int = 8, nbytes: int = 16, counts: int = 64) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(counts), 8, True, True)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, None, True)
+def fill_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+    neutral = buffer(_kernels.BLOCK * pitch)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", "fill", None, neutral)
 
 
 HALF_SLICES = _kernels.WorkItem(0, 2, 0, 4)
-LONG_SLICES = {"item": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
 
 
 def kernel_options(scratch_bytes: int = 0) -> _kernels.KernelOptions:
@@ -153,7 +151,6 @@ CALLS: dict[str, dict[str, Any]] = {
         "g": grid(), "indices": indices(48), "spec": update_spec(48), "data": buffer(96),
         "out": buffer(96), "unit": 0, "stop": 1, "options": kernel_options(96),
     },
-    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "options": kernel_options()},
     "will_need": {
         "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": work_item(),
     },
@@ -169,7 +166,6 @@ OUT = "the output buffer is shorter than its shape"
 UPDATES = "the updates buffer is shorter than its shape"
 UNIT = "a buffer of the indices' shape is shorter than it"
 SCRATCH = "the scratch buffer is too short"
-BAND = "the output or the scratch buffer is too short"
 BATCHES = "a work item has complete batches"
 UNITS = "the buffer is no multiple of the unit"
 ROWS = "more rows than the partitions hold"
@@ -231,42 +227,20 @@ INVALID_CALLS = [
     ("scatter", {"spec": counted_spec(31)}, "the counts are fewer than the slices"),
     (
         "scatter",
-        {"item": _kernels.WorkItem(0, 2, 0, 4), "spec": counted_spec()},
-        "complete slices are counted",
+        {"item": HALF_SLICES, "spec": counted_spec()},
+        "complete slices are counted or filled",
+    ),
+    (
+        "scatter",
+        {"item": HALF_SLICES, "spec": fill_spec()},
+        "complete slices are counted or filled",
     ),
     ("scatter", {"spec": counted_spec(table=1)}, "there are more updates than tuples in the table"),
     ("scatter", {"spec": window_spec()}, "there is no window"),
-    ("scatter", {"spec": totals_spec()}, "short slices have no totals"),
-    (
-        "scatter",
-        LONG_SLICES
-        | {"spec": _kernels.UpdateSpec(buffer(144), 72, "add", "float64", None, buffer(72), True)},
-        "long slices get no neutral elements",
-    ),
-    (
-        "scatter",
-        LONG_SLICES | {"item": HALF_SLICES, "spec": first_pass_spec(72, 144)},
-        "a first pass is over complete slices",
-    ),
-    (
-        "scatter",
-        {"item": HALF_SLICES, "spec": first_pass_spec()},
-        "a first pass is over complete slices",
-    ),
-    ("scatter_tiles", {"spec": first_pass_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
-    (
-        "scatter_tiles",
-        {"spec": totals_spec(nbytes=48), "options": kernel_options()},
-        "the counts are fewer.*",
-    ),
-    (
-        "scatter_tiles",
-        {"spec": totals_spec(8, 48, 96), "options": kernel_options()},
-        "short slices have no totals",
-    ),
-    ("scatter_batches", {"spec": first_pass_spec(), "options": kernel_options(128)}, SEPARATE),
+    ("scatter_tiles", {"spec": fill_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
+    ("scatter_batches", {"spec": fill_spec(), "options": kernel_options(128)}, SEPARATE),
     ("scatter_batches", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
-    ("apply_partitions", {"spec": first_pass_spec(), "options": kernel_options(128)}, SEPARATE),
+    ("apply_partitions", {"spec": fill_spec(), "options": kernel_options(128)}, SEPARATE),
     ("apply_partitions", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
     (
         "apply_partitions",
@@ -274,9 +248,13 @@ INVALID_CALLS = [
         SCRATCH,
     ),
     ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options(255)}, SCRATCH),
-    ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options()}, TILES),
+    (
+        "scatter_tiles",
+        {"spec": window_spec(nbytes=48), "options": kernel_options()},
+        "there is no window",
+    ),
     ("scatter_tiles", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
-    ("scatter_tiles", {"spec": first_pass_spec(nbytes=48)}, SEPARATE),
+    ("scatter_tiles", {"spec": fill_spec(nbytes=48)}, SEPARATE),
     ("scatter_copies", {"spec": counted_spec()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"spec": update_spec(15)}, UPDATES),
@@ -318,15 +296,6 @@ INVALID_CALLS = [
     ("scatter_tiles", {"indices": indices(40)}, INDEX),
     ("scatter_tiles", {"spec": update_spec(40)}, UNIT),
     ("scatter_tiles", {"options": kernel_options(95)}, SCRATCH),
-    ("gather_tiles", {"g": grid(band=(0, 4, 30)), "out": buffer(53)}, OUT),
-    ("gather_tiles", {"g": grid(band=(0, 3, 24))}, OUT),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 30)), "out": buffer(53)}, BAND),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "options": kernel_options()}, BAND),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "options": kernel_options(71)}, SCRATCH),
-    ("scatter_tiles", {"g": grid(band=(1, 2, 24)), "data": buffer(95)}, DATA),
-    ("spread", {"out": buffer(39)}, OUT),
-    ("spread", {"pitch": 15}, OUT),
-    ("spread", {"count": 0}, OUT),
     ("will_need", {"data": buffer(31)}, DATA),
     ("will_need", {"indices": indices(15)}, INDEX),
     ("copy", {"out": buffer(31)}, OUT),
@@ -343,7 +312,6 @@ def test_the_largest_valid_sizes(kernel: str) -> None:
         "apply_partitions": None,
         "pack": None,
         "copy_strips": None,
-        "spread": None,
         "will_need": 1,
         "copy": None,
         "swap": None,
@@ -456,52 +424,41 @@ def test_kernels_and_rules_agree() -> None:
     assert shapes.MAX_RANK <= _kernels.MAX_RANK
 
 
-def test_neutral_elements_and_totals_are_complete() -> None:
-    counter = _kernels.UpdateCounts(None, 8, True)
-    for reason, counts, neutral, is_first_pass in (
-        ("the neutral elements are shorter than a slice", counter, buffer(7), False),
-        ("neutral elements require counts per window", None, buffer(8), False),
-        ("a first pass writes neutral elements or counts totals", None, None, True),
-        ("a first pass writes neutral elements or counts totals", counter, None, True),
+def test_what_replaces_current_values_is_complete() -> None:
+    block, neutral_elements = _kernels.BLOCK, "the neutral elements are shorter than a block"
+    for current, pitch, neutral, reason in (
+        ("replaced", 8, None, "the first update of a slice is the one whose count is 0"),
+        ("neutral", 8, None, neutral_elements),
+        ("neutral", 8, buffer(8 * block - 1), neutral_elements),
+        ("fill", 72, buffer(72 * block), neutral_elements),
     ):
         with pytest.raises(ValueError, match=reason):
-            _kernels.UpdateSpec(buffer(16), 8, "add", "float64", counts, neutral, is_first_pass)
-    for counts, bytes_each in ((None, 8), (buffer(32), 4)):
-        with pytest.raises(ValueError, match="8 bytes, if its upper half is a total"):
-            _kernels.UpdateCounts(counts, bytes_each, True, True)
+            _kernels.UpdateSpec(buffer(144), pitch, "add", "float64", current, None, neutral)
 
 
-def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
-    with pytest.raises(ValueError, match="a count has 1, 4 or 8 bytes"):
-        _kernels.UpdateCounts(buffer(8), 2, True)
-    counter = _kernels.UpdateCounts(None, 8, True)
-    with pytest.raises(ValueError, match="flags are no"):
-        _kernels.divide_means(counter, buffer(32), 8, "float64", True, kernel_options())
-    for nbytes, count_itemsize, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
-        counts = _kernels.UpdateCounts(buffer(nbytes), count_itemsize, True)
+def test_a_count_has_4_or_8_bytes() -> None:
+    for itemsize in (1, 2):
+        with pytest.raises(ValueError, match="a count has 4 or 8 bytes"):
+            _kernels.UpdateCounts(buffer(8), itemsize)
+    for counts, reason in ((None, "there is no window"), (buffer(31), "the counts are fewer")):
+        counter = _kernels.UpdateCounts(counts, 8)
         with pytest.raises(ValueError, match=reason):
-            _kernels.divide_means(counts, buffer(32), 8, "float64", True, kernel_options())
+            _kernels.divide_means(counter, buffer(32), 8, "float64", True, kernel_options())
 
 
 def test_a_table_of_rows_has_more_slots_than_tuples() -> None:
     table = np.zeros(65, np.uint8)
     for slots, tuples, factor in ((buffer(56), 3, 1), (buffer(64), 8, 1), (buffer(64), 3, 2)):
-        counts = _kernels.UpdateCounts(buffer(64), 8, True, False, slots, tuples, factor)
+        counts = _kernels.UpdateCounts(buffer(64), 8, slots, tuples, factor)
         with pytest.raises(ValueError, match="a power of two of slots, more than tuples"):
             _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
     offset = 1 - table.ctypes.data % 2  # an odd address
-    counts = _kernels.UpdateCounts(buffer(64), 8, True, False, table[offset : offset + 64], 3, 1)
+    counts = _kernels.UpdateCounts(buffer(64), 8, table[offset : offset + 64], 3, 1)
     with pytest.raises(ValueError, match="the slots of a table are aligned"):
         _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
-    counts = _kernels.UpdateCounts(buffer(63), 8, True, False, buffer(64), 3, 1)
+    counts = _kernels.UpdateCounts(buffer(63), 8, buffer(64), 3, 1)
     with pytest.raises(ValueError, match="the counts are fewer than the slices"):
         _kernels.divide_means(counts, buffer(640), 8, "float64", True, kernel_options())
-
-
-@pytest.mark.parametrize("band", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
-def test_bands_that_are_not_within_a_panel_are_refused(band: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="a band is a range of rows of one panel"):
-        grid(band=band)
 
 
 def test_each_strip_is_copied_once() -> None:
@@ -518,17 +475,3 @@ def test_each_strip_is_copied_once() -> None:
         assert 0 < np.count_nonzero(out) < out.size
         result += out  # the sum is wrong if a strip is copied twice
     assert np.array_equal(result, data)
-
-
-@pytest.mark.parametrize(
-    ("itemsize", "unsigned", "swapped", "upper_bound"),
-    [
-        (8, False, False, 9), (2, False, False, 9), (4, True, False, 9), (2, True, True, 9),
-        (2, True, False, (1 << 16) + 1), (4, False, False, (1 << 31) + 1),
-    ],
-)  # fmt: skip
-def test_validated_indices_of_other_types_are_refused(
-    itemsize: int, unsigned: bool, swapped: bool, upper_bound: int
-) -> None:
-    with pytest.raises(ValueError, match="validated indices must be uint16 or int32"):
-        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, bound=upper_bound)

@@ -145,6 +145,42 @@ def test_a_lost_worker_is_replaced_by_the_remaining_one(
     assert snapshot(Path()).keys() - before.keys() == {"out.npy"}
 
 
+@pytest.mark.parametrize("step", ["version", "check_access"])
+def test_a_worker_that_dies_as_a_run_begins_is_replaced_by_another(
+    cluster: ProcessCluster, step: str
+) -> None:
+    cluster.start_scheduler()
+    for _ in range(2):
+        cluster.start_worker("--no-nanny")
+    cluster.wait_for_workers(2)
+    cluster.inject_fault("once", step)
+    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    assert wait_for_exit(run) == (0, "")
+    assert cluster.is_fault_injected()
+    assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
+
+
+def test_a_hangup_of_the_terminal_ends_a_run_and_its_workers(cluster: ProcessCluster) -> None:
+    before = snapshot(Path())
+    cluster.inject_fault("wait", "sweep")
+    arguments = (*SCATTER, "-o", "out.npy", "--workers", "2", "-q")
+    run = cluster.start("setsid", *NDTOOL, *arguments)
+    cluster.wait_for_task("begin", "sweep")
+    os.killpg(run.pid, signal.SIGHUP)
+    status, stderr = wait_for_exit(run)
+    assert (status, stderr) == (128 + signal.SIGHUP, "")
+    wait_for(lambda: not any(map(is_running, {pid for _, pid in cluster.tasks("begin")})))
+    assert snapshot(Path()) == before
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def test_a_frozen_worker_is_removed(cluster: ProcessCluster) -> None:
     """The scheduler gives its tasks to others after its setting worker-ttl."""
     cluster.start_scheduler()

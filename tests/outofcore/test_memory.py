@@ -163,6 +163,32 @@ def test_computed_indices_stay_within_the_memory(folder: Path, baseline: float, 
         assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
+@pytest.mark.parametrize(
+    ("question", "options"),
+    [
+        ("verify", ("--reduction", "mean")),
+        ("verify", ("--duplicates", "first")),
+        ("stats", ()),
+        ("explain", ("--at", "5")),
+    ],
+)
+def test_a_question_stays_within_its_memory(
+    folder: Path, baseline: float, question: str, options: tuple[str, ...]
+) -> None:
+    """With an HTML report, on inputs larger than the limit."""
+    data, idx, upd, _ = files = [str(folder / f"{name}.npy") for name in ("d", "i", "u", "o")]
+    if not os.path.exists(data):
+        np.save(data, np.ones(ROWS))
+        np.save(idx, np.random.default_rng(1).integers(0, ROWS, (1 << 17, 1)))
+        np.save(upd, np.ones(1 << 17))
+    if question == "verify":
+        assert ndtool("scatter-nd", *files[:3], *options, "-o", files[3]).status == 0
+    count = {"stats": 2, "explain": 3, "verify": 4}[question]
+    report = ("--html", str(folder / "report.html"), "-q", "--memory", f"{BUDGET}MiB")
+    peak_memory = peak_megabytes(question, "scatter-nd", *files[:count], *options, *report)
+    assert peak_memory - baseline < BUDGET + ALLOWANCE
+
+
 def buffered_cases() -> Iterator[object]:
     """Yield a gather and a scatter with each format that is read into buffers."""
     kinds = ("npz", "safetensors", "zarr", "pipe")

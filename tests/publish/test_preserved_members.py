@@ -472,22 +472,6 @@ def test_an_archive_that_may_not_be_read() -> None:
     assert (result.status, result.err.splitlines()[0]) == (7, "error: a.npz: Permission denied")
 
 
-def test_no_clobber_is_about_the_member() -> None:
-    write("a.npz:a", clobber=False)
-    assert write("a.npz:b", clobber=False) == ("a",)
-    before = Path("a.npz").read_bytes()
-    for target, only, expected_text in (
-        ("a.npz:b", False, "a.npz:b exists"),
-        ("a.npz:c", True, "a.npz exists"),
-        ("a.npz", False, "a.npz exists"),
-    ):
-        with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
-            write(target, clobber=False, only=only)
-        with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
-            list_preserved_members(target, clobber=False, only=only)
-    assert Path("a.npz").read_bytes() == before
-
-
 def file_of_two_arrays(kind: str) -> bytes:
     """Return a file of two arrays, a and b."""
     if kind == "npz":

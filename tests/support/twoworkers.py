@@ -11,12 +11,13 @@ PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one t
 
 # Workers load this first. Faults happen at the end of a task of a phase: `die`, `once` (once),
 # `wait` until the fault is removed, `work` for a second; `late put`: objects are written late.
+# `once version` and `once check_access` happen before the tasks.
 _PRELOAD = """
 import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
 from ndtool.formats.zarr import ZarrSource
 from ndtool.formats.zarr.writer import ChunkWriter
-from ndtool.outofcore import phases
+from ndtool.outofcore import phases, worker
 
 FOLDER = {folder!r}
 
@@ -55,6 +56,14 @@ def inject_faults(kind, task):
         return end
     return wrapper
 
+def die_once(step, call):
+    def wrapper(*arguments):
+        if fault() == ["once", step]:
+            os.unlink(FOLDER + "/fault")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments)
+    return wrapper
+
 def delay_writes(put):
     async def wrapper(self, key, body):
         record("sent", key)
@@ -68,6 +77,8 @@ if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
     ZarrSource.block = record_calls("read", ZarrSource.block)
     ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block)
     phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
+    for step in ("version", "check_access"):
+        setattr(worker, step, die_once(step, getattr(worker, step)))
     phases.has_fault_wrappers = True
 """
 

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +27,7 @@ class Object:
         self.cuts, self.cut_at = 0, 100
         self.refusals: list[int] = []
         self.claims = 0
-        self.delay = 0.0
+        self.stalls = False  # after the first block of a body
         self.moved = ""
         self.length = True
         self.before: Callable[[int], None] = lambda number: None
@@ -65,6 +64,18 @@ class Server(ThreadingHTTPServer):
         self.sent = 0
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
+        self.ended = threading.Event()
+
+    def gather(self, count: int) -> Callable[[int], None]:
+        """Return a function that holds requests, but the first, until `count` are there at once."""
+        met = threading.Event()
+
+        def hold(number: int) -> None:
+            if self.at_once >= count:
+                met.set()
+            assert number == 1 or met.wait(60), f"never {count} requests at once"
+
+        return hold
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # some tests close connections early
@@ -142,9 +153,10 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(block)
             with self.server.lock:
                 self.server.sent += len(block)
-            if found.delay and position + BLOCK_SIZE < stop:
+            if found.stalls and position + BLOCK_SIZE < stop:
                 self.wfile.flush()
-                time.sleep(found.delay)
+                self.server.ended.wait()
+                return
         if cut or found.claims > 0:
             self.close_connection = True
 
@@ -164,6 +176,7 @@ def serving() -> Iterator[Server]:
     try:
         yield server
     finally:
+        server.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

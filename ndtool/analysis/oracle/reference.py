@@ -52,7 +52,7 @@ def gather_nd(
     negatives: bool = True,
     index_base: int = 0,
     filling: bytes = b"",
-    allocate: Allocator = np.empty,
+    allocate: Allocator = np.zeros,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return the slices of `data` that index tuples select, as ONNX GatherND does.
@@ -84,7 +84,7 @@ def scatter_nd(
     index_base: int = 0,
     include_self: bool = True,
     duplicates: str = "last",
-    allocate: Allocator = np.empty,
+    allocate: Allocator = np.zeros,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return a copy of `data` with slices updated, as ONNX ScatterND does.
@@ -104,7 +104,7 @@ def scatter_nd(
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     slice_size = prod(data.shape[b + k :]) * data.itemsize
     blocks = nd_blocks(indices, b, slice_size, bounds, portion(progress, 0.2, 1))
-    return update_slices(output, updates, combination, blocks, b + k)
+    return update_slices(output, updates, combination, blocks, b + k, allocate=allocate)
 
 
 def gather_elements(
@@ -117,7 +117,7 @@ def gather_elements(
     negatives: bool = True,
     index_base: int = 0,
     filling: bytes = b"",
-    allocate: Allocator = np.empty,
+    allocate: Allocator = np.zeros,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return the elements of `data` that `indices` select along `axis`, as ONNX GatherElements.
@@ -145,7 +145,7 @@ def gather(
     negatives: bool = True,
     index_base: int = 0,
     filling: bytes = b"",
-    allocate: Allocator = np.empty,
+    allocate: Allocator = np.zeros,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return the slices of `data` that `indices` select along `axis`, as ONNX Gather does.
@@ -181,7 +181,7 @@ def scatter(
     index_base: int = 0,
     include_self: bool = True,
     duplicates: str = "last",
-    allocate: Allocator = np.empty,
+    allocate: Allocator = np.zeros,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return a copy of `data` with slices along `axis` updated: the inverse of `gather`.
@@ -205,9 +205,21 @@ def scatter(
             "out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives,
             "index_base": index_base,
         }  # fmt: skip
-        scatter(empty_data, indices, no_updates, b, reduction, b, duplicates="error", **options)
+        scatter(
+            empty_data,
+            indices,
+            no_updates,
+            b,
+            reduction,
+            b,
+            duplicates="error",
+            allocate=allocate,
+            **options,
+        )
     blocks = axis_blocks(data, indices, axis, b, bounds, portion(progress, 0.2, 1))
-    return update_slices(output, updates, combination, blocks, axis + 1, slice(b, axis))
+    return update_slices(
+        output, updates, combination, blocks, axis + 1, slice(b, axis), allocate=allocate
+    )
 
 
 def _components(data: Array, indices: Array, b: int, min_components: int) -> int:
@@ -251,7 +263,7 @@ def scatter_elements(
     index_base: int = 0,
     include_self: bool = True,
     duplicates: str = "last",
-    allocate: Allocator = np.empty,
+    allocate: Allocator = np.zeros,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return a copy of `data` with elements updated along `axis`, as ONNX ScatterElements.
@@ -270,7 +282,7 @@ def scatter_elements(
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.2, 1))
-    return update_slices(output, updates, combination, blocks, data.ndim)
+    return update_slices(output, updates, combination, blocks, data.ndim, allocate=allocate)
 
 
 def _copy_slices(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:

@@ -1,7 +1,9 @@
 """Updates of slices by the slow reference: one after another, as the standards define them."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +11,8 @@ from ndtool.analysis.oracle.blocks import Blocks, Index, Position, block_ranges,
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, mean, native
 from ndtool.analysis.oracle.refusals import Array, Combination
 from ndtool.errors import DuplicatesError
+
+_MAX_IN_DICT = 1 << 16  # tuples, beyond which each slice has its own entry in a table
 
 
 def update_slices(
@@ -18,21 +22,31 @@ def update_slices(
     blocks: Blocks,
     m: int,
     repeated: slice = slice(0, 0),
+    allocate: Callable[[Position, Any], Array] = np.zeros,
 ) -> Array:
     """Update slices of `output`, each at coordinates along its first m axes; return `output`.
 
-    repeated: the axes of updates along which all positions have the same indices.
+    repeated: the axes of updates along which all positions have the same indices. allocate: returns
+    zeros, one for each slice.
     """
+    shape = output.shape[:m]
     if combination.duplicates != "last":
-        blocks = _skip_duplicates(
-            blocks, output.shape[:m], combination.duplicates == "error", repeated
+        positions_shape = updates.shape[: updates.ndim - (output.ndim - m)]
+        many = prod(positions_shape) > _MAX_IN_DICT
+        firsts = (
+            allocate((prod(shape),), np.dtype(np.int64)) if many else defaultdict[int, int](int)
         )
+        raises = combination.duplicates == "error"
+        blocks = _skip_duplicates(blocks, shape, positions_shape, firsts, raises, repeated)
     if not updates.size:
         if combination.duplicates == "error":
-            list(blocks)
+            for _ in blocks:
+                pass
         return output  # avoids loops over many empty slices
     if combination.reduction != "none":
-        _reduce(output, updates, combination, blocks, m)
+        has_counts = combination.reduction == "mean" or not combination.include_self
+        counts = allocate((prod(shape) if has_counts else 0,), np.dtype(np.int64))
+        _reduce(output, updates, combination, blocks, shape, counts)
         return output
     same_type = updates.dtype == output.dtype
     target, source = (as_bytes(output), as_bytes(updates)) if same_type else (output, updates)
@@ -43,37 +57,47 @@ def update_slices(
     return output
 
 
-def _skip_duplicates(blocks: Blocks, shape: Position, raise_error: bool, repeated: slice) -> Blocks:
-    """Yield blocks without duplicates: later ones select nothing, or raise if `raise_error`."""
-    first_positions: dict[int, Position] = {}
+def _skip_duplicates(
+    blocks: Blocks, shape: Position, positions_shape: Position, firsts: Any, raise_error: bool,
+    repeated: slice,
+) -> Blocks:  # fmt: skip
+    """Yield blocks without duplicates: later ones select nothing, or raise if `raise_error`.
+
+    positions_shape: the shape of the positions of updates. firsts: by slice, 0, and then 1 more
+    than the linear index of the first position that selects it.
+    """
+
+    def in_indices(position: Position) -> Position:
+        return position[: repeated.start] + position[repeated.stop :]
+
     for block_positions, selected in blocks:
         positions, distinct = list(block_positions), list(selected)
         for n, (position, coordinates) in enumerate(zip(positions, selected, strict=True)):
             if coordinates is None:
                 continue
             (row,) = _linear_indices([coordinates], shape).tolist()
-            if row not in first_positions:
-                first_positions[row] = position[: repeated.start] + position[repeated.stop :]
+            if not firsts[row]:
+                firsts[row] = 1 + int(np.ravel_multi_index(position, positions_shape))
             elif raise_error:
-                second = position[: repeated.start] + position[repeated.stop :]
-                raise DuplicatesError(first=first_positions[row], second=second)
+                first = np.unravel_index(int(firsts[row]) - 1, positions_shape)
+                raise DuplicatesError(
+                    first=in_indices(tuple(map(int, first))), second=in_indices(position)
+                )
             else:
                 distinct[n] = None
         yield positions, distinct
 
 
 def _reduce(
-    output: Array, updates: Array, combination: Combination, blocks: Blocks, m: int
-) -> None:
-    """Apply updates in row-major order, several at a time if their slices are distinct."""
-    leading, width, reduction = (
-        output.shape[:m],
-        prod(output.shape[m:]),
-        REDUCTIONS[combination.reduction],
-    )
+    output: Array, updates: Array, combination: Combination, blocks: Blocks, leading: Position,
+    counts: Array,
+) -> None:  # fmt: skip
+    """Apply updates in row-major order, several at a time if their slices are distinct.
+
+    leading: the shape of the axes of slices. counts: a zero for each slice, if they are counted.
+    """
+    width, reduction = prod(output.shape[len(leading) :]), REDUCTIONS[combination.reduction]
     output_slices, flat, start = output.reshape(-1, width), flat_view(updates), 0
-    has_counts = combination.reduction == "mean" or not combination.include_self
-    counts = np.zeros(len(output_slices) if has_counts else 0, np.int64)
     for _, selected in blocks:
         applied = [n for n, coordinates in enumerate(selected) if coordinates is not None]
         rows = _linear_indices([selected[n] or () for n in applied], leading)
@@ -94,7 +118,7 @@ def _reduce(
                         reduction,
                         block_updates[span][~is_first],
                     )
-                if has_counts and columns.stop == width:
+                if len(counts) and columns.stop == width:
                     counts[rows[span]] += 1
         start += len(selected) * width
     if combination.reduction == "mean":
@@ -110,11 +134,12 @@ def _combine(
 
 def _divide(output_slices: Array, counts: Array, include_self: bool) -> None:
     """Divide sums by the counts of their terms, a slice at a time."""
-    for row in np.flatnonzero(counts):
-        count = np.array(int(counts[row]) + include_self)
-        for columns in block_ranges(output_slices.shape[1], output_slices.itemsize):
-            with np.errstate(all="ignore"):
-                output_slices[row, columns] = mean(native(output_slices[row, columns]), count)
+    for span in block_ranges(len(counts), counts.itemsize):
+        for row in span.start + np.flatnonzero(counts[span]):
+            count = np.array(int(counts[row]) + include_self)
+            for columns in block_ranges(output_slices.shape[1], output_slices.itemsize):
+                with np.errstate(all="ignore"):
+                    output_slices[row, columns] = mean(native(output_slices[row, columns]), count)
 
 
 def _linear_indices(selected: list[Index], shape: Position) -> Array:

@@ -7,6 +7,7 @@ memory-mapped; chunked datasets are read by complete chunks.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,11 @@ def _require_in_file(
 
 def _choose(file: Any, path: str, member: str | None) -> Dataset:
     h5d, h5g = library().h5d, library().h5g
+    describe = partial(_describe, path, Lengths(file))
+
+    def listing(found: list[Dataset]) -> tuple[str, ...]:
+        return members.listing(map(describe, found), len(found))
+
     if member is not None:
         name = hierarchy.normalize_name(member)
         node = hierarchy.find_object(file, path, name)
@@ -154,32 +160,30 @@ def _choose(file: Any, path: str, member: str | None) -> Dataset:
             count = f"{len(group_datasets)} datasets" if len(group_datasets) > 1 else "a dataset"
             count = f"{printable(member)} is a group of {count}"
             raise members.unnamed_member_error(
-                path, count, group_datasets[0].name, _listing(group_datasets)
+                path, count, group_datasets[0].name, listing(group_datasets)
             )
         raise InputError(
             f"{printable(path)}: {printable(member)} is not a dataset of the file",
-            places=_listing(all_datasets),
+            places=listing(all_datasets),
         )
     all_datasets = list(hierarchy.datasets(file))
-    dataset = members.only_member(path, all_datasets, "the file has {} datasets", _describe)
+    dataset = members.only_member(path, all_datasets, "the file has {} datasets", describe)
     if dataset.node is None:
         raise InputError(f"{printable(path)}:{printable(dataset.name)}: {dataset.problem}")
     return dataset
 
 
-def _listing(found_datasets: list[Dataset]) -> tuple[str, ...]:
-    return members.listing(map(_describe, found_datasets), len(found_datasets))
-
-
-def _describe(dataset: Dataset) -> tuple[str, str]:
+def _describe(path: str, lengths: Lengths, dataset: Dataset) -> tuple[str, str]:
     """Return the name and the description of a dataset, for errors."""
+    label = hierarchy.label(path, dataset.name)
     try:
         if dataset.node is None:
             return dataset.name, printable(dataset.problem, 80)
-        with library_errors(""):
-            return dataset.name, datasets.describe(dataset.node, "", 0).metadata.description
+        with library_errors(label):
+            stored = datasets.describe(dataset.node, label, 0, lengths)
+            return dataset.name, stored.metadata.description
     except NdtoolError as exc:
-        return dataset.name, exc.message.removeprefix(": ")
+        return dataset.name, exc.message.removeprefix(f"{printable(label)}: ")
 
 
 def _entry(storage: File, path: str, start: int, dataset: Dataset, lengths: Lengths) -> MemberInfo:

@@ -32,12 +32,12 @@ class Lengths:
         """
         h5py = library()
         shape = tuple(map(int, dataset.shape))
-        largest = dataset.get_space().get_simple_extent_dims(True)
         is_netcdf = label.partition(":")[0].endswith(".nc") or any(
             h5py.h5a.exists(dataset, name) for name in (_DIMENSION_ID, _COORDINATES)
         )
-        if h5py.h5s.UNLIMITED not in largest or not is_netcdf:
+        if not is_netcdf or not _is_extensible(dataset):
             return shape
+        largest = dataset.get_space().get_simple_extent_dims(True)
         if self._lengths is None:
             self._lengths = self._read()
         lengths, keys = self._lengths, _dimensions(dataset) or [-1] * len(shape)
@@ -49,10 +49,16 @@ class Lengths:
     def _read(self) -> dict[int, int]:
         lengths = dict[int, int]()
         for found in hierarchy.datasets(self._file):
-            if found.node is not None:
+            if found.node is not None and _is_extensible(found.node):
                 for key, size in zip(_dimensions(found.node), found.node.shape, strict=False):
                     lengths[key] = max(lengths.get(key, 0), int(size))
         return lengths
+
+
+def _is_extensible(dataset: Any) -> bool:
+    space = dataset.get_space()
+    is_simple = space.get_simple_extent_type() == library().h5s.SIMPLE
+    return is_simple and library().h5s.UNLIMITED in space.get_simple_extent_dims(True)
 
 
 def _dimensions(dataset: Any) -> list[int]:
