@@ -334,7 +334,7 @@ def test_an_archive_of_torch_is_refused_with_the_way_on(write_archive):
     assert "weights_only=True" in error.hint
     torch = pytest.importorskip("torch")
     torch.save({"w": torch.ones(3)}, "x.npz")
-    assert check_refused("x.npz:w", "an archive of torch.save").hint == error.hint
+    assert "weights_only=True" in check_refused("x.npz:w", "an archive of torch.save").hint
 
 
 def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):

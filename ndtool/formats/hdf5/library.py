@@ -7,6 +7,7 @@ from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
 from ndtool.formats.decoding import InputFile, library_errors
+from ndtool.rules.mistakes import quote
 from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File
 
@@ -122,7 +123,7 @@ def open_file(storage: File, path: str) -> tuple[Any, int]:
     if storage.peek(0, 3) == b"CDF":
         raise InputError(
             f"{printable(path)}: NetCDF-3: expected NetCDF-4",
-            hint=f"nccopy -k nc4 {printable(path)} NEW.nc",
+            hint=f"Then: nccopy -k nc4 {quote(path)} {quote(path.removesuffix('.nc') + '-nc4.nc')}",
         )
     if start is None:
         raise InputError(

@@ -121,7 +121,7 @@ def _parse(
     """Return a source of the elements. open_text: returns a function that reads from the start."""
     selected = None if member is None else tuple(member.split(","))
     while True:
-        values = Values(options, label)
+        values = Values(options, label, name)
         read_text, suffix = lines.decompressed(open_text(), label), _suffix(path)
         if not suffix:
             read_text, suffix = _detect_format(read_text)
