@@ -64,7 +64,7 @@ def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None)
         for role, value in inputs.items()
         if role in operator_of(operator).inputs
     }
-    if parsed.index_base:
+    if parsed.rebases_indices:
         stored: Any = arrays["indices"]
         is_lazy = isinstance(stored, da.Array)
         arrays["indices"] = (

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from threading import Lock
 from typing import Protocol
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine.copies import WriteAt
+from ndtool.rules import grid
+from ndtool.rules.grid import Box
 from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ProgressCallback
 
@@ -69,39 +72,51 @@ class Sink(Protocol):
         """Release all resources, and remove the output if it is not committed."""
 
 
-class PartialBlocks:
-    """Buffers of partially written blocks; thread-safe."""
+class ChunkSink:
+    """Base class of sinks that write each chunk once, when it is complete; thread-safe."""
+
+    name: str
+    metadata: ArrayMetadata
+    streamed = False
 
     def __init__(self) -> None:
-        self._pending: dict[int, tuple[bytearray, list[int]]] = {}
-        self._written = bytearray()  # a flag for each block, up to the last one that was written
+        self._pending: dict[int, tuple[bytearray, list[int]]] = {}  # chunks written in part
+        self._written = bytearray()  # a flag for each chunk, up to the last one that was written
         self._lock = Lock()
 
-    def add(self, start: int, view: memoryview, block: int, total: int) -> memoryview | None:
-        """Add bytes of a block of `total` bytes; return the block if it is complete."""
+    def write_chunk(self, box: Box, view: memoryview) -> None:
+        """Write a complete chunk, from any thread."""
+        raise NotImplementedError
+
+    def map(self) -> None:
+        return None
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write bytes of a chunk, in any order and from any thread."""
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
+        total = prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
         if start < 0 or start + len(view) > total:
             raise ValueError(f"{len(view)} bytes at offset {start} exceed a block of {total}")
-        if len(view) == total:
-            return view
-        with self._lock:
-            block_buffer, missing = self._pending.setdefault(block, (bytearray(total), [total]))
-            block_buffer[start : start + len(view)] = view
-            missing[0] -= len(view)
-            if missing[0]:
-                return None
-            del self._pending[block]
-        return memoryview(block_buffer)
-
-    def mark_written(self, block: int) -> None:
-        """Record that a block is written."""
+        if len(view) < total:
+            with self._lock:
+                chunk, missing = self._pending.setdefault(block, (bytearray(total), [total]))
+                chunk[start : start + len(view)] = view
+                missing[0] -= len(view)
+                if missing[0]:
+                    return
+                del self._pending[block]
+            view = memoryview(chunk)
+        self.write_chunk(box, view)
         with self._lock:
             self._written += bytes(max(0, block + 1 - len(self._written)))
             self._written[block] = 1
 
-    def require_all(self, blocks: int) -> None:
-        """Raise ValueError unless `blocks` blocks were written."""
-        if (written := self._written.count(1)) < blocks:
-            raise ValueError(f"only {written} of {blocks} chunks were written")
+    def require_all(self) -> None:
+        """Raise ValueError unless all chunks were written."""
+        metadata = self.metadata
+        count = grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
+        if (written := self._written.count(1)) < count:
+            raise ValueError(f"only {written} of {count} chunks were written")
 
 
 def write_array(

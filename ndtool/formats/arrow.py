@@ -23,7 +23,7 @@ from ndtool.arrays.assembly import ChunkedSource, as_bytes
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable
 from ndtool.formats import members
-from ndtool.formats.decoding import library_errors
+from ndtool.formats.decoding import InputFile, library_errors
 from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid, shapes
@@ -517,7 +517,7 @@ class _ParquetFile(Table):
 
         with library_errors(path):
             self._file = pyarrow.parquet.ParquetFile(
-                _InputFile(storage, path), pre_buffer=False, buffer_size=_READ_BYTES
+                InputFile(storage, path), pre_buffer=False, buffer_size=_READ_BYTES
             )
             metadata = self._file.metadata
             self.schema = self._file.schema_arrow
@@ -654,33 +654,6 @@ class _FolderOfFiles:
 
     def close(self) -> None:
         """Do nothing: each file is open only while it is read."""
-
-
-class _InputFile(io.RawIOBase):
-    """A file object from which pyarrow reads a storage."""
-
-    def __init__(self, storage: File, label: str) -> None:
-        self._storage, self._label, self._position = storage, label, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = offset + (0, self._position, self._storage.size)[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        remaining = max(0, self._storage.size - self._position)
-        count = remaining if size is None or size < 0 else min(size, remaining)
-        data = self._storage.read(self._position, count, self._label)
-        self._position += count
-        return data
 
 
 # Outputs

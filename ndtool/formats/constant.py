@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, MemberInfo
+from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import DtypeError, UsageError, printable
 from ndtool.formats import raw
 from ndtool.rules import dtypes, numbers
@@ -15,11 +15,6 @@ _PATTERN = re.compile(
     r"(zeros|ones|full):(?:(.+):)?([^:\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[([^\]]*)\]"
 )
 _VALUES = {"zeros": "0", "ones": "1"}
-
-
-def entries(argument: str) -> list[MemberInfo]:
-    """Return the array's member info."""
-    return [MemberInfo(argument, None, _parse(argument)[0], None, 0)]
 
 
 def open_source(argument: str) -> Constant:

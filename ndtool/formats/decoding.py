@@ -1,8 +1,10 @@
 """Decoding of arrays on opening, into a contiguous buffer in memory or in an unnamed file."""
 
+import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Storage
 from ndtool.errors import (
@@ -64,6 +66,33 @@ def unapplied_warning(label: str, attributes: object) -> str | None:
     if not names:
         return None
     return f"{printable(label)}: values as stored: {', '.join(names)} not applied"
+
+
+class InputFile(io.RawIOBase):
+    """A file object from which a library reads a storage, from offset `start` on."""
+
+    def __init__(self, storage: File, label: str, start: int = 0) -> None:
+        self.storage, self.label, self.start, self.position = storage, label, start, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.position = offset + (0, self.position, self.storage.size - self.start)[whence]
+        return self.position
+
+    def tell(self) -> int:
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        view, offset = memoryview(buffer).cast("B"), self.start + self.position
+        count = max(0, min(len(view), self.storage.size - offset))
+        view[:count] = self.storage.read(offset, count, self.label)
+        self.position += count
+        return count
 
 
 def open_range(

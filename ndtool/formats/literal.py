@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.errors import UsageError, format_count, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
 
@@ -20,12 +20,6 @@ def open_source(argument: str) -> ContiguousSource:
 
     raw = array.array("Q" if metadata.dtype.kind == "u" else "q", values).tobytes()
     return ContiguousSource(argument, metadata, memoryview(raw))
-
-
-def entries(argument: str) -> list[MemberInfo]:
-    """Return the array's member info."""
-    metadata, _ = _parse(argument)
-    return [MemberInfo(argument, None, metadata, None, 0, "a literal")]
 
 
 def _parse(argument: str) -> tuple[ArrayMetadata, list[int]]:

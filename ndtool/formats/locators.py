@@ -5,7 +5,7 @@ from contextlib import closing
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import MemberInfo, ModelInfo, OperatorNode, Source
+from ndtool.arrays.source import ContiguousSource, MemberInfo, ModelInfo, OperatorNode, Source
 from ndtool.errors import InputError, NdtoolError, printable, redact_urls
 from ndtool.formats import table
 from ndtool.formats.streams import Streams
@@ -189,21 +189,32 @@ def describe(
     other formats are not detected. A member that is not an array has no metadata. Raises InputError
     if the format of the file is unknown.
     """
-    if module := inline_module(argument, literals):
-        return list(module.entries(argument))
     streams = streams or Streams()
     options = TextOptions(literals, dtype, streams.directory)
     path, member = parse(argument) if is_text(argument) else Locator(argument, None)
-    if stream := streams.pipe(path):
-        if path != argument:
-            return [text().stream_entry(stream, member, options)]
-        return [stream.entry()]
+    is_inline = inline_module(argument, literals) is not None
+    if is_inline or streams.pipe(path):
+        with closing(open_source(argument, streams, literals=literals, dtype=dtype)) as source:
+            return [_inline_entry(source, member, is_inline)]
     storage, (path, member) = open_location(argument)
     with closing(storage), os_errors(argument):
         file_format = _format_of(argument, storage, path)
         extra_arguments = (options,) if file_format.text else ()
         entries = file_format.module.entries(storage, redact_urls(path), member, *extra_arguments)
         return list(entries)
+
+
+def _inline_entry(source: Source, member: str | None, is_inline: bool) -> MemberInfo:
+    """Return the member info of an array that an argument declares, or that a stream has."""
+    metadata = source.metadata
+    file = source.file if isinstance(source, ContiguousSource) else None
+    if not is_inline:
+        size = metadata.notes.get("offset", 0) + metadata.nbytes
+        return MemberInfo(source.name, member, metadata, None, size, "a stream")
+    position = metadata.notes.get("offset")
+    problem = "a literal" if source.name.lstrip()[:1] == "[" else ""
+    size = 0 if file is None else file.size
+    return MemberInfo(source.name, member, metadata, position, size, problem, source.warning)
 
 
 def nodes(argument: str) -> list[OperatorNode]:

@@ -1,5 +1,6 @@
 """The .npy format: a header, which is validated and never executed, then the raw data."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from math import prod
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import DtypeError, InputError, UsageError, format_value, printable
-from ndtool.rules import dtypes
+from ndtool.rules import dtypes, mistakes
 from ndtool.rules.shapes import format_type
 from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader
 
@@ -31,9 +32,14 @@ _HINTS_BY_MAGIC = {
     b"\x89HDF": "this looks like an HDF5 file, which can be read from a file, not from a stream",
     b"\x80": "this looks like a pickle, which is never loaded: load it in Python, then np.save or"
     " safetensors' save_file writes its arrays",
-    b"MATLAB 5": "this looks like a MATLAB file: scipy.io.loadmat reads it; version 7.3 is HDF5",
+    b"MATLAB 5": "this looks like a MATLAB file (version 7.3 is HDF5).",
     b"CDF": "this looks like a NetCDF-3 file: nccopy -k nc4 converts it to NetCDF-4",
 }
+# The program that writes the arrays of a MATLAB file {0!r} to {1!r}.npz.
+_CONVERT_MATLAB = (
+    "import numpy as np; from scipy.io import loadmat; x = loadmat({0!r});"
+    " np.savez({1!r} + '.npz', **{{k: x[k] for k in x if k[:2] != '__'}})"
+)
 _TEXT_BYTES = bytes(range(32, 127)) + b"\t\r\n"
 
 
@@ -76,7 +82,8 @@ def read_header(read: Callable[[int], bytes], available: int | None, name: str) 
     try:
         dtype = dtypes.from_descr(descr)
     except DtypeError as exc:
-        _refuse(name, exc.message)
+        objects = "where it was written, np.save(FILE, np.array(x.tolist())) saves numbers"
+        _refuse(name, exc.message, objects if "Python objects" in exc.message else "")
     header = Header(dtype, shape, fortran, version, start + length)
     _check_size(header, available, name)
     return header
@@ -95,6 +102,9 @@ def _read_prefix(
         _refuse(name, "no data: expected a .npy array")
     if magic[:6] != MAGIC[: len(magic)]:
         hint = next((h for m, h in _HINTS_BY_MAGIC.items() if magic.startswith(m)), "")
+        if magic == b"MATLAB 5" and os.path.isfile(name):
+            stem = os.path.splitext(name)[0]
+            hint = mistakes.then(hint, mistakes.python_command(_CONVERT_MATLAB, name, stem))
         if not hint and not magic.translate(None, _TEXT_BYTES):
             hint = "numbers in text are read as text:FILE, indices and updates also by --text"
         _refuse(name, f"not a .npy array: it starts with {magic!r}", hint)

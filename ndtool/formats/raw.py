@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import closing
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, trailing_bytes_warning
 from ndtool.errors import InputError, UsageError, printable, redact_urls
 from ndtool.formats.decoding import open_range
 from ndtool.rules import dtypes, shapes
@@ -71,15 +70,6 @@ def parse_type(
             " bytes, axes of size 0 counted as 1"
         )
     return dtype, shape
-
-
-def entries(argument: str) -> list[MemberInfo]:
-    """Return the array's member info."""
-    raw = parse(argument)
-    with closing(locations.open_storage(raw.path)) as storage:
-        argument = redact_urls(argument)
-        warning = _check_size(storage, argument, raw)
-        return [MemberInfo(argument, None, raw.metadata, raw.offset, storage.size, "", warning)]
 
 
 def open_source(argument: str) -> ContiguousSource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ndtool.arrays.source import ContiguousSource, MemberInfo
+from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import InputError, UsageError, argument_name
 from ndtool.formats import npy
 from ndtool.storage.descriptors import BLOCK_SIZE, is_closed, os_errors, sequential_reader
@@ -50,14 +50,6 @@ class Stream:
         """Read the next bytes, fewer only at the end."""
         with os_errors(argument_name(self.name)):
             return self._read_fully(count)
-
-    def entry(self) -> MemberInfo:
-        """Read the next array and return its member info."""
-        source = self.read()
-        metadata = source.metadata
-        size = metadata.notes["offset"] + metadata.nbytes
-        source.close()
-        return MemberInfo(self.name, None, metadata, None, size, "a stream")
 
     def _from_file(self, label: str) -> ContiguousSource:
         file = LocalFile(self._fd, None)

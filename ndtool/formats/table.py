@@ -82,7 +82,7 @@ FORMATS = (
     Format(
         ".hdf5", True, "ndtool.formats.hdf5", self_identifying=False, chunks=True, preserves=True
     ),
-    Format(".nc", True, "ndtool.formats.hdf5.netcdf", self_identifying=False),
+    Format(".nc", True, "ndtool.formats.hdf5", self_identifying=False),
     Format(
         ".safetensors.index.json", True, "ndtool.formats.safetensors.shards", self_identifying=False
     ),

@@ -49,25 +49,18 @@ def run(
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
         last = "replay" if partitioning.gathers else "sweep"
 
+        lock = Lock()
+
         def map_threads(phase: str, group: Group, numbers: Iterable[int], add: AddResult) -> None:
+            def execute(number: int) -> None:
+                result = phases.TASKS[phase](work, group, number)
+                with lock:
+                    add(number, result)
+
             in_order = sink.streamed and phase == last
-            run_threads(work, 1 if in_order else partitioning.workers, phase, group, numbers, add)
+            pool.run_all(execute, iter(numbers), 1 if in_order else partitioning.workers)
 
         yield from phases.run(work, work.root, map_threads, meter(partitioning, progress), report)
-
-
-def run_threads(
-    work: Work, threads: int, phase: str, group: Group, numbers: Iterable[int], add: AddResult
-) -> None:
-    """Run the tasks of a phase on threads, of which this one is the first."""
-    task, lock = phases.TASKS[phase], Lock()
-
-    def execute(number: int) -> None:
-        result = task(work, group, number)
-        with lock:
-            add(number, result)
-
-    pool.run_all(execute, iter(numbers), threads)
 
 
 def meter(partitioning: Partitioning, progress: ProgressCallback) -> phases.Advance:

@@ -224,11 +224,6 @@ class Partitioning(NamedTuple):
         """The bytes of a partition."""
         return prod(self.partition_shape) * self.rows.width
 
-    @property
-    def counts_bytes(self) -> int:
-        """The bytes of the counts of a partition's updates."""
-        return prod(self.partition_shape) * self.rows.count_bytes
-
     def blocks_of(self, tuples: int) -> int:
         """Return the number of blocks of a group with so many tuples."""
         return -(-tuples // self.block_tuples)
@@ -266,13 +261,10 @@ class Partitioning(NamedTuple):
         inner = grid.box(sizes, tuple(map(min, self.shapes[depth], sizes)), number)
         return tuple((start + a, start + b) for (start, _), (a, b) in zip(box, inner, strict=True))
 
-    def id_count(self, depth: int) -> int:
-        """Return the number of partition IDs; the last one is for dropped tuples, if any."""
-        return self.fan_out(depth) + (self.rows.drops and not depth)
-
     def id_bytes(self, depth: int) -> int:
         """Return the maximum bytes of a partition ID."""
-        return 1 if self.id_count(depth) <= MAX_BYTE_IDS else 2
+        count = self.fan_out(depth) + (self.rows.drops and not depth)  # the last: dropped tuples
+        return 1 if count <= MAX_BYTE_IDS else 2
 
     def local_bytes(self, depth: int) -> int:
         """Return the maximum bytes of a row index in a child of a group at a depth."""
@@ -352,7 +344,8 @@ class Partitioning(NamedTuple):
         for depth in range(self.depth):
             segments = max(segments, min(MAX_SEGMENTS, max(self.fan_out(depth), self.blocks)))
         entries = CHILD_BYTES * fan_out + BLOCK_BYTES * self.blocks + SEGMENT_BYTES * segments
-        buffers = self.partition_bytes + self.counts_bytes + self.scratch_bytes
+        row_bytes = self.rows.width + self.rows.count_bytes
+        buffers = prod(self.partition_shape) * row_bytes + self.scratch_bytes
         return entries + buffers + self.chunk_bytes * self.concurrency
 
     def fit_to(self, allowed: int) -> Partitioning:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
+from math import prod
 from operator import sub
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import (
@@ -153,6 +154,10 @@ class Group(NamedTuple):
     @property
     def depth(self) -> int:
         return len(self.path)
+
+    @property
+    def row_count(self) -> int:
+        return prod(grid.box_shape(self.box))
 
 
 class Batch(NamedTuple):
@@ -442,7 +447,7 @@ def _read_block(
         position = end
     if position < n:
         raise changed_error()
-    addressing, indices, _ = bind_local(_row_count(group), local, n, 1)
+    addressing, indices, _ = bind_local(group.row_count, local, n, 1)
     return addressing, indices
 
 
@@ -471,7 +476,7 @@ def sweep(work: Work, group: Group, number: int, mapper: Map | None = None) -> N
 
 def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     """Yield the gathered rows of a partition; read only chunks that contain them."""
-    row_count, width = _row_count(partition), work.partitioning.rows.width
+    row_count, width = partition.row_count, work.partitioning.rows.width
     is_read = bytearray(_chunk_count(work, partition.box))
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * width]
@@ -541,7 +546,7 @@ def _update(work: Work, partition: Group) -> None:
                 yield local, updates
 
     with work.partition_buffer() as partition_buffer:
-        buffer = partition_buffer[: _row_count(partition) * width]
+        buffer = partition_buffer[: partition.row_count * width]
         work.arrays.data.read(partition.box, buffer)
         if partition.tuples:
             update_rows(work.inference, buffer, width, work.partitioning.rows.tuples, batches())
@@ -627,16 +632,8 @@ TASKS: dict[str, Callable[[Work, Group, int], Any]] = {
 AddResult = Callable[[int, Any], object]  # receives a task's number and its result
 
 
-class Map(Protocol):
-    """Runs the tasks of a phase of a group, in any order, and passes each result to `add`.
-
-    Several threads may call `add`, one at a time. distributes: whether processes without this one's
-    tables run the tasks, so that a group is one task.
-    """
-
-    def __call__(
-        self, phase: str, group: Group, numbers: Iterable[int], add: AddResult
-    ) -> object: ...
+# Runs the tasks of a phase of a group, in any order; passes each result to `add`, one at a time.
+Map = Callable[[str, Group, Iterable[int], AddResult], object]
 
 
 def run_serially(
@@ -732,13 +729,6 @@ class BoundsReports:
 def changed_error() -> OutputError:
     """Return the error about spilled data that another program has changed."""
     return OutputError("a temporary file changed during the run")
-
-
-def _row_count(group: Group) -> int:
-    count = 1
-    for start, stop in group.box:
-        count *= stop - start
-    return count
 
 
 def bind_local(

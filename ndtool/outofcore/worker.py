@@ -87,7 +87,7 @@ class _OpenRun:
             for role, argument in call.arguments.items():
                 dtype = call.inference.inputs["data"].dtype
                 source = locators.open_role(role, argument, Streams(), dtype)
-                if role == "indices" and call.inference.attributes.index_base:
+                if role == "indices" and call.inference.attributes.rebases_indices:
                     from ndtool.formats import computed
 
                     source = computed.rebased(source, call.inference.attributes)

@@ -112,7 +112,7 @@ class NewObject(Unpublished):
         objects.wait(coroutine, self.path, OutputError)
 
 
-class NewObjects(RemoteFolder):
+class NewObjects(RemoteFolder, Unpublished):
     """A remote store to which a run writes an array; its objects are removed on failure.
 
     path: the array's folder in the store, which the run claims. No object is replaced. Metadata are
@@ -131,7 +131,7 @@ class NewObjects(RemoteFolder):
         self._path, self._claim = path, Claim(url, path)
         signals.add_cleanup(self.drop)
 
-    def share(self) -> tuple[dict[str, bytes], LockObject]:
+    def share_claim(self) -> tuple[dict[str, bytes], LockObject]:
         """Return the pending metadata and the lock object, for other processes that write chunks.
 
         These processes replace objects, as a task may be repeated; so the folder must be empty.

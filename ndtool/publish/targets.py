@@ -47,6 +47,15 @@ class Encoding(NamedTuple):
         """The options that were passed, as on the command line."""
         return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
 
+    def require_rank(self, rank: int) -> None:
+        """Raise UsageError if chunks or shards have another rank."""
+        for name, sizes in (("--chunks", self.chunks), ("--shards", self.shards)):
+            if sizes is not None and len(sizes) != rank:
+                raise UsageError(
+                    f"{name} {','.join(map(str, sizes))} has {len(sizes)} sizes: the output has"
+                    f" rank {rank}"
+                )
+
     def require_no_options(self, argument: str) -> None:
         """Raise UsageError if options were passed, as the output has no chunks."""
         if self.options:

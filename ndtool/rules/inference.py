@@ -1,6 +1,5 @@
 """Type and shape inference: a plan from the types, shapes, attributes and spec of a call."""
 
-import re
 from collections.abc import Sequence
 from itertools import permutations
 from math import prod
@@ -14,7 +13,6 @@ from ndtool.errors import (
     RuleError,
     argument_name,
     format_integer,
-    printable,
 )
 from ndtool.rules import dtypes, mistakes, numbers, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype
@@ -194,13 +192,13 @@ def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
         )
         if not error.hint and not is_literal(name):
             hint = mistakes.likeliest_cause(error.value, error.size, dtype)
-            error.hint = mistakes.with_raw_pairs(hint, name)
+            error.hint = mistakes.with_pairs(hint, name)
     elif isinstance(error, DuplicatesError):
         error.name(argument_name(inputs["indices"].name))
     elif isinstance(error, RuleError | DtypeError):
         error.places = tuple(f"{role} {value.description}" for role, value in inputs.items())
         if error.hint.endswith(shapes.GATHER_COMMAND):
-            names = _quote_argument(inputs["data"].name), _quote_argument(inputs["indices"].name)
+            names = mistakes.quote(inputs["data"].name), mistakes.quote(inputs["indices"].name)
             error.hint = error.hint.removesuffix("DATA INDICES") + " ".join(names)
 
 
@@ -209,10 +207,16 @@ def _numpy_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str:
     if "indices" not in inputs:
         return ""
     data, indices, updates = inputs["data"], inputs["indices"], inputs.get("updates")
+    if indices.dtype.kind == "f":
+        load = "x = np.load({0!r}); i = x.astype('int64'); assert (i == x).all()"
+        command = mistakes.numpy_command(indices.name, "indices", load, "i")
+        return command and f"are they whole numbers? Then: {command}"
     if indices.dtype.name == "bool" and not operator.endswith("elements"):
         function = "argwhere" if operator.endswith("nd") else "flatnonzero"
         if operator.endswith("nd") or len(indices.shape) == 1:
-            command = _numpy_command(indices.name, "indices", f"np.{function}({{}})")
+            command = mistakes.numpy_command(
+                indices.name, "indices", "x = np.load({0!r})", f"np.{function}(x)"
+            )
             return command and f"it looks like a mask. Then: {command}"
     if updates is None or len(updates.shape) > len(data.shape) + len(indices.shape):
         return ""
@@ -225,17 +229,10 @@ def _numpy_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str:
         return ""
     if not all(size in (1, wanted) for size, wanted in zip(padded, expected, strict=True)):
         return ""
-    command = _numpy_command(updates.name, "broadcast", f"np.broadcast_to({{}}, {expected})")
+    command = mistakes.numpy_command(
+        updates.name, "broadcast", "x = np.load({0!r})", f"np.broadcast_to(x, {expected})"
+    )
     return command and f"updates are not broadcast. Then: {command}"
-
-
-def _numpy_command(name: str, suffix: str, expression: str) -> str:
-    """Return a command that saves an expression of the array in a .npy file, "" for other files."""
-    if not name.endswith(".npy") or name != printable(name):
-        return ""
-    result = f"{name.removesuffix('.npy')}-{suffix}.npy"
-    program = f"import numpy as np; np.save({result!r}, {expression.format(f'np.load({name!r})')})"
-    return f"python -c {_quote_argument(program)}"
 
 
 def is_literal(name: str) -> bool:
@@ -275,7 +272,7 @@ def _operator_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str
     """Return the hint at another operator for which the shapes are valid, "" if there is none."""
     types = {role: value.dtype for role, value in inputs.items()}
     sizes = {role: value.shape for role, value in inputs.items()}
-    names = " ".join(_quote_argument(value.name) for value in inputs.values())
+    names = " ".join(mistakes.quote(value.name) for value in inputs.values())
     try:
         check(operator, types, sizes, attributes, "ndtool")
         return ""  # the error is about another argument
@@ -323,9 +320,3 @@ _QUESTIONS = {
     "scatter_nd": "are the indices index tuples?",
     "scatter_elements": "is there one index for each update?",
 }
-
-
-def _quote_argument(name: str) -> str:
-    """Return an argument quoted for a shell."""
-    is_safe = re.fullmatch(r"[\w./:@%+=,-]+", name, re.ASCII)
-    return name if is_safe else "'" + printable(name).replace("'", "'\\''") + "'"

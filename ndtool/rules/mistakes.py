@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ndtool.errors import printable
 from ndtool.rules.dtypes import Dtype
 
 _BIT_WIDTHS = (16, 32, 64)
@@ -60,10 +61,42 @@ def likeliest_cause(value: int, size: int, dtype: Dtype) -> str:
     return next(iter(likely_causes([(value, size)], dtype)), "")
 
 
-def with_raw_pairs(hint: str, name: str) -> str:
-    """Return a hint at pairs of int32 with the argument that reads them from raw bytes."""
-    raw = re.fullmatch(r"raw:u?int64\[([0-9, ]*)\](.*)", name)
-    return f"{hint} Then: raw:int32[{raw[1]},2]{raw[2]}" if raw and _INT32_PAIR in hint else hint
+def with_pairs(hint: str, name: str) -> str:
+    """Return a hint at pairs of int32 with the argument, or the command, that reads them."""
+    if _INT32_PAIR not in hint:
+        return hint
+    if raw := re.fullmatch(r"raw:u?int64\[([0-9, ]*)\](.*)", name):
+        return f"{hint} Then: raw:int32[{raw[1]},2]{raw[2]}"
+    return then(hint, numpy_command(name, "pairs", "x = np.load({0!r})", "x.view('int32')"))
+
+
+def then(hint: str, command: str) -> str:
+    """Return a hint that ends with a command, if there is one."""
+    return f"{hint} Then: {command}" if command else hint
+
+
+def quote(name: str) -> str:
+    """Return an argument quoted for a shell."""
+    is_safe = re.fullmatch(r"[\w./:@%+=,-]+", name, re.ASCII)
+    return name if is_safe else "'" + printable(name).replace("'", "'\\''") + "'"
+
+
+def python_command(program: str, *names: str) -> str:
+    """Return the command of a program; names: for its places {0!r}, "" if it cannot open one."""
+    if any(name != printable(name) or "://" in name for name in names):
+        return ""
+    return f"python -c {quote(program.format(*names) if names else program)}"
+
+
+def numpy_command(name: str, suffix: str, load: str, expression: str) -> str:
+    """Return a command that saves an expression of an array in a .npy file, "" for other files.
+
+    load: the statements that load the array, of a file {0!r}.
+    """
+    if not name.endswith(".npy"):
+        return ""
+    program = f"import numpy as np; {load}; np.save({{1!r}}, {expression})"
+    return python_command(program, name, f"{name.removesuffix('.npy')}-{suffix}.npy")
 
 
 def padding_warning(count: int, total: int, sample: str = "", components: int = 1) -> str:

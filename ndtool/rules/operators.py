@@ -42,6 +42,11 @@ class Attributes(NamedTuple):
         return MODES[self.out_of_bounds].skips or self.pad is not None
 
     @property
+    def rebases_indices(self) -> bool:
+        """Whether indices as stored do not count from 0."""
+        return self.index_base != 0
+
+    @property
     def may_alter_tuples(self) -> bool:
         """Whether tuples may be skipped, or select other slices than their stored indices."""
         return MODES[self.out_of_bounds].redirects or self.pad is not None or not self.negatives

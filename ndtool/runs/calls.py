@@ -75,7 +75,7 @@ class OpenCall:
         for role, argument in self.request.arguments.items():
             source = open_sources.get(role)
             source = source or locators.open_role(role, argument, streams, self._data_dtype)
-            if role == "indices" and self.request.attributes.index_base:
+            if role == "indices" and self.request.attributes.rebases_indices:
                 from ndtool.formats import computed
 
                 source = computed.rebased(source, self.request.attributes)

@@ -380,16 +380,8 @@ def test_an_explanation_lists_a_bounded_number_of_rows() -> None:
 def test_updates_of_unknown_values_give_no_values(command: str, reduction: str) -> None:
     data, indices, _ = save_inputs()
     updates_and_options = ("float32[3]", "--at", "3") if command == "explain" else ()
-    arguments = (
-        command,
-        "scatter-nd",
-        data,
-        indices,
-        *updates_and_options,
-        "--reduction",
-        reduction,
-    )
-    assert ndtool(*arguments, "--html", "p.html").status == 0
+    arguments = command, "scatter-nd", data, indices, *updates_and_options, "--reduction"
+    assert ndtool(*arguments, reduction, "--html", "p.html").status == 0
     page = Page("p.html")
     assert [page.grid(role)["values"] for role in ("updates", "output")] == [None, None]
     assert page.grid("data")["values"] == ["1.5", "2.0", "3.0", "4.0"]
@@ -584,16 +576,8 @@ def test_large_arrays_are_drawn_around_the_element_explained() -> None:
 
 def test_an_element_of_many_updates_has_the_first_and_last_ones() -> None:
     save(data=np.zeros(500), indices=np.full((1000, 1), 3), updates=np.ones(1000))
-    arguments = (
-        "scatter-nd",
-        "data.npy",
-        "indices.npy",
-        "updates.npy",
-        "--reduction",
-        "add",
-        "-o",
-        "o.npy",
-    )
+    files = "data.npy", "indices.npy", "updates.npy"
+    arguments = "scatter-nd", *files, "--reduction", "add", "-o", "o.npy"
     assert ndtool(*arguments, "--html", "p.html").status == 0
     page = Page("p.html")
     number = page.grid("output")["axes"][0].index(3)

@@ -24,7 +24,6 @@ from strategies import EXAMPLES
 from ndtool.arrays import loaded
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 from ndtool.formats import locators
-from ndtool.formats import npy as headers
 from ndtool.formats.npz import archive as reader
 from ndtool.formats.npz import writer
 from ndtool.rules.operators import Attributes
@@ -161,28 +160,19 @@ def test_a_member_of_a_hundred_thousand_is_read(write_archive):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, method, monkeypatch):
+def test_headers_of_many_members_cost_few_reads(write_archive, method, monkeypatch):
     path = write_archive(
         pack(*((f"arr_{i}.npy", npy()) for i in range(1000)), method=METHODS[method])
     )
-    reads, parses = Mock(wraps=os.pread), Mock(wraps=headers.read_header)
-    monkeypatch.setattr(reader, "_header_cache", {})
+    reads = Mock(wraps=os.pread)
     monkeypatch.setattr(os, "pread", reads)
-    monkeypatch.setattr(headers, "read_header", parses)
     entries = locators.describe(path)
     assert {entry.label for entry in entries} == {"float32[2,3,4]"}
     assert len({entry.position for entry in entries}) == (1000 if method == "stored" else 1)
     assert reads.call_count < 100
-    assert parses.call_count == 1
 
 
-def test_cached_headers_are_limited_and_checked_against_sizes(write_archive):
-    arrays = [np.zeros((i, 1)) for i in range(200)]
-    path = write_archive(pack(*((f"{i}.npy", npy(array)) for i, array in enumerate(arrays))))
-    for _ in range(2):
-        shapes = [entry.metadata.shape for entry in locators.describe(path)]
-        assert shapes == [array.shape for array in arrays]
-        assert len(reader._header_cache) <= reader._MAX_CACHED
+def test_headers_are_checked_against_sizes(write_archive):
     path = write_archive(pack(("a.npy", npy()), ("b.npy", npy()[:-1])))
     entries = locators.describe(path)
     assert entries[0].metadata.shape == ARRAY.shape
@@ -344,7 +334,7 @@ def test_an_archive_of_torch_is_refused_with_the_way_on(write_archive):
     assert "weights_only=True" in error.hint
     torch = pytest.importorskip("torch")
     torch.save({"w": torch.ones(3)}, "x.npz")
-    assert check_refused("x.npz:w", "an archive of torch.save").hint == error.hint
+    assert "weights_only=True" in check_refused("x.npz:w", "an archive of torch.save").hint
 
 
 def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):

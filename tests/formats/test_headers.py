@@ -58,7 +58,7 @@ def test_refusals_of_other_formats_have_hints():
     pickle_error = refusal(b"\x80\x04\x95" + bytes(40))
     assert "pickle, which is never loaded" in pickle_error.hint
     assert "allow_pickle" not in str(pickle_error)
-    assert "scipy.io.loadmat" in refusal(b"MATLAB 5.0 MAT-file" + bytes(40)).hint
+    assert "MATLAB file" in refusal(b"MATLAB 5.0 MAT-file" + bytes(40)).hint
     assert "nccopy" in refusal(b"CDF\1" + bytes(40)).hint
     assert "text:FILE" in refusal(b'{"id": 5}\n').hint
 

@@ -283,7 +283,7 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
             assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
             assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
             if killed:
-                out._store._folder.suspend()
+                out._store.suspend()
                 break
             out.write(0, memoryview(raw_bytes(DATA)))
             sinks.commit(out)
@@ -320,7 +320,7 @@ def test_the_planned_metadata_equal_the_arrays() -> None:
             out = outputs.create(planned)
             out.abort()
         assert planned.metadata == out.metadata
-        assert out._writer._array.metadata.layout.chunks == planned.metadata.layout.chunks
+        assert out._array.metadata.layout.chunks == planned.metadata.layout.chunks
 
 
 def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,12 +407,12 @@ def test_a_concurrent_run_was_faster(clobber: bool) -> None:
 SLOW_WRITER_SCRIPT = """
 import sys, time
 from ndtool.formats.zarr import writer
-put = writer.ChunkWriter.write_block
+put = writer.ChunkWriter.write_chunk
 def slowly(self, block, view):
     put(self, block, view)
     print("written", file=sys.stderr, flush=True)
     time.sleep(0.2)
-writer.ChunkWriter.write_block = slowly
+writer.ChunkWriter.write_chunk = slowly
 from ndtool.__main__ import main
 sys.exit(main())
 """

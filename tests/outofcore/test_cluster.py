@@ -331,12 +331,12 @@ def test_a_malformed_scheduler_file_is_refused(stores: Path, text: str) -> None:
 def test_an_output_that_a_worker_cannot_access_is_an_error(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, shared = snapshot(stores), newstore._LocalStore.share
+    before, shared = snapshot(stores), newstore.LocalStore.share
 
     def missing_path(*arguments: Any) -> Any:
         return shared(*arguments)._replace(path="/nonexistent/new")
 
-    monkeypatch.setattr(newstore._LocalStore, "share", missing_path)
+    monkeypatch.setattr(newstore.LocalStore, "share", missing_path)
     with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
         run_operator("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
     assert snapshot(stores) == before

@@ -1,8 +1,11 @@
 """Suspicious indices: a run reports the likely cause, as `stats` does."""
 
 import os
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -162,7 +165,7 @@ def type_hint(err: str) -> list[str]:
     """Run the command that a hint ends with, or return the words to add to the call."""
     command = " ".join(err.partition("hint: ")[2].split()).partition("Then: ")[2]
     assert command
-    if not command.startswith("python "):
+    if not command.startswith(("python ", "ndtool ", "unzip ")):
         return command.split()
     python = os.path.dirname(sys.executable)
     env = {**os.environ, "PATH": f"{python}:{os.environ['PATH']}"}
@@ -204,3 +207,48 @@ def test_the_command_that_a_hint_ends_with_is_the_way_on() -> None:
     assert argument == "raw:int32[2,1,2]:pairs.bin"
     assert ndtool("gather-nd", "my data.npy", argument, "-o", "o.npy").status == 0
     assert np.load("o.npy").tolist() == [[data[0, 1]], [data[3, 2]]]
+
+
+def test_files_of_other_kinds_have_a_command_that_converts_them() -> None:
+    save(data=np.arange(12.0).reshape(6, 2), whole=np.array([5.0, 2.0]), pairs=np.array([5 << 32]))
+    Path("ids.csv").write_text("id,size\n5.0,1\n2.0,2\n")
+    calls: list[tuple[str, str, Any]] = [
+        ("whole.npy", "whole-indices.npy", [5, 2]),
+        ("ids.csv:id", "ids.csv-id-indices.npy", [5, 2]),
+        ("pairs.npy", "pairs-pairs.npy", [0, 5]),
+    ]
+    if find_spec("h5py"):
+        import h5py
+
+        layout = h5py.VirtualLayout((3,), "i8")
+        layout[:] = h5py.VirtualSource("other.h5", "a", (3,))
+        with h5py.File("other.h5", "w") as file:
+            file["a"] = [3, 4, 5]
+        with h5py.File("virtual.h5", "w") as file:
+            file.create_virtual_dataset("v", layout)
+        calls.append(("virtual.h5", "virtual-v.npy", [3, 4, 5]))
+    if find_spec("torch") and find_spec("safetensors"):
+        import torch
+
+        torch.save(torch.arange(3), "a.pt")
+        calls.append(("a.pt", "a.safetensors", [0, 1, 2]))
+    if find_spec("scipy"):
+        from scipy.io import savemat
+
+        savemat("a.mat", {"x": [[1, 2]]})
+        calls.append(("a.mat", "a.npz", [[1, 2]]))
+    if shutil.which("unzip"):
+        assert ndtool("convert", "data.npy", "s.zarr").status == 0
+        shutil.make_archive("s.zarr", "zip", "s.zarr")
+        shutil.rmtree("s.zarr")
+        calls.append(("s.zarr.zip", "s.zarr", np.load("data.npy").tolist()))
+    for name, converted, expected in calls:
+        is_data = name[:2] in ("a.", "s.", "vi")
+        arguments = (name, "[0]") if is_data else ("data.npy", name)
+        err = ndtool("gather", *arguments, "-o", "o.npy").err
+        assert type_hint(err) == [], name
+        assert ndtool("convert", converted, "read.npy").status == 0
+        assert np.load("read.npy").tolist() == expected
+    Path("ids.ndjson").write_text('{"id": 5}\n{"id": 2}\n')
+    (argument,) = type_hint(ndtool("gather", "data.npy", "ids.ndjson", "-o", "o.npy").err)
+    assert ndtool("gather", "data.npy", argument, "-o", "o.npy").status == 0

@@ -75,7 +75,7 @@ def delay_writes(put):
 if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
     RemoteFolder.put = delay_writes(RemoteFolder.put)
     ZarrSource.block = record_calls("read", ZarrSource.block)
-    ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block)
+    ChunkWriter.write_chunk = record_calls("write", ChunkWriter.write_chunk)
     phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
     for step in ("version", "check_access"):
         setattr(worker, step, die_once(step, getattr(worker, step)))

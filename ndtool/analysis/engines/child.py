@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -133,60 +134,43 @@ def _require_tuples(call: Call, engine: str) -> None:
 
 
 def _torch(torch: Any, call: Call) -> Compute:
-    """Call indexing, gather, index_put, scatter, scatter_reduce, or those of `_torch_scatter`."""
+    """Call indexing, gather, index_put, scatter and scatter_reduce, index_copy, _add, _reduce."""
     torch.set_num_threads(call.threads)
-    _refuse_if(
-        call.indices.dtype.name not in ("int32", "int64"),
-        f"torch does not accept {call.indices.dtype} indices: int32, int64",
-    )
+    operator, reduction, axis = call.operator, call.reduction, call.axis
     _require_tuples(call, "torch")
-    axis, reduction = call.attributes.get("axis"), call.reduction
+    dtype, rank = call.indices.dtype.name, call.indices.ndim
+    has_integers = dtype in ("int32", "int64")
+    _refuse_if(not has_integers, f"torch does not accept {dtype} indices: int32, int64")
     _refuse_if(call.batch_dims, "torch has no batch_dims")
-    _refuse_if(
-        call.operator == "scatter_nd" and reduction not in ("none", "add"),
-        f"torch has no {reduction} for index tuples",
-    )
-    _refuse_if(
-        call.operator == "scatter" and call.indices.ndim != 1,
-        f"torch has no {reduction} for indices of rank {call.indices.ndim}",
-    )
+    is_unknown = operator == "scatter_nd" and reduction not in ("none", "add")
+    _refuse_if(is_unknown, f"torch has no {reduction} for index tuples")
+    is_unknown = operator == "scatter" and rank != 1
+    _refuse_if(is_unknown, f"torch has no {reduction} for indices of rank {rank}")
+    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
+    names |= {"sub": "sub"} if operator == "scatter" else {}
+    is_sum = operator == "scatter" and reduction in ("add", "sub")
+    needs_self = operator == "scatter_nd" or (is_sum and reduction == "add")
+    keywords = {"include_self": call.require_reduction("torch", names, needs_self)}
     data, indices = _tensor(torch, call.data), _tensor(torch, call.indices)
     updates = None if call.updates is None else _tensor(torch, call.updates)
-    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
-    names |= {"sub": "sub"} if call.operator == "scatter" else {}
-    needs_self = call.operator == "scatter_nd" or (
-        call.operator == "scatter" and reduction == "add"
-    )
-    include_self = call.require_reduction("torch", names, needs_self)
-
-    def compute() -> Any:
-        if call.operator == "gather":
-            return data[(*[slice(None)] * call.axis, indices)]
-        if call.operator == "gather_nd":
-            return data[indices.unbind(-1)]
-        if call.operator == "gather_elements":
-            return torch.gather(data, axis, indices)
-        if call.operator == "scatter":
-            return _torch_scatter(call, data, indices, updates, names.get(reduction))
-        if call.operator == "scatter_nd":
-            return data.index_put(indices.unbind(-1), updates, accumulate=reduction == "add")
-        if reduction == "none":
-            return torch.scatter(data, axis, indices, updates)
-        return torch.scatter_reduce(
-            data, axis, indices, updates, names[reduction], include_self=include_self
-        )
-
+    by_axis, name = (axis, indices, updates), names.get(reduction)
+    compute: Compute = {
+        "gather": lambda: data[(*[slice(None)] * axis, indices)],
+        "gather_nd": lambda: data[indices.unbind(-1)],
+        "gather_elements": lambda: torch.gather(data, axis, indices),
+        "scatter_nd": lambda: data.index_put(
+            indices.unbind(-1), updates, accumulate=reduction == "add"
+        ),
+        "scatter": lambda: data.index_reduce(*by_axis, name, **keywords),
+        "scatter_elements": lambda: torch.scatter_reduce(data, *by_axis, name, **keywords),
+    }[operator]
+    if is_sum:
+        compute = partial(data.index_add, *by_axis, alpha=1 if reduction == "add" else -1)
+    elif name is None and operator == "scatter":
+        compute = partial(data.index_copy, *by_axis)
+    elif name is None and operator == "scatter_elements":
+        compute = partial(torch.scatter, data, *by_axis)
     return lambda: _from_torch(torch, compute())
-
-
-def _torch_scatter(call: Call, data: Any, indices: Any, updates: Any, reduce: str | None) -> Any:
-    """Call index_copy, index_add or index_reduce."""
-    if reduce is None:
-        return data.index_copy(call.axis, indices, updates)
-    if reduce in ("sum", "sub"):
-        return data.index_add(call.axis, indices, updates, alpha=1 if reduce == "sum" else -1)
-    include_self = call.attributes.get("include_self", True)
-    return data.index_reduce(call.axis, indices, updates, reduce, include_self=include_self)
 
 
 def _tensor(torch: Any, array: Array) -> Any:
@@ -205,31 +189,24 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
     """Call gather, gather_nd, take_along_axis or tensor_scatter_nd_update, _add and so on."""
     tf.config.threading.set_intra_op_parallelism_threads(call.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    _refuse_if(call.operator == "scatter_elements", "tensorflow has no ScatterElements")
-    _refuse_if(
-        call.operator == "scatter" and (call.axis or call.batch_dims),
-        "tensorflow scatters along the first axis only",
-    )
-    _refuse_if(
-        call.operator == "scatter_nd" and call.batch_dims,
-        "tensorflow has no batch_dims for updates",
-    )
-    data, indices = tf.constant(call.data), tf.constant(call.indices)
-    updates = None if call.updates is None else tf.constant(call.updates)
+    operator, axis, b = call.operator, call.axis, call.batch_dims
+    _refuse_if(operator == "scatter_elements", "tensorflow has no ScatterElements")
+    is_unknown = operator == "scatter" and (axis or b)
+    _refuse_if(is_unknown, "tensorflow scatters along the first axis only")
+    _refuse_if(operator == "scatter_nd" and b, "tensorflow has no batch_dims for updates")
     names = {"none": "update", "add": "add", "sub": "sub", "max": "max", "min": "min"}
     call.require_reduction("tensorflow", names)
-
-    def compute() -> Any:
-        if call.operator == "gather":
-            return tf.gather(data, indices, axis=call.axis, batch_dims=call.batch_dims)
-        if call.operator == "gather_nd":
-            return tf.gather_nd(data, indices, call.batch_dims)
-        if call.operator == "gather_elements":
-            take = tf.experimental.numpy.take_along_axis
-            return take(data[call.selectable], indices, call.axis)
-        tuples = indices[..., None] if call.operator == "scatter" else indices
-        return getattr(tf, f"tensor_scatter_nd_{names[call.reduction]}")(data, tuples, updates)
-
+    data, indices = tf.constant(call.data), tf.constant(call.indices)
+    updates = None if call.updates is None else tf.constant(call.updates)
+    tuples = indices[..., None] if operator == "scatter" else indices
+    take = tf.experimental.numpy.take_along_axis
+    compute: Compute = {
+        "gather": lambda: tf.gather(data, indices, axis=axis, batch_dims=b),
+        "gather_nd": lambda: tf.gather_nd(data, indices, b),
+        "gather_elements": lambda: take(data[call.selectable], indices, axis),
+    }.get(operator) or partial(
+        getattr(tf, f"tensor_scatter_nd_{names[call.reduction]}"), data, tuples, updates
+    )
     return lambda: compute().numpy()
 
 
@@ -238,10 +215,10 @@ def _jax(jax: Any, call: Call) -> Compute:
     jax.config.update("jax_enable_x64", True)
     jnp = jax.numpy
     _require_tuples(call, "jax")
-    data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
-    updates = None if call.updates is None else jnp.asarray(call.updates)
     names = {"none": "set", "sub": "subtract", "div": "divide"}
     call.require_reduction("jax", (*_REDUCTIONS, *names))
+    data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
+    updates = None if call.updates is None else jnp.asarray(call.updates)
 
     def gather_tuples(data: Any, indices: Any) -> Any:
         return data[tuple(jnp.moveaxis(indices, -1, 0))]
@@ -249,18 +226,17 @@ def _jax(jax: Any, call: Call) -> Compute:
     for _ in range(call.batch_dims):
         gather_tuples = jax.vmap(gather_tuples)
 
-    def compute() -> Any:
-        if call.operator == "gather" and call.batch_dims:
-            return data[call.index_arrays]
-        if call.operator == "gather":
-            return jnp.take(data, indices, call.axis)
-        if call.operator == "gather_nd":
-            return gather_tuples(data, indices)
-        if call.operator == "gather_elements":
-            return jnp.take_along_axis(data[call.selectable], indices, call.axis)
+    def scatter() -> Any:
         method = names.get(call.reduction, call.reduction)
         return getattr(data.at[call.index_arrays], method)(updates)
 
+    compute: Compute = {
+        "gather": lambda: (
+            data[call.index_arrays] if call.batch_dims else jnp.take(data, indices, call.axis)
+        ),
+        "gather_nd": lambda: gather_tuples(data, indices),
+        "gather_elements": lambda: jnp.take_along_axis(data[call.selectable], indices, call.axis),
+    }.get(call.operator, scatter)
     return lambda: np.asarray(compute())
 
 

@@ -22,13 +22,12 @@ from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.dimensions import Lengths
 from ndtool.formats.hdf5.hierarchy import Dataset
 from ndtool.formats.hdf5.library import library, open_file, signature_offset
+from ndtool.publish.targets import Target, unsupported_error
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import File
 
 if TYPE_CHECKING:
     from ndtool.publish.sinks import FileSink
-    from ndtool.publish.targets import Target
-
 
 CODECS = datasets.CODECS
 
@@ -90,7 +89,12 @@ def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
-    """Return a sink for one dataset of a new file, or of the current one with its datasets."""
+    """Return a sink for one dataset of a new file, or of the current one with its datasets.
+
+    UsageError for a NetCDF file, which needs named dimensions.
+    """
+    if target.path.partition("?")[0].endswith(".nc"):
+        raise unsupported_error(target.path, ".nc")
     from ndtool.formats.hdf5 import writer
 
     return writer.create(target, metadata)

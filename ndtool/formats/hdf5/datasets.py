@@ -11,7 +11,7 @@ from ndtool.formats import codecs, numpytypes
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
 from ndtool.formats.hdf5 import dimensions
 from ndtool.formats.hdf5.library import library
-from ndtool.rules import shapes
+from ndtool.rules import mistakes, shapes
 from ndtool.rules.plans import Shape
 
 MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
@@ -179,6 +179,9 @@ def _row_blocks(shape: Shape, itemsize: int) -> Shape:
     return (min(shape[0], max(1, _BLOCK_BYTES // row_nbytes)), *shape[1:])
 
 
+_SAVE_DATASET = "import h5py, numpy as np; np.save({2!r}, h5py.File({0!r})[{1!r}][...])"
+
+
 def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None:
     """Raise InputError if the values are in other files."""
     h5d, h5i = library().h5d, library().h5i
@@ -194,10 +197,14 @@ def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None
         is_here = creation_properties.get_virtual_filename(i) in (".", b".")
         origin = h5d.open(file, encoded).get_create_plist() if is_here else None
         if origin is None or origin.get_layout() == h5d.VIRTUAL or origin.get_external_count():
+            path, _, member = label.rpartition(":")
+            names = path, member, f"{path.rpartition('.')[0]}{member.replace('/', '-')}.npy"
             raise InputError(
                 f"{printable(label)}: a virtual dataset, whose values are in other files, which"
                 " are not read",
-                hint="h5py reads them: save the array as .npy, or as a dataset of its own",
+                hint=mistakes.then(
+                    "h5py reads them.", mistakes.python_command(_SAVE_DATASET, *names)
+                ),
             )
 
 

@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
-from ndtool.formats.decoding import library_errors
+from ndtool.formats.decoding import InputFile, library_errors
+from ndtool.rules.mistakes import quote
 from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File
 
@@ -36,36 +37,20 @@ def signature_offset(storage: File) -> int | None:
     return None
 
 
-class InputFile:
-    """A file object from which h5py reads a storage, from the signature on.
+class _File(InputFile):
+    """A file object from which h5py reads a storage.
 
     Reads beyond the end raise InputError: h5py would return uninitialized memory.
     """
 
-    def __init__(self, storage: File, path: str, start: int) -> None:
-        self._storage, self._path, self._start, self._offset = storage, path, start, 0
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._offset = offset + (self._storage.size - self._start if whence == 2 else 0)
-        return self._offset
-
-    def tell(self) -> int:
-        return self._offset
-
     def readinto(self, buffer: Any) -> int:
-        view, offset = memoryview(buffer), self._start + self._offset
-        if offset + len(view) > self._storage.size:
+        offset, nbytes = self.start + self.position, len(memoryview(buffer))
+        if offset + nbytes > self.storage.size:
             raise InputError(
-                f"{printable(self._path)} is truncated, or damaged: {len(view)} bytes at byte"
-                f" {offset} are beyond its {self._storage.size} bytes"
+                f"{printable(self.label)} is truncated, or damaged: {nbytes} bytes at byte"
+                f" {offset} are beyond its {self.storage.size} bytes"
             )
-        view[:] = self._storage.read(offset, len(view), self._path)
-        self._offset += len(view)
-        return len(view)
-
-    def read(self, count: int = -1) -> bytes:
-        """Raise an error: h5py calls `readinto`, but requires both methods."""
-        raise NotImplementedError
+        return super().readinto(buffer)
 
 
 class OutputFile:
@@ -135,10 +120,15 @@ def open_file(storage: File, path: str) -> tuple[Any, int]:
     """
     h5py = library()
     start = signature_offset(storage)
+    if storage.peek(0, 3) == b"CDF":
+        raise InputError(
+            f"{printable(path)}: NetCDF-3: expected NetCDF-4",
+            hint=f"Then: nccopy -k nc4 {quote(path)} {quote(path.removesuffix('.nc') + '-nc4.nc')}",
+        )
     if start is None:
         raise InputError(
             f"{printable(path)}: not an HDF5 file: expected its signature at byte 0, 512, 1024 and"
             " so on"
         )
     with library_errors(path):
-        return h5py.File(InputFile(storage, path, start), "r", rdcc_nbytes=0), start
+        return h5py.File(_File(storage, path, start), "r", rdcc_nbytes=0), start

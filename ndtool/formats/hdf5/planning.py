@@ -145,11 +145,7 @@ def layout_of(
         raise UsageError("--shards: HDF5 has no shards")
     codecs = _codecs(options)
     chunks = options.chunks
-    if chunks is not None and len(chunks) != len(shape):
-        raise UsageError(
-            f"--chunks {','.join(map(str, chunks))} has {len(chunks)} sizes:"
-            f" the output has rank {len(shape)}"
-        )
+    options.require_rank(len(shape))
     like = None if options.codec == "none" else options.data_layout
     if chunks is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks

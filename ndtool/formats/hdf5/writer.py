@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ndtool.arrays.sink import PartialBlocks
+from ndtool.arrays.sink import ChunkSink
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
@@ -33,7 +33,7 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         if planning.layout_of(target, metadata, content.reused) != metadata.layout:
             raise OutputError(f"{printable(target.path)} changed during the run")
         container = DatasetContainer(target, metadata, old_file, content)
-        return (FileSink if metadata.layout is None else ChunkSink)(target, metadata, container)
+        return (FileSink if metadata.layout is None else DatasetSink)(target, metadata, container)
     except BaseException:
         old_file.close()
         raise
@@ -163,24 +163,21 @@ class DatasetContainer(Container):
             self._close()
 
 
-class ChunkSink(FileSink):
-    """A sink for a chunked dataset, which writes each chunk once, when it is complete."""
+class DatasetSink(ChunkSink, FileSink):
+    """A sink for a chunked dataset."""
 
     _container: DatasetContainer
 
     def __init__(
         self, target: Target, metadata: ArrayMetadata, container: DatasetContainer
     ) -> None:
-        self._partial_blocks = PartialBlocks()
-        super().__init__(target, metadata, container)
+        ChunkSink.__init__(self)
+        FileSink.__init__(self, target, metadata, container)
         with library_errors(self.name, OutputError):
             stored = datasets.describe(container.dataset, self.name, 0)
         self._has_filters = bool(stored.filters)
         is_native = all(item.is_written for item in stored.filters)
         self._chain = chunks.chain(stored) if is_native else None
-
-    def map(self) -> None:
-        return None
 
     def share(self) -> None:
         """Return None: other processes cannot write chunks."""
@@ -188,16 +185,7 @@ class ChunkSink(FileSink):
     def release(self, start: int, nbytes: int) -> None:
         """Do nothing: a chunk's position is unknown."""
 
-    def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        """Write bytes of a block, in any order and from any thread."""
-        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
-        nbytes = prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
-        chunk = self._partial_blocks.add(start, view, block, nbytes)
-        if chunk is not None:
-            self._write_chunk(box, chunk)
-            self._partial_blocks.mark_written(block)
-
-    def _write_chunk(self, box: grid.Box, view: memoryview) -> None:
+    def write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
 
         metadata, sizes = self.metadata, grid.box_shape(box)
@@ -215,8 +203,7 @@ class ChunkSink(FileSink):
         self._container.raise_error()
 
     def finish(self) -> Any:
-        metadata = self.metadata
-        self._partial_blocks.require_all(grid.count_blocks(metadata.shape, metadata.block_shape))
+        self.require_all()
         return super().finish()
 
     def abort(self) -> None:

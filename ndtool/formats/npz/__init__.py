@@ -17,10 +17,18 @@ from ndtool.formats.npz.writer import PreservedMembers
 from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target, exists_error
+from ndtool.rules import mistakes
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ZARR_METADATA, File, LocalFile
 
 DEFAULT_NAME = "output"  # name of a written member if none is given
+
+# The program that writes the tensors of an archive of torch.save, {0!r}, to {1!r}.safetensors.
+_CONVERT_TORCH = (
+    "import torch; from safetensors.torch import save_file; x = torch.load({0!r},"
+    " weights_only=True); save_file(x if isinstance(x, dict) else {{'tensor': x}}, {1!r} +"
+    " '.safetensors')"
+)
 
 
 def recognises(storage: LocalFile) -> bool:
@@ -73,17 +81,19 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
 
     if not infos:
         raise InputError(f"{printable(path)}: the archive has no arrays")
+    stem = os.path.splitext(path)[0].removesuffix(".zarr")
     if any(info.orig_filename.endswith("/data.pkl") for info in infos.values()):
         raise InputError(
             f"{printable(path)} is an archive of torch.save: its tensors are described by a pickle,"
             " which is never loaded",
-            hint="safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUTPUT)"
-            " writes them to a safetensors file",
+            hint=mistakes.then(
+                "torch reads them.", mistakes.python_command(_CONVERT_TORCH, path, stem)
+            ),
         )
     if any(info.orig_filename.rpartition("/")[2] in ZARR_METADATA for info in infos.values()):
         raise InputError(
             f"{printable(path)} is a Zarr store in an archive: expected its folder",
-            hint=f"unzip {printable(path)} -d STORE.zarr",
+            hint=f"Then: unzip {mistakes.quote(path)} -d {mistakes.quote(f'{stem}.zarr')}",
         )
     candidates = list(infos.values())
     if name is None:

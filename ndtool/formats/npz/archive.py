@@ -25,8 +25,6 @@ METHODS = {
 }  # fmt: skip
 MAX_DIRECTORY_BYTES = 16 << 20  # maximum size of a central directory: some 200,000 entries
 _MAX_DICTIONARY_BYTES = 64 << 20  # of LZMA, unless the member is larger
-_MAX_CACHED = 64
-_header_cache: dict[bytes, npy.Header] = {}  # .npy headers by their bytes
 _MAX_RATIO = 1032  # maximum ratio of deflate: 258 bytes from 2 bits
 _END_RECORD_SIZE = 22  # without the comment
 _TAIL_SIZE = _END_RECORD_SIZE + 0xFFFF  # bytes at the end that may have the end record
@@ -271,16 +269,7 @@ def _damage(label: str, problem: str) -> Iterator[None]:
 
 
 def _parse_header(read: Read, size: int, label: str) -> npy.Header:
-    """Parse a member's .npy header, or return an equal one from the cache."""
-    text = read(0, 10 + int.from_bytes(read(0, 10)[8:], "little"))
-    header = _header_cache.get(text)
-    if header is None or header.nbytes > size - header.offset:
-        header = npy.read_header(sequential_reader(read, 0), size, label)
-        if header.offset == len(text):
-            if len(_header_cache) == _MAX_CACHED:
-                _header_cache.clear()
-            _header_cache[text] = header
-    return header
+    return npy.read_header(sequential_reader(read, 0), size, label)
 
 
 def _refuse(name: str, text: str) -> NoReturn:

@@ -102,12 +102,6 @@ def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Con
     return _parse(open_text, "", member, options, label, stream.name)
 
 
-def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> MemberInfo:
-    """Parse a stream up to its end, and return its member info."""
-    metadata = read_stream(stream, member, options).metadata
-    return MemberInfo(stream.name, member, metadata, None, metadata.nbytes, "a stream")
-
-
 def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
     """Return a sink for a new file with a line for each row."""
     if target.path.endswith(".gz"):
@@ -127,7 +121,7 @@ def _parse(
     """Return a source of the elements. open_text: returns a function that reads from the start."""
     selected = None if member is None else tuple(member.split(","))
     while True:
-        values = Values(options, label)
+        values = Values(options, label, name)
         read_text, suffix = lines.decompressed(open_text(), label), _suffix(path)
         if not suffix:
             read_text, suffix = _detect_format(read_text)

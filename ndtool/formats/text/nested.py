@@ -16,7 +16,7 @@ from ndtool.formats.text import lines
 from ndtool.formats.text.lines import Read
 from ndtool.formats.text.values import Values
 from ndtool.machine import memory
-from ndtool.rules import shapes
+from ndtool.rules import mistakes, shapes
 
 # Elements; the number of colons in their text that may follow keys; a function that locates an
 # element by its index; one that returns the elements again, with the text of each number.
@@ -137,7 +137,9 @@ def _flatten(
         count *= size
     if invalid := set(map(type, level)) - {int, float, bool, _NumberText}:
         i, value = next((i, value) for i, value in enumerate(level) if type(value) in invalid)
-        hint = "name a key, as in ids.json:KEY" if type(value) in (dict, _Object) else ""
+        hint = ""
+        if type(value) in (dict, _Object) and value:
+            hint = f"name a key. Then: {mistakes.quote(f'{label}:{next(iter(dict(value)))}')}"
         _refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
     return level
 

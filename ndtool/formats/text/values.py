@@ -12,7 +12,7 @@ from typing import Any
 
 from ndtool.errors import DtypeError, InputError, format_value, printable
 from ndtool.formats.table import TextOptions
-from ndtool.rules import dtypes, numbers
+from ndtool.rules import dtypes, mistakes, numbers
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.tempfiles import Spool
 
@@ -40,11 +40,12 @@ class Values:
     count: the number of elements. warning: about the file, or None. are_indices: whether empty text
     is an error, so that the output of a command that failed is not taken for indices. fast_type:
     the type that `add_array` requires of a library's parser, "q" for integers and "d" for floats;
-    "" if elements can only be added by `add`.
+    "" if elements can only be added by `add`. argument: the file and its columns.
     """
 
-    def __init__(self, options: TextOptions, label: str) -> None:
+    def __init__(self, options: TextOptions, label: str, argument: str = "-") -> None:
         self.count, self._label, self._options = 0, label, options
+        self._argument = argument
         self.warning: str | None = None
         self.are_indices = options.integers
         self._dtype = options.dtype or _INT64
@@ -115,8 +116,21 @@ class Values:
             for text in texts:
                 elements.append(self._parse_element(text))
         except _FieldError as exc:
-            raise InputError(f"{printable(self._label)}: {locate(len(elements))}: {exc}") from None
+            is_float = self.are_indices and numbers.is_number(str(fields[len(elements)]))
+            hint = self._float_hint() if is_float else ""
+            message = f"{printable(self._label)}: {locate(len(elements))}: {exc}"
+            raise InputError(message, hint=hint) from None
         self._append(np.frombuffer(b"".join(elements), np.uint8), len(elements))
+
+    def _float_hint(self) -> str:
+        """Return the commands that make integers of numbers such as 5.0."""
+        if self._argument == "-":
+            return ""
+        stem = self._argument.replace(":", "-")
+        load = "x = np.load({0!r}); i = x.astype('int64'); assert (i == x).all()"
+        command = mistakes.numpy_command(f"{stem}.npy", "indices", load, "i")
+        convert = f"ndtool convert {mistakes.quote(self._argument)} {mistakes.quote(f'{stem}.npy')}"
+        return mistakes.then("are they whole numbers?", command and f"{convert} && {command}")
 
     def finish(self) -> tuple[Dtype, memoryview]:
         """Return the element type and the bytes."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from ndtool.errors import InputError, OutputError, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, printable
 from ndtool.storage.local import ZARR_METADATA, Folder
 from ndtool.storage.localfolder import MAX_METADATA_SIZE, LocalFolder
 
 Read = Callable[[str], bytes | None]  # returns the value of a key, None if the key is missing
+Body = bytes | memoryview
+WriteKey = Callable[[str, Body], None]  # writes the value of a key of a store
 
 NO_METADATA: Mapping[str, bytes] = {}
 _MAX_VALUES = 1 << 20  # per metadata file: a parsed JSON value may take 100 bytes of memory
@@ -187,3 +190,20 @@ def node_type(storage: Folder, path: str) -> str:
     if storage.read(array_key) is not None:
         return "array"
     return "group" if storage.read(group_key) is not None else ""
+
+
+@contextmanager
+def group_errors(group: str) -> Iterator[None]:
+    """Add the group's name to OutputErrors about its metadata."""
+    try:
+        yield
+    except OutputError as exc:
+        raise OutputError(f"{printable(group)}: {exc.message}") from None
+
+
+def consolidation_error(path: str, group: str, exc: Exception) -> OutputError:
+    """Return the error that an array is missing in the consolidated metadata of a group."""
+    reason = exc.message if isinstance(exc, NdtoolError) else getattr(exc, "strerror", exc)
+    return OutputError(
+        f"{printable(path)} is written, but not in the metadata of {printable(group)}: {reason}"
+    )

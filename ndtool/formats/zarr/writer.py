@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ndtool.arrays.sink import PartialBlocks, Unpublished
+from ndtool.arrays.sink import ChunkSink, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
 from ndtool.formats.chunked import default_chunks
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
 from ndtool.formats.zarr import location, newstore
+from ndtool.formats.zarr.hierarchy import WriteKey
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.formats.zarr.metadata import ZarrArray, read_array
 from ndtool.formats.zarr.metadata import create_documents as new_documents
-from ndtool.formats.zarr.newstore import WriteKey
+from ndtool.formats.zarr.newstore import LocalStore
 from ndtool.machine import pool
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Encoding, Target
@@ -24,11 +25,12 @@ from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.descriptors import os_errors
 
+if TYPE_CHECKING:
+    from ndtool.formats.zarr.remotestore import RemoteStore
 
-class ChunkWriter:
-    """A writer of the complete chunks or shards of an array in a store."""
 
-    streamed = False
+class ChunkWriter(ChunkSink):
+    """A writer of the chunks or shards of an array in a store."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class ChunkWriter:
         write_key: WriteKey,
         concurrency: int = 1,
     ) -> None:
+        super().__init__()
         self.name, self.metadata, self.concurrency = name, metadata, concurrency
         self._array, self._node, self._write_key = array, node, write_key
         self._dtype = numpy_dtype(metadata.dtype)
@@ -49,107 +52,74 @@ class ChunkWriter:
         storage, write_key = newstore.reopen(shared)
         array = read_array(storage.read, shared.name, shared.array_path)
         concurrency = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
-        return cls(shared.name, shared.metadata, array, shared.array_path, write_key, concurrency)
+        return ChunkWriter(
+            shared.name, shared.metadata, array, shared.array_path, write_key, concurrency
+        )
 
-    def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        """Write a complete block, from any thread."""
-        if start or len(view) != self.nbytes(block):
-            raise ValueError(f"{len(view)} bytes at offset {start} are not a block")
-        self.write_block(block, view)
-
-    def write_block(self, block: int, view: memoryview | bytearray) -> None:
-        """Encode and write a block."""
+    def write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
 
-        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
         chunk: Any = np.ndarray(grid.box_shape(box), self._dtype, view)
         chunk_key = self._array.chunk_key(grid.coordinates(box, self.metadata.block_shape))
         key = f"{self._node}/{chunk_key}".lstrip("/")
         with library_errors(self.name, OutputError):
             self._write_key(key, self._array.encode(pad_chunk(chunk, self.metadata.block_shape)))
 
-    def nbytes(self, block: int) -> int:
-        """Return the size of a block in bytes."""
-        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
-        return prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
-
     def close(self) -> None:
         """Do nothing: no file is open between writes."""
 
 
-class ZarrSink:
-    """A sink that writes each chunk or shard once, when all of its bytes are complete.
-
-    metadata: from `planned_metadata`.
-    """
-
-    streamed = False
+class ZarrSink(ChunkWriter):
+    """A sink of a new array. metadata: from `planned_metadata`."""
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
-        self.name, self.metadata = target.path, metadata
-        self._zarr_target = location.resolve(target)
-        self.preserved = self._zarr_target.preserved
-        self._partial_blocks = PartialBlocks()
-        self._is_shared = False
-        with os_errors(self.name, OutputError):
-            self._store = newstore.create_store(self._zarr_target, target)
+        zarr_target, name = location.resolve(target), target.path
+        self.preserved, self._is_shared = zarr_target.preserved, False
+        with os_errors(name, OutputError):
+            self._store = store = _create_store(zarr_target, target)
         try:
-            documents, array = _create_documents(
-                self._store.array_path, metadata, target, self._zarr_target
-            )
+            documents, array = _create_documents(store.array_path, metadata, target, zarr_target)
             if metadata.layout != array.metadata.layout:
-                raise OutputError(f"{printable(self.name)} changed during the run")
-            self._file_count = (
-                grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
+                raise OutputError(f"{printable(name)} changed during the run")
+            super().__init__(
+                name, metadata, array, store.array_path, store.write, store.concurrency
             )
-            node = self._store.array_path
-            self._writer = ChunkWriter(self.name, metadata, array, node, self._store.write)
-            with library_errors(self.name, OutputError):
+            with library_errors(name, OutputError):
                 for key, body in documents.items():
-                    self._store.write(key, body)
-            self._has_fixed_size = array.chain.is_fixed_size
-            self.fits()
+                    store.write(key, body)
+            shape, step, total_nbytes = metadata.shape, metadata.block_shape, metadata.nbytes
+            file_count = grid.count_blocks(shape, step) if total_nbytes else 0
+            file_nbytes = prod(step) * metadata.dtype.itemsize
+            if not array.chain.is_fixed_size:  # compressed sizes are unknown
+                total_nbytes = file_nbytes = 0
+            store.require_space(file_count, total_nbytes, file_nbytes)
         except BaseException:
             self.abort()
             raise
-
-    @property
-    def concurrency(self) -> int:
-        return self._store.concurrency
-
-    def map(self) -> None:
-        return None
-
-    def fits(self, other_nbytes: int = 0) -> bool:
-        """Return True; ResourceError if the disk lacks space for the chunks and other files."""
-        nbytes = file_nbytes = 0
-        if self._has_fixed_size:  # compressed sizes are unknown
-            nbytes = self.metadata.nbytes
-            file_nbytes = prod(self.metadata.block_shape) * self.metadata.dtype.itemsize
-        self._store.require_space(self._file_count, nbytes + other_nbytes, file_nbytes)
-        return True
 
     def share(self) -> SharedOutput | None:
         """Return the location at which other processes can write chunks, None if they cannot."""
         self._is_shared = True
         return self._store.share(self.name, self.metadata)
 
-    def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        """Write bytes of a block, in any order and from any thread."""
-        chunk = self._partial_blocks.add(start, view, block, self._writer.nbytes(block))
-        if chunk is not None:
-            self._writer.write_block(block, chunk)
-            self._partial_blocks.mark_written(block)
-
     def finish(self) -> Unpublished:
         if not self._is_shared:
-            self._partial_blocks.require_all(self._file_count)
+            self.require_all()
         with os_errors(self.name, OutputError):
             self._store.sync()
         return self._store
 
     def abort(self) -> None:
         self._store.drop()
+
+
+def _create_store(zarr_target: ZarrTarget, target: Target) -> LocalStore | RemoteStore:
+    """Create an unpublished store for a new array. Raises OSError."""
+    if not target.url:
+        return newstore.LocalStore(zarr_target, target)
+    from ndtool.formats.zarr.remotestore import RemoteStore
+
+    return RemoteStore(zarr_target)
 
 
 def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
@@ -197,12 +167,7 @@ def _choose_chunks(
     shape: Shape, options: Encoding, version: int
 ) -> tuple[Shape | None, Shape | None]:
     """Return the shapes of chunks and shards: as requested, else of data if the ranks are equal."""
-    for name, sizes in (("--chunks", options.chunks), ("--shards", options.shards)):
-        if sizes is not None and len(sizes) != len(shape):
-            raise UsageError(
-                f"{name} {','.join(map(str, sizes))} has {len(sizes)} sizes:"
-                f" the output has rank {len(shape)}"
-            )
+    options.require_rank(len(shape))
     if options.shards is not None and version == 2:
         raise UsageError("--shards: Zarr version 2 has no shards")
     chunks, shards, like = options.chunks, options.shards, options.data_layout
