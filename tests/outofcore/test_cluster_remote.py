@@ -52,6 +52,15 @@ CHUNKS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def empty_memory_storage() -> Iterator[None]:
+    """Clear what tests, and examples that ended while they drew, left in the process's storage."""
+    store = fsspec.filesystem("memory").store
+    store.clear()
+    yield
+    store.clear()
+
+
 @pytest.fixture(scope="module")
 def cluster(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     """Start two workers whose environment has the server's address."""
@@ -571,7 +580,6 @@ def test_a_claim_on_any_storage_clears_its_folder(workdir: Path) -> None:
     memory.pipe_file("/x1.zarr/c/0/0", b"another's")
     claim.drop()
     assert memory.find("/") == ["/x1.zarr/c/0/0"]
-    memory.store.clear()
 
 
 @pytest.mark.parametrize("metadata", ["zarr.json", ".zarray", ".zgroup"])
@@ -641,7 +649,6 @@ def test_segments_are_read_as_they_were_written(
         buffer = memoryview(bytearray(data.draw(st.integers(0, len(content) - start))))
         store.read(segment, start, buffer)
         assert buffer == content[start : start + len(buffer)]
-    fs.store.clear()
 
 
 def test_missing_segments_and_ended_runs_are_errors() -> None:
@@ -651,4 +658,3 @@ def test_missing_segments_and_ended_runs_are_errors() -> None:
     store.close()
     with pytest.raises(OutputError, match="the run has ended"):
         store.write(segment, [memoryview(b"abc")])
-    fsspec.filesystem("memory").store.clear()
