@@ -5,14 +5,17 @@ algorithm also runs on large arrays with the default thresholds. Expected bits c
 see test_large.py.
 """
 
+import _thread
 import errno
 import inspect
 import io
 import mmap
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from threading import Barrier
@@ -41,9 +44,11 @@ from thresholds import patched_thresholds
 
 import ndtool
 from ndtool import _kernels
-from ndtool.engine import check, gathers, scatters, tuning
+from ndtool._kernels import Calls
+from ndtool.engine import check, dispatch, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
+from ndtool.inmemory import calls
 from ndtool.machine import scratch
 from ndtool.machine import threads as thread_counts
 from ndtool.rules import dtypes
@@ -481,20 +486,26 @@ def test_gathers_of_axes_that_cannot_be_merged_are_correct(lowered_thresholds: N
 
 
 @pytest.mark.parametrize("width", [16, 700, 40_000])
-def test_no_call_gathers_more_than_a_work_item(
-    width: int, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_ends_a_gather_between_two_work_items(
+    width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C ends a run between two kernel calls."""
-    sizes = []
-
-    def record_size(_: str, call: dict[str, Any]) -> None:
-        sizes.append(call["item"].tuples * call["item"].width)
-
-    spy(monkeypatch, gathers._kernels, "gather", record_size)
+    """Nothing between the signal and the end of the call executes bytecode, which would see it."""
+    monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 12)
+    compiled = Calls(
+        np.ndarray, np.empty, calls.make_typed_call, min, dispatch.needs_algorithm, calls.execute,
+        tuning,
+    )  # fmt: skip
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
-    assert bits_equal(ndtool.gather_nd(data, index), data[index[:, 0]])
-    assert sum(sizes) == len(index) * width
-    assert tuning.WORK_ITEM // 2 < max(sizes) <= tuning.WORK_ITEM
+    out = np.zeros((len(index), width), "u1")
+    gather = partial(
+        compiled.call, ("gather_nd", 1, "ndtool", *Attributes()), data, index, None, out
+    )
+    assert gather() is out
+    assert bits_equal(out, data[index[:, 0]])
+    out[:] = 7
+    with pytest.raises(KeyboardInterrupt):
+        list(map(operator.call, [_thread.interrupt_main, gather]))
+    assert (out == 7).any()
 
 
 def arguments(algorithm: Algorithm, reduction: str) -> dict[str, Any]:
