@@ -22,7 +22,7 @@ cdef extern from *:
 
 cdef enum:
     MAX_TYPED = 1024            # cached TypedCalls
-    RELEASING = 1 << 15         # bytes that a call moves, from which it releases the GIL
+    MIN_PARALLEL = 1 << 15      # bytes of an array, from which threads copy it
     LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
     SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
     MAX_TEMPORARIES = 10
@@ -44,15 +44,15 @@ cdef class TypedCall:
     """A call of an operator but for its shapes.
 
     threads: at most this many. indices: their type, mode and padding, without a buffer; the fill
-    value is one element. stored_kind: of the indices as stored, from which those that count from
-    index_base, or are taken modulo the axis size, are converted. spec: None for a gather. itemsize: of data. swap_unit: bytes that a byte swap reverses.
+    value is one element. stored: the same of the indices as stored, from which those that count
+    from index_base, or are taken modulo the axis size, are converted. spec: None for a gather. itemsize: of data. swap_unit: bytes that a byte swap reverses.
     swaps_data, swaps_updates: whether arithmetic needs other byte orders than the arrays have.
     """
 
-    cdef int family, threads, index_base, stored_kind, swap_unit
+    cdef int family, threads, index_base, swap_unit
     cdef int64_t batch_dims, axis
     cdef bint swaps_data, swaps_updates, is_mean, is_distinct, is_circular
-    cdef Indices indices
+    cdef Indices indices, stored
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
 
@@ -65,7 +65,7 @@ cdef class TypedCall:
         self.index_base, self.is_mean = attributes.index_base, attributes.is_mean
         self.is_distinct = attributes.duplicates == "error"
         self.is_circular = attributes.mode == "circular"
-        self.indices, self.stored_kind = indices, stored.kind
+        self.indices, self.stored = indices, stored
         self.spec, self.itemsize, self.swap_unit = spec, itemsize, swap_unit
         self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
 
@@ -95,7 +95,8 @@ cdef struct Job:
     int threads
     Source data, indices, updates
     int64_t* converted       # indices that count from 0, if the stored ones do not; or NULL
-    int stored_kind, index_base
+    Walk stored              # the stored indices' kind and padding
+    int index_base
     bint copies_data         # of a scatter: whether the target does not contain data yet
     bint validates           # whether to validate all indices before the target changes
     int64_t stored_tuples
@@ -255,11 +256,12 @@ cdef inline int merge_view(
     View* view, const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop,
     Py_ssize_t itemsize,
 ) noexcept nogil:
-    """Describe axes of an array; of rank 0 if they are contiguous."""
+    """Describe axes of an array, with contiguous rows as elements; of rank 0 if all is contiguous."""
     view.itemsize = itemsize
     view.rank = merge(shape, strides, first, stop, view.sizes, view.strides)
-    if view.rank == 1 and view.strides[0] == itemsize:
-        view.rank = 0
+    if view.rank and view.strides[view.rank - 1] == itemsize:
+        view.rank -= 1
+        view.itemsize *= view.sizes[view.rank]
     return view.rank
 
 
@@ -405,11 +407,12 @@ cdef void copy_source(
     """Copy an array to contiguous memory, with the byte order that is required."""
     cdef Copy c
     cdef Strips strips
-    cdef int64_t task, tasks, elements = s.nbytes // s.view.itemsize, smallest = PY_SSIZE_T_MAX
+    cdef int64_t task, tasks, elements, smallest = PY_SSIZE_T_MAX
     cdef int d, last = s.view.rank - 1
     if s.nbytes == 0:
         return
-    if threads == 1 and (last <= 0 or s.nbytes < RELEASING):
+    elements = s.nbytes // s.view.itemsize
+    if threads == 1 and (last <= 0 or s.nbytes < MIN_PARALLEL):
         if s.view.rank:
             copy_view(target, s.data, &s.view, 0, elements)
         else:
@@ -417,7 +420,9 @@ cdef void copy_source(
     elif s.view.rank == 0:
         c = Copy(s.data, target, s.nbytes, task_count(threads), non_temporal)
         run_tasks(copy_task, &c, c.tasks, threads)
-    elif last and max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE:
+    elif last and s.view.itemsize < _blocks.LINE and (
+        max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE
+    ):
         strips = Strips(&s.view, 0, s.data, target, 0)
         for d in range(last):
             if max(s.view.strides[d], -s.view.strides[d]) < smallest:
@@ -445,61 +450,60 @@ cdef inline const uint8_t* load(const Source* s, int threads) noexcept nogil:
     return s.copy
 
 
-cdef bint rebase(
-    const uint8_t* stored, int kind, int64_t count, int64_t base, int mode, int64_t* indices
-) noexcept nogil:
-    """Convert indices that count from `base`, as `rebase` in inmemory/arguments.py does.
+cdef bint rebase(Job* job) noexcept nogil:
+    """Convert indices to count from 0, as `rebase` in inmemory/arguments.py does.
 
     Returns whether all can be converted.
     """
     cdef int64_t block[ENTRIES]
     cdef const int64_t* values
-    cdef int64_t i, first = 0, n, v
+    cdef int64_t i, first = 0, n, v, count = job.stored_tuples * job.space.k
+    cdef int kind = job.stored.kind
     cdef bint is_uint64 = False, is_extreme = False
     while first < count:
         n = min(ENTRIES, count - first)
         values = as_int64_bits(
-            stored + first * (kind & ITEMSIZE_MASK), kind, n, block, &is_uint64
+            job.walk.index + first * (kind & ITEMSIZE_MASK), kind, n, block, &is_uint64
         )
         for i in range(n):
             v = values[i]
+            if job.stored.has_pad and v == job.stored.pad:
+                job.converted[first + i] = -PY_SSIZE_T_MAX - 1
+                continue
             if is_uint64 and v < 0:
                 v, is_extreme = PY_SSIZE_T_MAX, True
             is_extreme |= v <= -PY_SSIZE_T_MAX
-            indices[first + i] = max(v, -PY_SSIZE_T_MAX + 1) - base
+            job.converted[first + i] = max(v, -PY_SSIZE_T_MAX + 1) - job.index_base
         first += n
-    return not (is_extreme and mode == WRAP)
+    return not (is_extreme and job.walk.mode == WRAP)
 
 
-cdef uint64_t check_indices(Job* job) noexcept nogil:
-    """Return non-zero if an index is out of bounds, or a tuple is a duplicate that is an error."""
+cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcept nogil:
+    """Return non-zero if an index of the stored tuples is out of bounds, in mode "error"."""
     cdef Check c
-    cdef Walk walk = job.walk
-    cdef uint64_t bad = 0
-    if job.validates and job.walk.mode == ERROR:
-        c.walk, c.count, c.tasks = job.walk, job.stored_tuples, task_count(job.threads)
-        bad = run_tasks(check_task, &c, c.tasks, job.threads)
-    if not bad and job.rows.size:
-        walk.space = &job.row_space
-        bad = first_duplicate(&walk, job.stored_tuples, &job.rows).position != -1
-    return bad
+    c.walk, c.count, c.tasks = job.walk, count, task_count(job.threads)
+    c.walk.index += first * job.walk.tuple_bytes
+    return run_tasks(check_task, &c, c.tasks, job.threads)
 
 
-cdef uint64_t execute_job(Job* job) noexcept nogil:
-    """Execute a call; non-zero if an index is out of bounds."""
-    cdef Means means
-    cdef Updates first_pass
-    cdef const Counts* counts = &job.update.counts
+cdef bint load_indices(Job* job) noexcept nogil:
+    """Make the indices contiguous, and such that they count from 0; return whether they can be."""
     job.walk.index = load(&job.indices, job.threads)
-    if job.converted != NULL:
-        if not rebase(
-            job.walk.index, job.stored_kind, job.stored_tuples * job.space.k, job.index_base,
-            job.walk.mode, job.converted,
-        ):
+    if job.converted == NULL:
+        return True
+    if not rebase(job):
+        return False
+    job.walk.index = <const uint8_t*> job.converted
+    return True
+
+
+cdef uint64_t load_arrays(Job* job) noexcept nogil:
+    """Copy data and updates where they cannot be used as they are; non-zero for a duplicate."""
+    cdef Walk walk = job.walk
+    if job.rows.size:
+        walk.space = &job.row_space
+        if first_duplicate(&walk, job.stored_tuples, &job.rows).position != -1:
             return 1
-        job.walk.index = <const uint8_t*> job.converted
-    if check_indices(job):
-        return 1
     if job.scatters:
         job.update.first = load(&job.updates, job.threads)
         if job.update.current == NEUTRAL and has_nan(
@@ -510,13 +514,13 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
             copy_source(&job.data, job.target, job.threads, job.non_temporal)
     elif job.data.copy != NULL:
         job.data.data = load(&job.data, job.threads)
-    if job.tuples and job.width:
-        if job.scatters and job.update.current == NEUTRAL:
-            first_pass = fill_pass(&job.update)
-            if execute_tuples(job, &first_pass):
-                return 1
-        if execute_tuples(job, &job.update):
-            return 1
+    return 0
+
+
+cdef void finish_job(Job* job) noexcept nogil:
+    """Divide means, and copy the target to the output."""
+    cdef Means means
+    cdef const Counts* counts = &job.update.counts
     if job.is_mean:
         means = Means(
             job.update.counts, job.target,
@@ -531,61 +535,116 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
             copy_to_view(job.target, job.out, &job.out_view)
         else:
             memcpy(job.out, job.target, job.target_bytes)
+
+
+cdef uint64_t execute_job(Job* job) noexcept nogil:
+    """Execute a call at once; non-zero if an index is out of bounds."""
+    cdef Updates first_pass
+    cdef int64_t count = job.units if job.units else job.tuples
+    if not load_indices(job) or (
+        job.validates and job.walk.mode == ERROR and check_tuples(job, 0, job.stored_tuples)
+    ) or load_arrays(job):
+        return 1
+    if job.tuples and job.width:
+        if job.scatters and job.update.current == NEUTRAL:
+            first_pass = fill_pass(&job.update)
+            if execute_item(job, &first_pass, 0, count, 0, job.width):
+                return 1
+        if execute_item(job, &job.update, 0, count, 0, job.width):
+            return 1
+    finish_job(job)
     return 0
 
 
-cdef uint64_t execute_tuples(Job* job, const Updates* updates) noexcept nogil:
-    """Gather slices, or apply updates to slices, as the index tuples select them."""
+cdef uint64_t execute_item(
+    const Job* job, const Updates* updates, int64_t first, int64_t count, Py_ssize_t column,
+    Py_ssize_t width,
+) noexcept nogil:
+    """Gather bytes [column, column + width) of slices, or apply updates to slices.
+
+    first, count: of units of panels, or of index tuples: of a gather, or all those of a scatter.
+    """
     cdef Gather g
     cdef GatherStrided strided
     cdef Scatter s
     cdef Units units
+    cdef Walk walk = job.walk
+    cdef uint8_t* target = job.target
+    cdef int threads = job.threads
     cdef bint is_one_batch
     if job.units:
         units.p = &job.panels
         units.data = job.target if job.scatters else job.data.data
-        units.index, units.kind, units.mode = job.walk.index, job.walk.kind, job.walk.mode
-        units.has_pad, units.pad = job.walk.has_pad, job.walk.pad
+        units.index, units.kind, units.mode = walk.index, walk.kind, walk.mode
+        units.has_pad, units.pad = walk.has_pad, walk.pad
         units.fill_value, units.target = job.fill_value, job.target
         units.buffers, units.scratch = job.tiles, job.tile_bytes
-        units.first, units.non_temporal = 0, job.non_temporal
+        units.first, units.non_temporal = first, job.non_temporal
         if job.scatters:
             units.updates = updates[0]
-        return run_tasks(
-            scatter_unit if job.scatters else gather_unit, &units, job.units, job.threads
-        )
+        return run_tasks(scatter_unit if job.scatters else gather_unit, &units, count, threads)
     if job.scatters:
-        s.walk, s.updates, s.target = job.walk, updates[0], job.target
-        s.count, s.width = job.tuples, job.width
-        is_one_batch = job.space.per_batch == job.tuples
+        s.walk, s.updates, s.target = walk, updates[0], target
+        s.count, s.width = count, width
+        is_one_batch = job.space.per_batch == count
         s.division = BY_COLUMNS
         if not is_one_batch and (
-            s.width <= _blocks.LINE or job.tuples // job.space.per_batch >= job.threads
+            width <= _blocks.LINE or count // job.space.per_batch >= threads
         ):
             s.division = BY_BATCHES
-        elif s.width <= _blocks.LINE:
-            job.threads = 1
-        elif s.count >= 16 * job.threads or s.updates.counts.data != NULL:
+        elif width <= _blocks.LINE:
+            threads = 1
+        elif count >= 16 * threads or s.updates.counts.data != NULL:
             s.division = BY_SLICES
-        if job.threads == 1:
+        if threads == 1:
             s.division = BY_COLUMNS
-        s.tasks = task_count(job.threads) if s.division == BY_BATCHES else job.threads
+        s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
         s.non_temporal = job.non_temporal and s.updates.op == 0 and (
-            (s.width | <Py_ssize_t> s.target) % _blocks.LINE == 0 or s.width >= 4 * _blocks.LINE
+            (width | <Py_ssize_t> target) % _blocks.LINE == 0 or width >= 4 * _blocks.LINE
         )
-        return run_tasks(scatter_task, &s, s.tasks, job.threads)
+        return run_tasks(scatter_task, &s, s.tasks, threads)
+    walk.first = first
+    if job.space.repeats == 1:
+        walk.index += first * walk.tuple_bytes
+    target += first * job.width + column
     if job.slice.rank:
-        strided.walk, strided.view, strided.source = job.walk, &job.slice, job.data.data
+        strided.walk, strided.view, strided.source = walk, &job.slice, job.data.data
         strided.walk.redirect_offset = DROPPED
-        strided.target, strided.count = job.target, job.tuples
-        strided.tasks = task_count(job.threads)
-        strided.element, strided.elements = 0, job.width // job.slice.itemsize
+        strided.target, strided.count, strided.tasks = target, count, task_count(threads)
+        strided.element = column // job.slice.itemsize
+        strided.elements = width // job.slice.itemsize
         strided.fill_value = job.fill_value
-        return run_tasks(gather_strided_task, &strided, strided.tasks, job.threads)
-    g.walk, g.source, g.target = job.walk, job.data.data, job.target
+        return run_tasks(gather_strided_task, &strided, strided.tasks, threads)
+    g.walk, g.source, g.target = walk, job.data.data + column, target
     g.walk.redirect_offset = job.fill_value - g.source
-    g.count, g.width, g.non_temporal = job.tuples, job.width, job.non_temporal
-    return run_gather(&g, job.threads)
+    g.count, g.width, g.non_temporal = count, width, job.non_temporal
+    if count == job.tuples and job.space.repeats > 1 and job.space.per_batch >= _blocks.SHORT_BLOCK:
+        if threads == 1 or job.space.per_batch * width >= MIN_PARALLEL:
+            return gather_batches(&g, threads)
+    return run_gather(&g, threads)
+
+
+cdef uint64_t gather_batches(Gather* g, int threads) noexcept nogil:
+    """Gather long batches that share tuples one by one, without copies of the tuples."""
+    cdef const IndexSpace* space = g.walk.space
+    cdef IndexSpace one = space[0]
+    cdef Gather batch = g[0]
+    cdef Cursor cursor
+    cdef uint64_t bad = 0
+    cdef int64_t first = 0
+    one.repeats, one.batch_rank, one.is_one_group = 1, 0, False
+    batch.walk.space, batch.count = &one, space.per_batch
+    while first < g.count and not bad:
+        seek(&cursor, &g.walk, first)
+        batch.walk.index = g.walk.index
+        if not space.is_one_group:
+            batch.walk.index += cursor.batch // space.repeats * space.per_batch * g.walk.tuple_bytes
+        batch.source = g.source + cursor.base
+        batch.walk.redirect_offset = g.walk.redirect_offset - cursor.base
+        batch.target = g.target + first * g.width
+        bad = run_gather(&batch, threads)
+        first += space.per_batch
+    return bad
 
 
 cdef void find_extent(const Py_buffer* view, int64_t* low, int64_t* high) noexcept nogil:
@@ -696,15 +755,22 @@ cdef class Calls:
     def call(
         self, tuple arguments, object data, object indices, object updates, object out, /
     ) -> object:
-        """Call an operator; arguments: its name and all arguments that are not arrays."""
-        result = self.execute(arguments, data, indices, updates, out)
+        """Call an operator; arguments: (name, threads, spec, *attributes), as the caller wrote them.
+        """
+        try:
+            result = self.execute(arguments, data, indices, updates, out)
+        except MemoryError:    # raised again by the general path
+            result = None
         return self.fallback(arguments, data, indices, updates, out) if result is None else result
 
     @cython.binding(False)
     def execute(
         self, tuple arguments, object data, object indices, object updates, object out, /
     ) -> object:
-        """Return the result of a call on ndarrays; None if the general path must compute it."""
+        """Return the result of a call on ndarrays; None if the general path must compute it.
+
+        arguments: as those of `call`, or (name, threads, spec, Attributes).
+        """
         cdef Py_buffer views[5]
         cdef object result = None
         cdef int i
@@ -717,7 +783,7 @@ cdef class Calls:
         memset(views, 0, sizeof(views))
         try:
             result = self._execute(arguments, data, indices, updates, out, views)
-        except (ValueError, BufferError, MemoryError):    # such as outputs that are read-only
+        except (ValueError, BufferError):    # such as outputs that are read-only
             pass
         finally:
             for i in range(5):
@@ -731,7 +797,7 @@ cdef class Calls:
         cdef int d
         cdef object value, fill = None
         # Equal arguments must be the same: of these types, only bool and float equal int.
-        for d in range(PyTuple_Size(arguments)):
+        for d in range(0 if PyTuple_Size(arguments) == 4 else PyTuple_Size(arguments)):
             value = <object> PyTuple_GetItem(arguments, d)
             if type(value) is bool:
                 if not 9 <= d <= 10:    # negatives, include_self
@@ -769,10 +835,11 @@ cdef class Calls:
         cdef Py_buffer* target_view = &views[3]
         cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step, gathered
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
+        cdef bint releases
         cdef int d, family
         cdef uint64_t bad
         cdef object dtype = data.dtype, result
-        if not limit:
+        if not limit and updates is not None:
             return None
         c = self._typed_call(
             arguments, dtype, None if indices is None else indices.dtype,
@@ -802,15 +869,16 @@ cdef class Calls:
         moved = views[1].len + gathered
         if job.scatters and not in_place:
             moved += views[0].len
-        if moved > limit:
+        if moved > limit and job.scatters:
             return None
         job.threads, job.non_temporal = 1, False
         job.target_bytes = views[0].len if job.scatters else gathered
         is_arithmetic = job.scatters and c.spec.op != 0
-        if moved >= RELEASING:
+        releases = moved >= <Py_ssize_t> self.tuning.RELEASING
+        if releases:
             job.threads = self.limit_threads(c.threads, moved)
             job.non_temporal = job.target_bytes >= self.tuning.NON_TEMPORAL
-            if moved >= LARGE and job.scatters and p.tuples and p.width and self.algorithms(
+            if job.scatters and moved >= LARGE and p.tuples and p.width and self.algorithms(
                 c.is_mean or c.spec.counts is not None, job.target_bytes, p.width, p.tuples,
                 p.per_batch, p.by_panels, in_place, job.threads,
             ):
@@ -829,7 +897,8 @@ cdef class Calls:
         job.converted = NULL
         job.stored_tuples = views[1].len // views[1].itemsize // p.k
         if c.index_base:
-            job.stored_kind, job.index_base = c.stored_kind, c.index_base
+            job.stored.kind, job.index_base = c.stored.kind, c.index_base
+            job.stored.has_pad, job.stored.pad = c.stored.has_pad, c.stored.pad_bits
             job.converted = <int64_t*> memory.allocate(job.stored_tuples * p.k * 8)
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
@@ -888,7 +957,7 @@ cdef class Calls:
         ):
             needs_temporary = False    # contiguous slices are updated where they are
         elif needs_temporary:
-            if job.target_bytes > limit:
+            if job.target_bytes > limit and job.scatters:
                 return None
             job.out, job.target = job.target, memory.allocate(job.target_bytes)
             job.copies_data = job.scatters
@@ -900,7 +969,9 @@ cdef class Calls:
             job.slice.rank = 0
             if not in_place or needs_temporary:
                 strides = contiguous
-        elif job.data.view.rank and self._packs_data(&job, &p, gathered):
+        elif job.data.view.rank and self._packs_data(
+            &job, &p, gathered, c.itemsize
+        ):
             job.data.copy, strides, job.slice.rank = memory.allocate(views[0].len), contiguous, 0
         job.swaps_target = job.data.swap_unit != 0
         job.swap_unit = c.swap_unit
@@ -944,24 +1015,30 @@ cdef class Calls:
         job.is_mean = job.scatters and c.is_mean
         if job.scatters:
             self._fill_updates(&job, c, &p, memory)
-        if moved >= RELEASING:
+        step = self.tuning.WORK_ITEM
+        if moved > step and not job.scatters:
+            bad = execute_items(&job, step, moved)
+        elif releases:
             with nogil:
                 bad = execute_job(&job)
         else:
             bad = execute_job(&job)
         return None if bad else result
 
-    cdef bint _packs_data(self, const Job* job, const CallPlan* p, Py_ssize_t gathered) except -1:
+    cdef bint _packs_data(
+        self, const Job* job, const CallPlan* p, Py_ssize_t gathered, Py_ssize_t itemsize
+    ) except -1:
         """Return whether to copy strided data to row-major order before a gather."""
         cdef const View* view = &job.data.view
+        cdef bint has_rows = view.itemsize != itemsize
         cdef int64_t last = view.strides[view.rank - 1]
         if gathered >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning.PACKED_IN_CACHE:
             if p.by_panels:
-                return last != view.itemsize
+                return not has_rows
             if job.slice.rank or p.width <= _blocks.LINE:
                 return True
         return (
-            job.slice.rank > 0 and view.rank > 1 and max(last, -last) >= _blocks.LINE
+            job.slice.rank > 0 and not has_rows and view.rank > 1 and max(last, -last) >= _blocks.LINE
             and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning.MAX_PACKED)
         )
 
@@ -1026,6 +1103,49 @@ cdef class Calls:
         return 0
 
 
+cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
+    """Execute a gather in items of about `limit` bytes, after each of which Ctrl-C takes effect.
+
+    Returns non-zero if an index is out of bounds.
+    """
+    cdef int64_t first = 0, total = job.units if job.units else job.tuples, n
+    cdef Py_ssize_t column, width = job.width, columns
+    cdef uint64_t bad
+    with nogil:
+        bad = not load_indices(job)
+    n = max(1, limit // max(1, job.walk.tuple_bytes))
+    while not bad and job.validates and job.walk.mode == ERROR and first < job.stored_tuples:
+        with nogil:
+            bad = check_tuples(job, first, min(n, job.stored_tuples - first))
+        PyErr_CheckSignals()
+        first += n
+    if bad:
+        return 1
+    with nogil:
+        load_arrays(job)
+    n, columns = max(1, limit // max(1, width)), width
+    if job.units:
+        n = max(job.threads, limit // max(1, moved // total))
+    elif width > limit:
+        columns = limit // _blocks.LINE * _blocks.LINE
+        if job.slice.rank:
+            columns = max(1, limit // job.slice.itemsize) * job.slice.itemsize
+    for first in range(0, total if width else 0, n):
+        for column in range(0, width, columns):
+            with nogil:
+                bad = execute_item(
+                    job, &job.update, first, min(n, total - first), column, min(columns, width - column)
+                )
+            PyErr_CheckSignals()
+            if bad:
+                return 1
+            if job.units:
+                break
+    with nogil:
+        finish_job(job)
+    return 0
+
+
 cdef int write_starts(
     TypedCall c, Py_buffer* views, Py_ssize_t* shape, Py_ssize_t* strides, Temporaries memory
 ) except -1:
@@ -1061,7 +1181,7 @@ cdef int write_starts(
         while first < batches:
             n = min(ENTRIES, batches - first)
             values = as_int64_bits(
-                stored + first * views[4].itemsize, c.stored_kind, n, block, &is_uint64
+                stored + first * views[4].itemsize, c.stored.kind, n, block, &is_uint64
             )
             for i in range(n):
                 v = values[i]

@@ -17,7 +17,7 @@ from cython.parallel cimport prange, threadid
 from cpython.buffer cimport (
     PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.exc cimport PyErr_Clear
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Clear
 from cpython.object cimport PyObject
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.tuple cimport PyTuple_GetItem, PyTuple_Pack, PyTuple_Size
@@ -33,7 +33,7 @@ from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64,
 )
-from ndtool.loops.blocks cimport CACHE_BYTES, DROPPED, IndexSpace, Walk
+from ndtool.loops.blocks cimport CACHE_BYTES, Cursor, DROPPED, IndexSpace, Walk, seek
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport (
     Check, OutOfBounds, Ravel, check_task, check_range, find_out_of_bounds, local_fraction,

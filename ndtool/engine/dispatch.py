@@ -77,9 +77,9 @@ def needs_algorithm(
     width: bytes of a slice. per_batch: tuples of a batch. by_panels: along an axis that is not the
     last. See engine/scatters.py.
     """
-    if is_counted or by_panels:
-        return is_counted or nbytes > tuning.TILE
     is_one_batch, updates = per_batch == tuples, tuples * width
+    if is_counted or by_panels:
+        return is_counted or (nbytes > tuning.TILE and 2 * updates >= nbytes)  # packed tiles
     if is_one_batch and threads > 1 and threads * nbytes <= min(tuning.CACHE_SIZE, updates):
         return True  # copies of the output
     batch_bytes = nbytes * per_batch // max(tuples, 1)

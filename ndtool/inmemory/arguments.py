@@ -21,7 +21,7 @@ from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import Attributes, operator_of
-from ndtool.rules.plans import Shape
+from ndtool.rules.plans import Plan
 from ndtool.rules.reductions import ALIASES
 
 Array = NDArray[Any]
@@ -187,7 +187,9 @@ def index_array(value: object, mode: str = "error", name: str = "indices") -> Ar
     converted, _, classes = _convert(name, value)
     if type(value) in _LIST_TYPES and not classes:
         return converted.astype(np.int64)
-    exact = None if converted.dtype.name in dtypes.INTEGERS else _large_integers(value)
+    if converted.dtype.kind in "iu" or converted.dtype.name in dtypes.INTEGERS:
+        return converted
+    exact = _large_integers(value)
     if exact is None:
         return converted
     if mode in MODES and not MODES[mode].ignores_distance:
@@ -330,27 +332,25 @@ def index_base(name: str, value: object) -> int:
 def rebase(indices: Array, attributes: Attributes) -> Array:
     """Return indices that count from 0, as int64, if they count from `index_base`, else themselves.
 
-    int64 lacks results for the indices at the ends of the range: these stay out of bounds.
+    Padding becomes the minimum, as in `inference.resolve`. int64 lacks results for other indices at
+    the ends of the range: these stay out of bounds.
     """
     base, lowest, highest = attributes.index_base, -_INT64_MAX, _INT64_MAX
     if not base or indices.dtype.kind not in "iu":
         return indices
-    require_rebasable(attributes)
+    is_padding = np.zeros(indices.shape, bool)
+    if attributes.pad is not None:
+        is_padding = np.equal(indices, attributes.pad)
+    given = indices
     if indices.dtype.itemsize == 8:
-        is_extreme = (indices > highest) | (indices <= lowest)
+        is_extreme = ((indices > highest) | (indices <= lowest)) & ~is_padding
         if attributes.out_of_bounds == "wrap" and is_extreme.any():
-            value = int(indices[is_extreme][0])
+            value = int(given[is_extreme][0])
             raise UsageError(f"index {value} cannot wrap with index_base {base}: expected 63 bits")
         if indices.dtype.kind == "u":
-            indices = np.minimum(indices, indices.dtype.type(highest))
-    return np.maximum(indices.astype(np.int64), lowest + 1) - base
-
-
-def require_rebasable(attributes: Attributes) -> None:
-    """Refuse a pad that has no int64 if indices count from `index_base`."""
-    base, pad = attributes.index_base, attributes.pad
-    if base and pad is not None and not -_INT64_MAX < pad <= _INT64_MAX:
-        raise UsageError(f"pad is {pad}: with index_base {base} it must be within 63 bits")
+            given = np.minimum(indices, indices.dtype.type(highest))
+    rebased = np.maximum(given.astype(np.int64), lowest + 1) - base
+    return np.where(is_padding, np.int64(_INT64_MIN), rebased)
 
 
 # The function that converts each attribute, by its name in Attributes.
@@ -387,8 +387,9 @@ def thread_count(threads: int | None) -> int:
     return _threads.resolve_threads(integer("threads", threads, UsageError))
 
 
-def output_buffer(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
-    """Return `out` as an ndarray; raise unless it can hold a result of this dtype and shape."""
+def output_buffer(out: object, plan: Plan, dtype: np.dtype[Any]) -> Array:
+    """Return `out` as an ndarray; raise unless it can hold the result of a plan."""
+    shape = plan.output
     if tensors.is_tensor(out):
         tensors.require_resolved("out", out)
     elif not issubclass(type(out), np.ndarray):

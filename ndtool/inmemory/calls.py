@@ -1,18 +1,24 @@
-"""Calls of operators on arrays in memory: inference, which is cached, and execution."""
+"""Calls of operators on arrays in memory: what the compiled path does not execute itself."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool._kernels import LINE, Calls, Indices, TypedCall, UpdateCounts, UpdateSpec
-from ndtool.engine import bind, check, copies, counting, dispatch, distinct, gathers, narrow, tuning
+from ndtool.engine import bind, check, copies, counting, dispatch, distinct, tuning
 from ndtool.engine.updates import ScatterCall, neutral_block
-from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, format_value
+from ndtool.errors import (
+    BoundsError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    RuleError,
+    format_value,
+)
 from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import (
     array,
@@ -22,70 +28,30 @@ from ndtool.inmemory.arguments import (
     output_buffer,
     rebase,
     require_no_overlap,
-    require_rebasable,
     restore_exact_index,
     string,
     thread_count,
 )
-from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
+from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, normalize
 from ndtool.machine import threads
 from ndtool.rules import inference, numbers, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype, from_name
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
-from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.plans import Plan
 
 Array = NDArray[Any]
 
 # An operator and its arguments except arrays: name, threads, spec, then the attributes in the order
-# of Attributes' fields. An attribute that an operator does not have is its default.
+# of Attributes' fields, or as Attributes. One that an operator does not have is its default.
 Call = tuple[Any, ...]
 
 
 def _attributes(call: Call) -> tuple[Attributes, str]:
     """Return the attributes of a call, and the standard to validate against."""
+    if type(call[3]) is Attributes:
+        return call[3], call[2]
     arguments = zip(Attributes._fields, call[3:], strict=False)
     return make_attributes(call[0], arguments), string("spec", call[2])
-
-
-class BoundCall(NamedTuple):
-    """The inferred plan of calls that have the same shapes, dtypes and attributes.
-
-    types: the inputs' element types. fill_bytes: the bytes of the fill value, or None.
-    """
-
-    plan: Plan
-    types: dict[str, Dtype]
-    fill_bytes: bytes | None
-
-
-@lru_cache(maxsize=1024)
-def bind_call(
-    name: str,
-    data: Shape,
-    data_dtype: np.dtype[Any],
-    indices: Shape,
-    indices_dtype: np.dtype[Any],
-    updates: Shape | None,
-    updates_dtype: np.dtype[Any] | None,
-    attributes: Attributes,
-    spec: str,
-) -> BoundCall:
-    """Infer shapes and check types; the result is cached for calls with equal arguments."""
-    types = {
-        "data": element_type("data", data_dtype),
-        "indices": element_type("indices", indices_dtype),
-    }
-    sizes = {"data": data, "indices": indices}
-    if updates is not None and updates_dtype is not None:
-        types["updates"], sizes["updates"] = element_type("updates", updates_dtype), updates
-    _, _, plan = inference.check(name, types, sizes, attributes, spec)
-    if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MAX_SIZE:
-        raise RuleError(
-            f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot represent"
-        )
-    element = numbers.encode_fill(attributes.fill, types["data"])
-    fill_bytes = bind.repeat_fill_value(plan, element) if plan.attributes.may_skip_tuples else None
-    return BoundCall(plan, types, fill_bytes)
 
 
 def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
@@ -93,38 +59,44 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     attributes, spec = _attributes(call)
     scatters = OPERATORS[call[0]].scatters
     try:
-        source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
+        source, given = array("data", data), index_array(indices, attributes.out_of_bounds)
         updates_array = array("updates", updates) if scatters else None
-        if out is None and not (source is data and index is indices and updates_array is updates):
-            compiled = COMPILED.execute(call, source, index, updates_array, None)
-            if compiled is not None:
-                return cast("Array", tensors.convert_result(data, compiled))
-        given, index = index, rebase(index, attributes)
-        bound = bind_call(
-            call[0], source.shape, source.dtype, index.shape, index.dtype,
-            None if updates_array is None else updates_array.shape,
-            None if updates_array is None else updates_array.dtype,
-            attributes, spec,
-        )  # fmt: skip
+        if out is None and not (source is data and given is indices and updates_array is updates):
+            result = COMPILED.execute(call, source, given, updates_array, None)
+            if result is not None:
+                return cast("Array", tensors.convert_result(data, result))
+        index = rebase(given, attributes)
+        inputs = {"data": source, "indices": index}
+        if updates_array is not None:
+            inputs["updates"] = updates_array
+        types = {role: element_type(role, value.dtype) for role, value in inputs.items()}
+        sizes = {role: value.shape for role, value in inputs.items()}
+        plan = inference.check(call[0], types, sizes, attributes, spec)[2]
+        if prod(d or 1 for d in plan.output) * source.itemsize > shapes.MAX_SIZE:
+            raise RuleError(
+                f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot"
+                " represent"
+            )
         buffer = None
         if out is not None:
-            buffer = output_buffer(out, source.dtype, bound.plan.output)
+            buffer = output_buffer(out, plan, source.dtype)
             if scatters and out is data:
-                buffer = source
-            else:
-                require_no_overlap(buffer, data=source)
-            require_no_overlap(
-                buffer,
-                indices=index,
-                **({} if updates_array is None else {"updates": updates_array}),
-            )
-            if COMPILED.execute(call, source, given, updates_array, buffer) is not None:
-                return out
+                buffer = inputs.pop("data")
+            require_no_overlap(buffer, **inputs)
         team = thread_count(call[1])
-        if updates_array is None:
-            result = _gather(bound, source, index, buffer, team)
-        else:
-            result = _scatter(bound, source, index, updates_array, buffer, team)
+        accepted = attributes._replace(negatives=plan.attributes.negatives)
+        compiled = (call[0], team, "ndtool", accepted)
+        result = COMPILED.execute(compiled, source, given, updates_array, buffer)
+        if result is None and updates_array is not None:
+            result = _scatter(plan, types, source, index, updates_array, buffer, team)
+        elif result is None:
+            error = check.find_bounds_error(plan, _bind_indices(plan, types, index, team), team)
+            if error is not None and check.is_error(plan):
+                raise error
+            result = COMPILED.execute(compiled, source, given, None, None)
+            if result is None:
+                result = _without_slices(plan, types["data"], source)
+            result = _copy_out(result, buffer)
     except BoundsError as error:
         restore_exact_index(error, indices)
         raise
@@ -150,11 +122,11 @@ def make_typed_call(
         return None
     try:
         attributes, spec = _attributes(arguments)
-        require_rebasable(attributes)
         team = thread_count(arguments[1])
         types = {"data": element_type("data", data), "indices": element_type("indices", stored)}
         if updates is not None:
             types["updates"] = element_type("updates", updates)
+        given_pad = Attributes(pad=attributes.pad)
         if is_lowered:
             given = {"past": types["data"], "update": types["updates"]}
             given |= {"write_indices": types["indices"]} if indices else {}
@@ -181,8 +153,8 @@ def make_typed_call(
         spec_of_updates = _unbound_updates(attributes, dtype)
     return TypedCall(
         operator.name, attributes, team, bind.bind_indices(b"", read, attributes, fill),
-        bind.bind_indices(b"", types["indices"]), spec_of_updates, dtype.itemsize, dtype.swap_size,
-        swaps_data, swaps_updates,
+        bind.bind_indices(b"", types["indices"], given_pad), spec_of_updates, dtype.itemsize,
+        dtype.swap_size, swaps_data, swaps_updates,
     )  # fmt: skip
 
 
@@ -206,57 +178,29 @@ def _show_trace(error: NdtoolError) -> None:
         notebook.use_notebook_trace(error)
 
 
-def _gather(bound: BoundCall, data: Array, indices: Array, out: Array | None, team: int) -> Array:
-    """Gather into `out`, or into a new array if it is None."""
-    plan = bound.plan
-    index = _bind_indices(bound, indices, team)
-    target = out
-    if target is None or not target.flags.c_contiguous:
-        target = np.empty(plan.output, data.dtype)
-    all_invalid = check.lacks_valid_indices(plan) or (
-        plan.attributes.pad is not None and not data.size
-    )
-    if out is None and target.size and not all_invalid:
-        is_in_bounds = _gather_into(bound, data, index, target, team)
-    else:  # the caller's array must be unchanged when an index is out of bounds: check first
-        is_contiguous = data.flags.c_contiguous
-        with narrow.validate(plan, index, team, is_contiguous) as work:
-            source = data.reshape(work.plan.data) if is_contiguous else data
-            bound = bound._replace(plan=work.plan)
-            is_in_bounds = not target.size or _gather_into(
-                bound, source, work.indices, target, team
-            )
-    if not is_in_bounds:
-        raise check.locate_bounds_error(plan, index)
-    return _copy_out(target, out)
-
-
-def _gather_into(bound: BoundCall, data: Array, index: Indices, target: Array, team: int) -> bool:
-    """Gather into a contiguous target; False if an index is out of bounds."""
-    plan, types = bound.plan, bound.types
-    dtype = types["data"]
-    if not data.size:
-        return gathers.fill(as_bytes(target), bound.fill_bytes)
-    source = as_operand(data)
-    chosen = dispatch.choose_gather(plan, dtype.itemsize, data.shape, source, target.nbytes)
-    if chosen.packs_data:
-        return _gather_into(bound, _pack(data, dtype, team), index, target, team)
-    return dispatch.gather(chosen, source, index, as_bytes(target), team)
-
-
-def _pack(data: Array, dtype: Dtype, team: int) -> Array:
-    """Return a copy of data in row-major order."""
-    packed = np.empty(data.shape, data.dtype)
-    copy_normalized(data, dtype, dtype.order, as_bytes(packed), team)
-    return packed
+def _without_slices(plan: Plan, dtype: Dtype, data: Array) -> Array:
+    """Return the result of a gather of no bytes, or from data without elements: the fill value."""
+    result = np.empty(plan.output, data.dtype)
+    if result.nbytes:
+        if data.size:
+            raise OutputError("indices changed during the run")
+        element = numbers.encode_fill(plan.attributes.fill, dtype)
+        as_void(result)[...] = as_void(np.frombuffer(element, data.dtype))
+    return result
 
 
 def _scatter(
-    bound: BoundCall, data: Array, indices: Array, updates: Array, out: Array | None, team: int
+    plan: Plan,
+    types: dict[str, Dtype],
+    data: Array,
+    indices: Array,
+    updates: Array,
+    out: Array | None,
+    team: int,
 ) -> Array:
     """Scatter into `out`, which may be data itself, or into a new array if it is None."""
-    plan, types, attributes = bound.plan, bound.types, bound.plan.attributes
-    dtype, index = types["data"], _bind_indices(bound, indices, team)
+    dtype, attributes = types["data"], plan.attributes
+    index = _bind_indices(plan, types, indices, team)
     reduction = attributes.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
     is_normalized = copies.is_normalized(data.shape, data.strides, dtype, order)
@@ -291,10 +235,10 @@ def _copy_out(result: Array, out: Array | None) -> Array:
     return out
 
 
-def _bind_indices(bound: BoundCall, indices: Array, team: int) -> Indices:
-    dtype = bound.types["indices"]
+def _bind_indices(plan: Plan, types: dict[str, Dtype], indices: Array, team: int) -> Indices:
+    dtype = types["indices"]
     normalized = normalize(indices, dtype, dtype.order, False, team)
-    return bind.bind_indices(normalized, dtype, bound.plan.attributes, bound.fill_bytes)
+    return bind.bind_indices(normalized, dtype, plan.attributes)
 
 
 COMPILED = Calls(

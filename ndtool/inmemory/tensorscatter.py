@@ -29,7 +29,10 @@ def tensor_scatter(
     call: tuple[Any, ...], past: Any, write_indices: Any, update: Any, out: Any
 ) -> Any:
     """Write update into a copy of past; call: (name, threads, spec, *attributes)."""
-    result = calls.COMPILED.execute(call, past, write_indices, update, out)
+    try:
+        result = calls.COMPILED.execute(call, past, write_indices, update, out)
+    except MemoryError:  # raised again by the scatter, with its message
+        result = None
     if result is not None:
         return result
     _, threads, spec, *values = call

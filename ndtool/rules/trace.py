@@ -32,11 +32,6 @@ class Trace(NamedTuple):
     sizes: Sizes
 
     @property
-    def output_step(self) -> Step:
-        """The step that derives the shape of the output."""
-        return next(step for step in self.steps if step.rule.startswith("output.shape = "))
-
-    @property
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions about symbolic sizes, without duplicates."""
         return tuple(dict.fromkeys(text for step in self.steps for text in step.assumptions))

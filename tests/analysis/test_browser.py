@@ -614,6 +614,12 @@ def test_the_sentences_of_a_gather(browser: Browser) -> None:
     assert browser.sentences["output-0"] == (
         "output[0] = 0 from the fill value, because indices[0] = (5) is out of bounds"
     )
+    arguments = ["--out-of-bounds", "clip", "-q"]
+    write_report("gather-nd", *arguments, data=np.arange(4), indices=np.array([[9], [1]]))
+    browser.open("p.html")
+    assert browser.sentence == (
+        "indices[0, 0] = 9 is out of bounds: axis 0 of data has size 4: valid -4..3; replaced by (3)"
+    )
     arguments = ["--index-base", "1", "--pad", "0", "--fill", "9"]
     write_report("gather-nd", *arguments, data=np.arange(3), indices=np.array([[0], [3], [1]]))
     browser.open("p.html")

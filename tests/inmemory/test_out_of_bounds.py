@@ -260,6 +260,8 @@ def test_a_preview_shows_the_result_of_a_run(case: Case) -> None:
     expected = expected_outcome(case)
     if not isinstance(expected, np.ndarray) or "index_base" in case.arguments:
         return  # a run subtracts index_base where it reads the indices
+    if "fill" in case.arguments and case.arrays[0].dtype.char in "gG":
+        return  # a fill for a long double cannot be written as text
     roles = OPERATORS[case.operator].inputs
     arrays = dict(zip(roles, case.arrays, strict=True))
     inputs = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
@@ -292,10 +294,11 @@ def test_a_report_shows_tuples_as_used(workdir: Path) -> None:
     arguments = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--html", "page.html")
     assert command(*arguments, "--out-of-bounds", "clip").status == 0
     page = Path("page.html").read_text()
-    assert "= 9 is out of bounds: axis 0 of data has size 4: valid -4..3; replaced by (3)" in page
+    assert '"cells":[[0,0]],"selects":[3],"out_of_bounds":[0]' in page
     assert command(*arguments, "--out-of-bounds", "fill", "--fill", "7").status == 0
     page = Path("page.html").read_text()
-    assert "from the fill value, because indices[0] = (9) is out of bounds" in page
+    assert '"cells":[[0,0]],"selects":null,"out_of_bounds":[0]' in page
+    assert '{"output":[0,0],"data":null,"indices":[0],"updates":null,"result":"7.0"}' in page
 
 
 def test_an_integer_that_would_be_rounded_is_refused_on_the_command_line(workdir: Path) -> None:
