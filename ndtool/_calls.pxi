@@ -16,7 +16,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    #define NDTOOL_MAX_ELEMENTS ((int64_t) 1 << 40)
+    #define NDTOOL_MAX_ELEMENTS ((int64_t) 1 << 62)
     """
     const int64_t MAX_ELEMENTS "NDTOOL_MAX_ELEMENTS"    # of any array of a call
 
@@ -1127,7 +1127,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
     if job.units:
         n = max(job.threads, limit // max(1, moved // total))
     elif width > limit:
-        columns = limit // _blocks.LINE * _blocks.LINE
+        columns = max(1, limit // _blocks.LINE) * _blocks.LINE
         if job.slice.rank:
             columns = max(1, limit // job.slice.itemsize) * job.slice.itemsize
     for first in range(0, total if width else 0, n):
