@@ -45,8 +45,9 @@ cdef class TypedCall:
 
     threads: at most this many. indices: their type, mode and padding, without a buffer; the fill
     value is one element. stored: the same of the indices as stored, from which those that count
-    from index_base, or are taken modulo the axis size, are converted. spec: None for a gather. itemsize: of data. swap_unit: bytes that a byte swap reverses.
-    swaps_data, swaps_updates: whether arithmetic needs other byte orders than the arrays have.
+    from index_base, or are taken modulo the axis size, are converted. spec: None for a gather.
+    itemsize: of data. swap_unit: bytes that a byte swap reverses. swaps_data, swaps_updates:
+    whether arithmetic needs other byte orders than the arrays have.
     """
 
     cdef int family, threads, index_base, swap_unit
@@ -256,7 +257,7 @@ cdef inline int merge_view(
     View* view, const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop,
     Py_ssize_t itemsize,
 ) noexcept nogil:
-    """Describe axes of an array, with contiguous rows as elements; of rank 0 if all is contiguous."""
+    """Describe axes of an array, contiguous rows as elements; of rank 0 if all is contiguous."""
     view.itemsize = itemsize
     view.rank = merge(shape, strides, first, stop, view.sizes, view.strides)
     if view.rank and view.strides[view.rank - 1] == itemsize:
@@ -707,7 +708,7 @@ cdef object shape_tuple(const CallPlan* p):
 
 
 @cython.final
-cdef class Temporaries:
+cdef class _Temporaries:
     """Memory that a call needs until it ends."""
 
     cdef void* blocks[MAX_TEMPORARIES]
@@ -755,8 +756,7 @@ cdef class Calls:
     def call(
         self, tuple arguments, object data, object indices, object updates, object out, /
     ) -> object:
-        """Call an operator; arguments: (name, threads, spec, *attributes), as the caller wrote them.
-        """
+        """Call an operator; arguments: (name, threads, spec, *attributes), as given."""
         try:
             result = self.execute(arguments, data, indices, updates, out)
         except MemoryError:    # raised again by the general path
@@ -827,7 +827,7 @@ cdef class Calls:
         cdef CallPlan p
         cdef Job job
         cdef TypedCall c
-        cdef Temporaries memory
+        cdef _Temporaries memory
         cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
         cdef Py_ssize_t index_shape[2]
         cdef Py_ssize_t index_strides[2]
@@ -854,7 +854,7 @@ cdef class Calls:
             return None
         job.scatters = updates is not None
         family = c.family
-        memory = Temporaries()
+        memory = _Temporaries()
         if family == BY_RUNS and (indices is None or c.is_circular):
             memcpy(&views[4], &views[1], sizeof(Py_buffer))    # the caller's write_indices
             memset(&views[1], 0, sizeof(Py_buffer))
@@ -1038,11 +1038,12 @@ cdef class Calls:
             if job.slice.rank or p.width <= _blocks.LINE:
                 return True
         return (
-            job.slice.rank > 0 and not has_rows and view.rank > 1 and max(last, -last) >= _blocks.LINE
+            job.slice.rank > 0 and not has_rows and view.rank > 1
+            and max(last, -last) >= _blocks.LINE
             and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning.MAX_PACKED)
         )
 
-    cdef int _allocate_tiles(self, Job* job, Temporaries memory) except -1:
+    cdef int _allocate_tiles(self, Job* job, _Temporaries memory) except -1:
         """Allocate packed tiles of panels, if a gather from these is faster."""
         cdef const Panels* panels = &job.panels
         cdef Py_ssize_t row_bytes = panels.tile * panels.itemsize
@@ -1054,7 +1055,7 @@ cdef class Calls:
             job.tiles = memory.allocate(job.threads * tile_bytes)
         return 0
 
-    cdef int _allocate_table(self, RowTable* table, int64_t tuples, Temporaries memory) except -1:
+    cdef int _allocate_table(self, RowTable* table, int64_t tuples, _Temporaries memory) except -1:
         """Allocate a table of the rows that tuples select, at most half of its slots used."""
         table.mask = 1
         while table.mask <= <uint64_t> (2 * tuples):
@@ -1065,7 +1066,7 @@ cdef class Calls:
         return 0
 
     cdef const uint8_t* _repeat_fill_value(
-        self, TypedCall c, Py_ssize_t width, Temporaries memory
+        self, TypedCall c, Py_ssize_t width, _Temporaries memory
     ) except NULL:
         """Return the fill value, repeated for a slice."""
         cdef const uint8_t* element = c.indices._fill_value(c.itemsize)
@@ -1079,7 +1080,7 @@ cdef class Calls:
         return repeated
 
     cdef int _fill_updates(
-        self, Job* job, TypedCall c, const CallPlan* p, Temporaries memory
+        self, Job* job, TypedCall c, const CallPlan* p, _Temporaries memory
     ) except -1:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
         cdef Counts counts = no_counts()
@@ -1134,7 +1135,8 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
         for column in range(0, width, columns):
             with nogil:
                 bad = execute_item(
-                    job, &job.update, first, min(n, total - first), column, min(columns, width - column)
+                    job, &job.update, first, min(n, total - first), column,
+                    min(columns, width - column),
                 )
             PyErr_CheckSignals()
             if bad:
@@ -1147,7 +1149,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
 
 
 cdef int write_starts(
-    TypedCall c, Py_buffer* views, Py_ssize_t* shape, Py_ssize_t* strides, Temporaries memory
+    TypedCall c, Py_buffer* views, Py_ssize_t* shape, Py_ssize_t* strides, _Temporaries memory
 ) except -1:
     """Make the indices of tensor_scatter from write_indices, views[4], or zeros.
 

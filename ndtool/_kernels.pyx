@@ -36,8 +36,7 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport CACHE_BYTES, Cursor, DROPPED, IndexSpace, Walk, seek
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport (
-    Check, OutOfBounds, Ravel, check_task, check_range, find_out_of_bounds, local_fraction,
-    ravel_task,
+    Check, OutOfBounds, Ravel, check_task, find_out_of_bounds, local_fraction, ravel_task,
 )
 from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
@@ -58,7 +57,8 @@ from ndtool.loops.radix cimport (
 from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
     BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FILL, INCLUDED, NEUTRAL, REPLACED, BatchWindows,
-    NanSearch, Scatter, Updates, fill_pass, has_nan, nan_task, scatter_task, window_bytes, windows_task,
+    NanSearch, Scatter, Updates, fill_pass, has_nan, nan_task, scatter_task, window_bytes,
+    windows_task,
 )
 from ndtool.loops.startable cimport (
     bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
@@ -102,7 +102,7 @@ ctypedef uint64_t (*Task)(const void* args, int64_t task, int thread) noexcept n
 cdef uint64_t run_tasks(
     Task task, const void* args, int64_t tasks, int threads
 ) noexcept nogil:
-    """Execute tasks on threads, in the caller's floating-point state; non-zero if any returns so."""
+    """Execute tasks on threads, in the caller's floating-point state; non-zero if any is."""
     cdef uint64_t bad = 0, previous, floats
     cdef int64_t i
     if threads == 1:    # without OpenMP, whose system calls take longer than a small call

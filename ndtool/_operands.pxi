@@ -10,7 +10,8 @@ cdef class Indices:
     out_of_bounds: the out-of-bounds mode. fill_bytes: for mode "fill", the fill value, repeated for
     the bytes of a slice that a work item has. bound: if not 0, the indices are validated: all are
     in 0..bound-1, and no other process can write to their memory, so that loops need not check
-    them again. pad: a tuple with this index selects nothing. negatives: whether negative indices are valid.
+    them again. pad: a tuple with this index selects nothing. negatives: whether negative indices
+    are valid.
     """
 
     cdef const uint8_t[::1] bytes, fill_bytes

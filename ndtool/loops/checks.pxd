@@ -1,7 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Checks: bounds checks of index tuples without a gather or scatter, which may store them as linear
-# row indices of 2 or 4 bytes; the search for the first tuple out of bounds; and a sample of how many
-# tuples are spatially local.
+# row indices of 2 or 4 bytes; the search for the first tuple out of bounds; and a sample of how
+# many tuples are spatially local.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -17,7 +17,9 @@ cdef extern from *:
     static inline uint64_t ndtool_out_of_bounds(
         int64_t const *, Py_ssize_t, void const *
     ) ndtool_clones;
-    static inline void ndtool_narrow_rows(int64_t const *, Py_ssize_t, uint8_t *, int) ndtool_clones;
+    static inline void ndtool_narrow_rows(
+        int64_t const *, Py_ssize_t, uint8_t *, int
+    ) ndtool_clones;
     """
 
 cdef enum:

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Counts of the updates of each slice of an output: they identify the first one, and are the divisors
-# of means. The thread that owns a slice counts its updates.
+# Counts of the updates of each slice of an output: they identify the first one, and are the
+# divisors of means. The thread that owns a slice counts its updates.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
