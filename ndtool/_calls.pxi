@@ -1127,7 +1127,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
     if job.units:
         n = max(job.threads, limit // max(1, moved // total))
     elif width > limit:
-        columns = limit // _blocks.LINE * _blocks.LINE
+        columns = max(1, limit // _blocks.LINE) * _blocks.LINE
         if job.slice.rank:
             columns = max(1, limit // job.slice.itemsize) * job.slice.itemsize
     for first in range(0, total if width else 0, n):
