@@ -208,7 +208,7 @@ def restore_exact_index(error: BoundsError, value: object, data: str = "data") -
     the message.
     """
     is_integers = type(value) is np.ndarray and value.dtype.kind in "iu"
-    exact = value if is_integers else _large_integers(value)
+    exact: Any = value if is_integers else _large_integers(value)
     if exact is not None:
         component = () if error.component is None else (error.component,)
         value = int(exact[(*error.position, *component)])
