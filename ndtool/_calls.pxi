@@ -16,7 +16,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    #define NDTOOL_MAX_ELEMENTS ((int64_t) 1 << 40)
+    #define NDTOOL_MAX_ELEMENTS ((int64_t) 1 << 62)
     """
     const int64_t MAX_ELEMENTS "NDTOOL_MAX_ELEMENTS"    # of any array of a call
 

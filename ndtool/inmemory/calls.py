@@ -104,7 +104,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         _show_trace(error)
         raise
     except (MemoryError, OSError) as error:
-        message = f"{call[0]}: not enough memory: {format_value(error, str)}"
+        message = f"{call[0]}: not enough memory: {format_value(error, str)}".removesuffix(": ")
         raise ResourceError(message) from error  # memory maps raise OSError
     return tensors.convert_result(data, result) if out is None else out
 

@@ -621,6 +621,8 @@ def test_an_output_beyond_memory_is_refused() -> None:
         ndtool.scatter_nd(large_slice, np.zeros((1, 2), int), [1.0])
     with pytest.raises(ResourceError, match="gather_nd: not enough memory"):
         ndtool.gather_nd(raising("__array__", error=MemoryError()), [[0]])
+    with pytest.raises(ResourceError, match=r"gather: not enough memory$"):
+        ndtool.gather(np.zeros(1), np.broadcast_to(np.int64(0), (1 << 58,)))
 
 
 def test_a_failed_mapping_is_reported_as_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
