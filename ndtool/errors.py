@@ -277,7 +277,7 @@ class BoundsError(NdtoolError, IndexError):
             question = "are the indices 1-based? Then: --index-base 1"
             return f"{self.value} equals the size of the axis: {question}"
         if self.lowest == 0 and -self.size <= self.value < 0:
-            return "this spec does not allow negative indices"
+            return "negative indices are not allowed here: by the spec, or by --no-negatives"
         return ""
 
     def fields(self) -> dict[str, object]:

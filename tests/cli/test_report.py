@@ -131,10 +131,12 @@ def test_records_that_are_none(descr, reason):
         dtypes.from_descr(descr)
 
 
-def test_negative_indices_where_none_are_taken():
+@pytest.mark.parametrize("attribute", [{"spec": "openvino:8"}, {"negatives": False}])
+def test_negative_indices_where_none_are_taken(attribute):
     with pytest.raises(BoundsError) as excinfo:
-        ops.gather_nd(np.zeros((2, 3)), np.array([[-1]]), spec="openvino:8")
-    assert excinfo.value.hint.startswith("this spec does not allow negative indices")
+        ops.gather_nd(np.zeros((2, 3)), np.array([[-1]]), **attribute)
+    hint = "negative indices are not allowed here: by the spec, or by --no-negatives"
+    assert excinfo.value.hint.startswith(hint)
     assert "has size 2: valid 0..1" in str(excinfo.value)
 
 

@@ -372,3 +372,69 @@ def test_columns_of_other_writers(library: str) -> None:
             pandas = pytest.importorskip("pandas")
             other.write("f.parquet", pandas.DataFrame({"a": values}), row_group_offsets=20)
             require_equal("f.parquet:a", values)
+
+
+# safetensors and ONNX
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex64",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ],
+)
+def test_types_that_torch_writes_to_safetensors(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    raw = torch.from_numpy(RNG.integers(0, 2 if name == "bool" else 256, 96, np.uint8))
+    tensor = raw.view(getattr(torch, name)).reshape(3, -1)
+    save_file({"a": tensor}, "a.safetensors")
+    values = tensor.view(torch.uint8).numpy()
+    actual = files.gather("a.safetensors", "[2, 0]").array
+    assert (str(actual.dtype), actual.shape) == (name, (2, tensor.shape[1]))
+    assert actual.tobytes() == values[[2, 0]].tobytes()
+
+
+def onnx_types() -> dict[str, int]:
+    types = pytest.importorskip("onnx").TensorProto.DataType
+    return {name: code for name, code in types.items() if name != "UNDEFINED"}
+
+
+@pytest.mark.parametrize("field", ["raw_data", "typed"])
+def test_types_of_onnx_are_as_the_package_reads_them(field: str) -> None:
+    onnx = pytest.importorskip("onnx")
+    for name, code in onnx_types().items():
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(code)
+        if name == "STRING":
+            tensor = onnx.helper.make_tensor("a", code, (2,), [b"a", b"bc"])
+            Path("a.pb").write_bytes(tensor.SerializeToString())
+            with pytest.raises(InputError, match="the elements are strings"):
+                files.gather("a.pb", "[0]")
+            continue
+        array = RNG.integers(0, 2, (5, 3)).astype(dtype)
+        if field == "raw_data":
+            tensor = onnx.numpy_helper.from_array(array, "a")
+        else:
+            tensor = onnx.helper.make_tensor("a", code, (5, 3), array.reshape(-1))
+        Path("a.pb").write_bytes(tensor.SerializeToString())
+        expected = onnx.numpy_helper.to_array(onnx.load_tensor("a.pb"))
+        assert expected.tobytes() == array.tobytes()
+        require_equal("a.pb", expected)

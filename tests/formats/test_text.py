@@ -607,6 +607,26 @@ def test_time_grows_with_the_text(argument: str, text: Any, parser: str) -> None
     assert steps[1] < 40 * steps[0] + 2  # 8 times the text; quadratic time is 64 times
 
 
+@pytest.mark.parametrize(
+    ("text", "count"), [("[[1.5, 2], [3, 4]]", 1), (" [-2e1]", 1), ("[[1, 2], [3.5, 4]]", 2)]
+)
+def test_a_list_of_floats_is_decoded_without_the_text_of_each_number(
+    text: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoders: list[str] = []
+
+    class Decoder(json.JSONDecoder):
+        def decode(self, s: str, *_: Any) -> Any:
+            decoders.append("exact" if self.parse_float is nested._NumberText else "fast")
+            return super().decode(s)
+
+    monkeypatch.setattr(nested, "_exact_decoder", Decoder(parse_float=nested._NumberText))
+    monkeypatch.setattr(nested, "_decode", Decoder().decode)
+    put("i.json", text)
+    assert read("i.json", free=True).tolist() == json.loads(text)
+    assert decoders == ["fast"] * count
+
+
 def test_a_line_of_many_fields_is_refused(parser: str) -> None:
     require_quick_parser(parser)
     put("i.csv", "1," * (8 << 20))

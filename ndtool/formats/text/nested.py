@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from ndtool.errors import InputError, ResourceError, format_value, printable
 from ndtool.formats.text import lines
 from ndtool.formats.text.lines import Read
-from ndtool.formats.text.values import Values
+from ndtool.formats.text.values import INT64_MAX, NotIntegersError, Values
 from ndtool.machine import memory
 from ndtool.rules import mistakes, shapes
 
@@ -23,6 +23,7 @@ from ndtool.rules import mistakes, shapes
 Batch = tuple[list[Any], int, Callable[[int], str], Callable[[], list[Any]]]
 _WHITESPACE = " \t\r\n"
 _KEY_COLON = re.compile(f'"[{_WHITESPACE}]*:')
+_FIRST_FLOAT = re.compile(rf"[\[{_WHITESPACE}]*-?[0-9]+[.eE]")
 _MINUS_ZERO = re.compile("-0(?![0-9.eE])")
 _PER_BYTE = 8  # bytes of memory that a byte of a list's text takes while it is parsed
 _MIN_LIMIT = 64 << 20  # bytes of a list's text that are always read
@@ -52,7 +53,7 @@ def parse(
     """Parse a file; return its shape. selected: keys, None if the elements are not objects."""
     inner_shape: tuple[int, ...] | None = None
     count, batches = 0, _read_list if suffix == ".json" else _read_lines
-    for elements, colons, locate, decode_exactly in batches(read, label):
+    for elements, colons, locate, decode_exactly in batches(read, values, label):
         if selected is not None and not _have_unique_keys(elements, colons):
             elements = decode_exactly()
         items = _select_all(elements, selected, locate, label)
@@ -158,6 +159,10 @@ def _add_numbers(flat: list[Any], values: Values) -> bool:
     import numpy as np
 
     types = set(map(type, flat))
+    if values.infers_type and float in types and types <= {int, float}:
+        first = next(n for n in flat if type(n) is float or not 0 <= n <= INT64_MAX)
+        if type(first) is float:  # as `values.add` does, which takes the text of each number
+            raise NotIntegersError
     if not values.fast_type or types - {int, float} or (values.fast_type == "q" and float in types):
         return not flat
     try:
@@ -196,7 +201,7 @@ def _decode(text: str, decoder: json.JSONDecoder = _decoder) -> Any:
         return _exact_decoder.decode(text)
 
 
-def _read_lines(read: Read, label: str) -> Iterator[Batch]:
+def _read_lines(read: Read, values: Values, label: str) -> Iterator[Batch]:
     for first_line, block in lines.read_blocks(read, label):
         try:
             texts = block.decode().split("\n")
@@ -246,7 +251,7 @@ def _decode_line(text: str, line_number: int, decoder: json.JSONDecoder, label: 
     return _refuse(label, f"line {line_number}, {reason}")
 
 
-def _read_list(read: Read, label: str) -> Iterator[Batch]:
+def _read_list(read: Read, values: Values, label: str) -> Iterator[Batch]:
     """Yield the elements of a list, which is parsed at once."""
     text = _read_document(read, label)
     start = len(text) - len(text.lstrip(_WHITESPACE))
@@ -254,6 +259,8 @@ def _read_list(read: Read, label: str) -> Iterator[Batch]:
         beginning = printable(text[start : start + 20]) if text[start:] else "nothing"
         problem = f"not a list of numbers: it begins with {beginning}: expected ["
         _refuse(label, f"{_location(text, start)}: {problem}")
+    if values.infers_type and _FIRST_FLOAT.match(text):
+        raise NotIntegersError  # before all of them are decoded
     try:
         elements = _decode(text)
     except json.JSONDecodeError as exc:

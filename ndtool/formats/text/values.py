@@ -40,7 +40,8 @@ class Values:
     count: the number of elements. warning: about the file, or None. are_indices: whether empty text
     is an error, so that the output of a command that failed is not taken for indices. fast_type:
     the type that `add_array` requires of a library's parser, "q" for integers and "d" for floats;
-    "" if elements can only be added by `add`. argument: the file and its columns.
+    "" if elements can only be added by `add`. infers_type: whether NotIntegersError is raised for a
+    number that is no integer. argument: the file and its columns.
     """
 
     def __init__(self, options: TextOptions, label: str, argument: str = "-") -> None:
@@ -57,6 +58,7 @@ class Values:
                 f"{printable(label)}: a text file has numbers: they cannot be {dtype.name}"
             )
         self._is_untyped = options.dtype is None
+        self.infers_type = self._is_untyped and not options.integers
         has_fast_type = dtype.kind in "iu" or dtype.name in ("float16", "float32", "float64")
         self.fast_type = ("d" if dtype.kind == "f" else "q") if has_fast_type else ""
 
@@ -147,7 +149,7 @@ class Values:
             field = field.strip(" \t")
             _require_length(field)
             if not numbers.INTEGER.fullmatch(field):
-                if not self._options.integers and self._is_untyped and numbers.is_number(field):
+                if self.infers_type and numbers.is_number(field):
                     raise NotIntegersError
                 raise _field_error(field, "an integer", "such as 5 or -1")
             field = int(field)
