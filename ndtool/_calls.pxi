@@ -1012,7 +1012,7 @@ cdef class Calls:
         job.fill_value = NULL
         if not job.scatters and c.indices.skips:
             job.fill_value = self._repeat_fill_value(c, p.width, memory)
-        job.is_mean = job.scatters and c.is_mean
+        job.is_mean = job.scatters and c.is_mean and p.width > 0
         if job.scatters:
             self._fill_updates(&job, c, &p, memory)
         step = self.tuning.WORK_ITEM

@@ -150,6 +150,8 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
 def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
     """Return an array as a dask array, in the given chunks if any."""
     if not isinstance(value, da.Array):
+        if not value.size and chunks == "auto":
+            chunks = -1  # dask divides by sizes of chunks, some of which are 0
         return da.from_array(value, chunks)
     rechunked = value if chunks == "auto" else value.rechunk(chunks)
     if chunks not in ("auto", rechunked.chunks):  # dask does not rechunk arrays without elements

@@ -1,7 +1,6 @@
 """The arguments of a scatter; copies of data and passes over updates, for all algorithms."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 from ndtool import _kernels
@@ -17,7 +16,6 @@ from ndtool.rules.plans import Plan
 from ndtool.rules.reductions import neutral_element
 
 
-@lru_cache(maxsize=64)
 def neutral_block(dtype: Dtype, reduction: str) -> bytes:
     """Return the neutral element, repeated for a block of short slices; b"" if there is none."""
     return neutral_element(dtype, reduction) * (BLOCK * LINE // dtype.itemsize)

@@ -202,17 +202,19 @@ def index_array(value: object, mode: str = "error", name: str = "indices") -> Ar
 
 
 def restore_exact_index(error: BoundsError, value: object, data: str = "data") -> None:
-    """Replace a clamped index in a BoundsError about `index_array(value)` by the caller's.
+    """Replace a clamped index in a BoundsError by the caller's.
 
-    data: the name of data in the message.
+    value: the caller's indices, which `index_array` or `rebase` clamped. data: the name of data in
+    the message.
     """
-    exact = _large_integers(value)
+    is_integers = type(value) is np.ndarray and value.dtype.kind in "iu"
+    exact: Any = value if is_integers else _large_integers(value)
     if exact is not None:
         component = () if error.component is None else (error.component,)
         value = int(exact[(*error.position, *component)])
         if value != error.value:
             error.value, error.hint = value, ""  # the hint was about the clamped value
-        error.name("indices", data)
+            error.name("indices", data)
 
 
 def _large_integers(value: object) -> Array | None:

@@ -272,7 +272,7 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
             return Split(number, shape, ids, offsets, local)
     addressing, _, components = bind.bind_check(plan)
     bad, component_index, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
-    if not count:  # there are no rows: all tuples are padding
+    if not count or not check.is_error(call.plan):  # there are no rows: all tuples are dropped
         offsets[-1], ids[:] = n, partitions
         return Split(number, shape, ids, offsets, local)
     position = map(sum, zip(origin, layouts.unravel_index(bad, shape), strict=True))

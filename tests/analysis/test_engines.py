@@ -28,6 +28,7 @@ from strategies import (
     scatter_nd_cases,
 )
 
+from ndtool import verify
 from ndtool.analysis import engines
 from ndtool.analysis.engines import ENGINES, EngineReport, EngineSettings, child
 from ndtool.analysis.oracle import reference
@@ -621,3 +622,9 @@ def test_no_engine_is_loaded_to_verify(workdir: Path) -> None:
     )
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (completed.returncode, completed.stderr) == (0, b"")
+
+
+def test_tensor_scatter_is_not_compared_with_engines() -> None:
+    past, update = np.zeros((2, 4, 3)), np.ones((2, 2, 3))
+    with pytest.raises(UsageError, match="tensor-scatter cannot be compared with other engines"):
+        verify("tensor_scatter", past, update, np.array([0, 1]), against="auto")

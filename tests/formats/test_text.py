@@ -607,6 +607,17 @@ def test_time_grows_with_the_text(argument: str, text: Any, parser: str) -> None
     assert steps[1] < 40 * steps[0] + 2  # 8 times the text; quadratic time is 64 times
 
 
+@pytest.mark.parametrize("suffix", ["txt", "csv", "jsonl"])
+def test_a_long_number_is_read_wherever_it_stands(suffix: str) -> None:
+    digits = "0." + "1" * 2000
+    for texts in ([digits, "0.5"], ["0.5", digits], ["2", digits]):
+        put(f"i.{suffix}", "\n".join(texts))
+        assert read(f"i.{suffix}", free=True).tolist() == list(map(float, texts))
+    put(f"i.{suffix}", "1" * 2000)
+    with pytest.raises(InputError):
+        read(f"i.{suffix}", free=True)
+
+
 @pytest.mark.parametrize(
     ("text", "count"), [("[[1.5, 2], [3, 4]]", 1), (" [-2e1]", 1), ("[[1, 2], [3.5, 4]]", 2)]
 )

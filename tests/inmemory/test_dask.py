@@ -220,6 +220,21 @@ def test_an_index_out_of_bounds_of_an_empty_output_is_an_error() -> None:
         lazy.gather(x, da.from_array(np.array([5]))).compute()
 
 
+def test_a_gather_from_an_axis_of_size_0_has_the_fill_value() -> None:
+    for options in ({"out_of_bounds": "fill"}, {"pad": 3}, {"out_of_bounds": "fill", "pad": 3}):
+        for indices in (np.full(4, 3), da.full(4, 3, chunks=3)):
+            result = lazy.gather(da.zeros((0, 2)), indices, fill=7, **options)
+            assert bits_equal(result.compute(), np.full((4, 2), 7.0))
+
+
+def test_arrays_in_memory_without_elements() -> None:
+    """Dask's automatic chunks fail for some shapes with an axis of size 0."""
+    result = lazy.scatter_elements(
+        np.zeros((200, 4, 9, 0)), da.zeros((20, 0, 0, 0), dtype=int), np.zeros((20, 0, 0, 0))
+    )
+    assert bits_equal(result.compute(), np.zeros((200, 4, 9, 0)))
+
+
 def test_an_index_into_an_axis_of_size_0_is_reported_before_duplicates() -> None:
     data, indices = da.zeros((0, 3)), da.ones((2, 1), dtype=int)
     result = lazy.scatter_nd(data, indices, np.zeros((2, 3)), duplicates="error")

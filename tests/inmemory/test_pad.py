@@ -117,8 +117,9 @@ def test_padding_is_compared_with_indices_as_they_are_stored() -> None:
 def test_extreme_indices_that_count_from_one() -> None:
     for dtype, value in (("i8", -(2**63)), ("u8", 2**64 - 1), ("i8", 2**63 - 1), ("u8", 2**63)):
         ids = np.array([value, 1], dtype)
-        with pytest.raises(BoundsError, match="1 of 2 elements"):
+        with pytest.raises(BoundsError, match="1 of 2 elements") as caught:
             ndtool.gather(DATA, ids, index_base=1)
+        assert (caught.value.value, f"= {value}" in str(caught.value)) == (value, True)
         clipped = ndtool.gather(DATA, ids, index_base=1, out_of_bounds="clip")
         assert clipped[0].tolist() == DATA[0 if value < 0 else -1].tolist()
         if value == 2**63 - 1:

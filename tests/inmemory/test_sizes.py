@@ -423,7 +423,7 @@ def empty_calls(ranks: tuple[int, ...]) -> Iterator[tuple[str, list[Array], dict
                     yield "scatter_elements", [data, indices, updates], options
         updates = np.full(location[:-1] + shape[location[-1] :], 7)
         if 0 in shape + location + updates.shape:
-            for reduction in ("none", "add"):
+            for reduction in ("none", "add", "mean"):
                 yield "scatter_nd", [data, indices, updates], {"reduction": reduction}
 
 

@@ -45,7 +45,7 @@ from ndtool.errors import (
 )
 from ndtool.machine import threads
 from ndtool.rules import shapes, specs
-from ndtool.rules.operators import OPERATORS
+from ndtool.rules.operators import LOWERED, OPERATORS, operator_of
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
 from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
@@ -119,6 +119,9 @@ def verify(
 
     sources: inputs and output that the caller has opened, by role.
     """
+    if request.operator in LOWERED:
+        command = operator_of(request.operator).command
+        raise UsageError(f"{command} cannot be compared with other engines")
     require_any(names)
     comparison, expected = None, None
     error: NdtoolError | None = None

@@ -147,10 +147,11 @@ class Values:
     def _parse_integer(self, field: Any) -> int:
         if type(field) is not int:
             field = field.strip(" \t")
+            is_integer = numbers.INTEGER.fullmatch(field)
+            if self.infers_type and not is_integer and numbers.is_number(field):
+                raise NotIntegersError
             _require_length(field)
-            if not numbers.INTEGER.fullmatch(field):
-                if self.infers_type and numbers.is_number(field):
-                    raise NotIntegersError
+            if not is_integer:
                 raise _field_error(field, "an integer", "such as 5 or -1")
             field = int(field)
         value: int = field
