@@ -116,10 +116,13 @@ def infer(
         row, trace, plan = check(operator, types, sizes, attributes, spec)
     except NdtoolError as error:
         name_inputs(error, inputs)
+        swap = _swap_hint(operator, inputs, attributes, spec)
+        are_floats = "indices" in inputs and inputs["indices"].dtype.kind == "f"
         error.hint = (
-            _numpy_hint(operator, inputs, attributes)
+            (swap if are_floats else "")
+            or _numpy_hint(operator, inputs, attributes)
             or error.hint
-            or _swap_hint(operator, inputs, attributes, spec)
+            or swap
             or _operator_hint(operator, inputs, attributes)
         )
         raise

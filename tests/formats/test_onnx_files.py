@@ -17,6 +17,7 @@ from nodetests import CASES, OPERATORS
 from outputs import list_preserved_members, open_sink
 from outputs import save as write
 
+from ndtool.arrays.source import ContiguousSource
 from ndtool.cli import program
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
@@ -37,11 +38,10 @@ pytestmark = pytest.mark.usefixtures("clean_workdir", "check_files_closed")
 def load(argument: str) -> tuple[str, tuple[int, ...], bytes]:
     """Return the name of the type, the shape and the bytes of an argument's array."""
     with closing(locators.open_source(argument, Streams(-1))) as source:
-        byte_range = source.load()
-        assert byte_range is not None
+        contents = source.load()
         (entry,) = locators.describe(argument)
         assert (entry.metadata, entry.warning) == (source.metadata, source.warning)
-        return source.metadata.dtype.name, source.metadata.shape, bytes(byte_range.buffer)
+        return source.metadata.dtype.name, source.metadata.shape, bytes(contents)
 
 
 def load_bytes(raw: bytes, name: str = "x.pb") -> tuple[str, tuple[int, ...], bytes]:
@@ -97,9 +97,8 @@ def test_raw_data_and_fixed_numbers_are_mapped() -> None:
     ):
         Path("x.pb").write_bytes(raw)
         with closing(locators.open_source("x.pb", Streams(-1))) as source:
-            byte_range = source.load()
-            assert byte_range is not None
-            assert (byte_range.mapped, byte_range.position) == (True, raw.index(array.tobytes()))
+            assert isinstance(source, ContiguousSource)
+            assert (source.is_mapped, source.position) == (True, raw.index(array.tobytes()))
             assert source.metadata.notes["field"] == title
 
 

@@ -87,15 +87,22 @@ class ZarrSink(ChunkWriter):
             with library_errors(name, OutputError):
                 for key, body in documents.items():
                     store.write(key, body)
-            shape, step, total_nbytes = metadata.shape, metadata.block_shape, metadata.nbytes
-            file_count = grid.count_blocks(shape, step) if total_nbytes else 0
-            file_nbytes = prod(step) * metadata.dtype.itemsize
-            if not array.chain.is_fixed_size:  # compressed sizes are unknown
-                total_nbytes = file_nbytes = 0
-            store.require_space(file_count, total_nbytes, file_nbytes)
+            self._has_fixed_size = array.chain.is_fixed_size
+            self.fits()
         except BaseException:
             self.abort()
             raise
+
+    def fits(self, other_nbytes: int = 0) -> bool:
+        """Return True; ResourceError if the disk lacks space for the chunks and other files."""
+        metadata = self.metadata
+        nbytes = file_nbytes = 0
+        if self._has_fixed_size:  # compressed sizes are unknown
+            nbytes = metadata.nbytes
+            file_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
+        count = grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
+        self._store.require_space(count, nbytes + other_nbytes, file_nbytes)
+        return True
 
     def share(self) -> SharedOutput | None:
         """Return the location at which other processes can write chunks, None if they cannot."""
