@@ -134,10 +134,7 @@ def _verify(
             answer = verify.verify(request, progress_bar.callback(0), engine_settings.within)
         if report and answer.comparison is not None:
             report.add_comparison(answer.comparison)
-    if reporter.json:
-        reporter.print_answer(answer)
-    else:
-        reporter.report_verification(answer)
+    reporter.report_verification(answer)
 
 
 def _pop_engine_settings(options: dict[str, Any]) -> EngineSettings:
@@ -183,10 +180,7 @@ def _verify_engines(
             raise answer.error
         if report and answer.comparison is not None:
             report.add_comparison(answer.comparison)
-    if reporter.json:
-        reporter.print_answer(answer)
-    else:
-        reporter.report_verification(answer)
+    reporter.report_verification(answer)
 
 
 @click.pass_obj

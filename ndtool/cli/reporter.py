@@ -171,7 +171,9 @@ class Reporter:
 
     def report_verification(self, answer: Verification) -> None:
         """Print that an output is verified, with the distances of elements within the tolerance."""
-        if answer.comparison is not None and self._is_interactive():
+        if self.json:
+            self.print_answer(answer)
+        elif answer.comparison is not None and self._is_interactive():
             name = printable(answer.output or "the output")
             _print_line(f"verified {name}: {answer.comparison.accuracy}")
             if answer.comparison.different:

@@ -116,13 +116,11 @@ def infer(
         row, trace, plan = check(operator, types, sizes, attributes, spec)
     except NdtoolError as error:
         name_inputs(error, inputs)
-        swap = _swap_hint(operator, inputs, attributes, spec)
-        are_floats = "indices" in inputs and inputs["indices"].dtype.kind == "f"
         error.hint = (
-            (swap if are_floats else "")
-            or _numpy_hint(operator, inputs, attributes)
+            _numpy_hint(operator, inputs, attributes)
             or error.hint
-            or swap
+            or _swap_hint(operator, inputs, attributes, spec)
+            or _float_hint(inputs)
             or _operator_hint(operator, inputs, attributes)
         )
         raise
@@ -210,10 +208,6 @@ def _numpy_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str:
     if "indices" not in inputs:
         return ""
     data, indices, updates = inputs["data"], inputs["indices"], inputs.get("updates")
-    if indices.dtype.kind == "f":
-        load = "x = np.load({0!r}); i = x.astype('int64'); assert (i == x).all()"
-        command = mistakes.numpy_command(indices.name, "indices", load, "i")
-        return command and f"are they whole numbers? Then: {command}"
     if indices.dtype.name == "bool" and not operator.endswith("elements"):
         function = "argwhere" if operator.endswith("nd") else "flatnonzero"
         if operator.endswith("nd") or len(indices.shape) == 1:
@@ -236,6 +230,15 @@ def _numpy_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str:
         updates.name, "broadcast", "x = np.load({0!r})", f"np.broadcast_to(x, {expected})"
     )
     return command and f"updates are not broadcast. Then: {command}"
+
+
+def _float_hint(inputs: Inputs) -> str:
+    """Return the command that converts whole numbers in a float type to indices, or ""."""
+    if "indices" not in inputs or inputs["indices"].dtype.kind != "f":
+        return ""
+    load = "x = np.load({0!r}); i = x.astype('int64'); assert (i == x).all()"
+    command = mistakes.numpy_command(inputs["indices"].name, "indices", load, "i")
+    return command and f"are they whole numbers? Then: {command}"
 
 
 def is_literal(name: str) -> bool:
