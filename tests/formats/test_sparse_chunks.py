@@ -91,3 +91,25 @@ def test_remote_chunks_are_assembled_or_read_several_at_a_time(
         executed_way, output = run_gather(url, rows, memory=1 << 20)
         assert (executed_way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
         assert server.most_at_once > 1
+
+
+def test_reads_of_h5py_never_wait_for_a_thread_that_collects_garbage(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+    h5py = pytest.importorskip("h5py", exc_type=ImportError)
+    path, rows = write_table("x.h5"), np.arange(0, 20_000, 150)
+    monkeypatch.setattr("ndtool.storage.failures.TIMEOUT", 20)  # a wait is an error, not for ever
+    monkeypatch.setattr("ndtool.storage.failures.MAX_ATTEMPTS", 1)
+    datasets = [h5py.File(path)["x"] for _ in range(200)]
+
+    def collect(number: int) -> None:
+        """Leave an h5py object in a cycle, and allocate until automatic collections have run."""
+        cycle: list[Any] = [datasets.pop()]
+        cycle.append(cycle)
+        del cycle
+        assert [[] for _ in range(100_000)]
+
+    with serving() as server:
+        _, output = run_gather(server.add("/x.h5", Path(path), before=collect), rows)
+    assert output.tobytes() == TABLE[rows].tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -40,7 +41,9 @@ def signature_offset(storage: File) -> int | None:
 class _File(InputFile):
     """A file object from which h5py reads a storage.
 
-    Reads beyond the end raise InputError: h5py would return uninitialized memory.
+    Reads beyond the end raise InputError: h5py would return uninitialized memory. h5py holds its
+    lock during a read, and takes it to free an object. A thread that collected such objects would
+    wait for the read, and the read perhaps for its request: collections are off meanwhile.
     """
 
     def readinto(self, buffer: Any) -> int:
@@ -50,7 +53,13 @@ class _File(InputFile):
                 f"{printable(self.label)} is truncated, or damaged: {nbytes} bytes at byte"
                 f" {offset} are beyond its {self.storage.size} bytes"
             )
-        return super().readinto(buffer)
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return super().readinto(buffer)
+        finally:
+            if collects:
+                gc.enable()
 
 
 class OutputFile:
