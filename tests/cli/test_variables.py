@@ -128,7 +128,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
     for arguments, option in options_with_variables():
-        if not takes_files(option) and not isinstance(option.type, options.Flag):
+        if not takes_files(option) and not isinstance(option.type, click.types.BoolParamType):
             calls.append(([*arguments, option.opts[-1], "?"], {}))
             names.append(option.opts)
     for (arguments, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
