@@ -21,7 +21,7 @@ from ndtool.errors import BoundsError, OutputError, ResourceError
 from ndtool.formats import locators, table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format
-from ndtool.rules import dtypes, grid, plans, shapes
+from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
 from ndtool.runs.calls import OpenCall
@@ -41,13 +41,13 @@ def gathered(plan: Any, indices: Any) -> TouchedByGather:
 def elements(plan: Any, indices: Any) -> Any:
     """Return which elements of data are gathered, for each output position in turn."""
     hit = np.zeros(plan.data, bool)
-    if isinstance(plan, plans.ElementsPlan):
+    if plan.is_elementwise:
         for coordinates in np.ndindex(plan.indices):
             hit[
                 (
-                    *coordinates[: plan.axis],
+                    *coordinates[: plan.elements_axis],
                     int(indices[coordinates]),
-                    *coordinates[plan.axis + 1 :],
+                    *coordinates[plan.elements_axis + 1 :],
                 )
             ] = True
     else:
