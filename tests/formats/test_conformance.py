@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -22,6 +21,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from command import environment
+from inputs import feeding, piped
 from limits import fail_with
 from messages import message, model, tensor
 from npyfile import ARRAY, npy, npy_with_header
@@ -297,10 +297,23 @@ WRITERS = {
 }
 HUGE = b'{"zarr_format": 2, "shape": [1099511627776], "chunks": [1099511627776], "dtype": "<f8",'
 HUGE += b' "fill_value": 0, "order": "C", "filters": null, "compressor": null}'
+HUGE_3 = (
+    b'{"zarr_format": 3, "node_type": "array", "shape": [1099511627776], "data_type": "float64",'
+)
+HUGE_3 += b' "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1099511627776]}},'
+HUGE_3 += (
+    b' "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": [{"name": "bytes",'
+)
+HUGE_3 += b' "configuration": {"endian": "little"}}]}'
 STORES = {
     "zarr": FormatWriter(lambda a: zarr_files(a, zarr_format=2), {".zarray": HUGE}),
     "zarr of Fortran": FormatWriter(
         lambda a: zarr_files(a, zarr_format=2, order="F"), {".zarray": HUGE}
+    ),
+    "zarr 3": FormatWriter(
+        lambda a: zarr_files(a, zarr_format=3),
+        {"zarr.json": HUGE_3},
+        supports=lambda a: a.dtype.str[0] != ">",
     ),
 }
 STORAGES = ("file", "object", "standard input", "pipe", "FIFO")
@@ -334,25 +347,12 @@ def open_storage(storage: str, raw: Any) -> Iterator[tuple[str, Streams]]:
         return
     if storage == "FIFO":
         os.mkfifo("fifo")
-        fd = -1
-    else:
-        fd, write_end = os.pipe()
-
-    def write_stream() -> None:
-        try:
-            with open("fifo" if storage == "FIFO" else write_end, "wb") as file:
-                file.write(raw)
-        except BrokenPipeError:
-            pass  # refused before the end of the stream
-
-    thread = threading.Thread(target=write_stream)
-    thread.start()
-    yield ("fifo" if storage == "FIFO" else "-"), Streams(fd)
-    if fd >= 0:
-        os.close(fd)
-    thread.join()
-    if storage == "FIFO":
+        with feeding(raw, "fifo"):
+            yield "fifo", Streams(-1)
         os.unlink("fifo")
+        return
+    with piped(raw) as fd:
+        yield "-", Streams(fd)
 
 
 def named_bodies(raw: bytes | dict[str, bytes]) -> list[tuple[str, bytes]]:
@@ -831,10 +831,13 @@ def test_runs_on_blocks_give_the_bits_of_the_reference(
     operator: str, inputs: tuple[str, ...], attributes: Attributes, output: str, order: str
 ) -> None:
     arrays = [INPUTS[name].astype(INPUTS[name].dtype.newbyteorder(order)) for name in inputs]
-    arguments = [f"{name}.toy" for name in inputs]
+    suffix = "zarr" if ".zarr" in output else "toy"
     for name, array in zip(inputs, arrays, strict=True):
-        Path(f"{name}.toy").write_bytes(toy_file(array, GRIDS[name]))
-    data, indices, updates = (*arguments, None)[:3]
+        is_toy = suffix == "toy"
+        write_files(
+            f"{name}.{suffix}", toy_file(array, GRIDS[name]) if is_toy else zarr_files(array)
+        )
+    data, indices, updates = (*(f"{name}.{suffix}" for name in inputs), None)[:3]
     request = Request(operator, data, indices, updates, output, attributes)
     with OpenCall(request) as call:
         assert steps.run(call).preserved is None

@@ -36,8 +36,6 @@ h5py = pytest.importorskip("h5py", exc_type=ImportError)
 MODES = ("write", "items", "map")  # ways to fill a sink
 RNG = np.random.default_rng(5)
 TABLE = RNG.integers(0, 99, (70, 11)).astype("<f4")
-CODES = ("|b1", "|i1", "<i2", ">i4", "<i8", ">u2", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16",
-         "|S3", "<M8[ns]", "<m8[D]", "|V5", [("a", "<i2"), ("b", ">f8", (2,))])  # fmt: skip
 LAYOUTS: dict[str, dict[str, Any]] = {
     "contiguous": {},
     "chunks": {"chunks": (16, 4)},
@@ -63,26 +61,6 @@ def write_dataset(
     """Write a dataset with h5py; settings: keyword arguments of `create_dataset`."""
     with h5py.File(path, mode) as file:
         file.create_dataset(name, data=array, **settings)
-
-
-def random_array(code: Any, shape: tuple[int, ...]) -> Any:
-    dtype = np.dtype(code)
-    if dtype.kind == "b":
-        return RNG.integers(0, 2, shape).astype(dtype)
-    count = int(np.prod(shape)) * dtype.itemsize
-    return np.frombuffer(RNG.bytes(count), dtype).reshape(shape)
-
-
-@pytest.mark.parametrize("code", CODES, ids=str)
-def test_types_and_shapes(code: Any) -> None:
-    for shape in ((7, 5, 3), (7,), (), (0, 3), (1, 1, 5)):
-        array = random_array(code, shape)
-        stored = array
-        if array.dtype.kind in "mM":
-            stored = array.astype(h5py.opaque_dtype(array.dtype))
-        write_dataset(stored)
-        assert bits_equal(load("x.h5:/a"), array)
-        assert bits_equal(load("x.h5"), array)
 
 
 @pytest.mark.parametrize("version", ["earliest", "latest"])

@@ -252,14 +252,3 @@ def test_the_fast_parser_accepts_numpys_headers():
     for shape in [(), (0,), (5,), (3, 4), (1, 2, 3)]:
         raw = headers.encode(dtypes.from_code("<f4"), shape)
         assert headers._parse_simple(raw[10:].decode()) == ("<f4", False, shape)
-
-
-@settings(max_examples=EXAMPLES)
-@given(raw=st.binary(max_size=80), version=st.sampled_from([(1, 0), (2, 0), (3, 0)]))
-def test_random_bytes_raise_only_input_errors(raw, version):
-    text = raw.decode("latin-1")
-    for content in (raw, header(text, version), header(VALID[:30] + text + VALID[30:], version)):
-        try:
-            parse(content, len(content))
-        except InputError:
-            pass

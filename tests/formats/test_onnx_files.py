@@ -299,17 +299,6 @@ def test_any_changed_byte_of_a_header() -> None:
                 assert (shape, result) == (expected.shape, expected.tobytes()), (position, change)
 
 
-def test_a_message_truncated_at_every_length() -> None:
-    for raw, argument in ((tensor(ARRAY), "x.pb"), (model(tensor(ARRAY)), "x.onnx:a")):
-        path = argument.partition(":")[0]
-        for length in range(len(raw)):
-            Path(path).write_bytes(raw[:length])
-            try:
-                assert load(argument)[2] == ARRAY.tobytes()
-            except InputError:
-                pass
-
-
 # Models
 
 

@@ -82,23 +82,6 @@ def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> N
     assert bits_equal(np.load(out), expected)
 
 
-def test_a_cache_beyond_memory(tmp_path: Path) -> None:
-    pytest.importorskip("zarr")
-    rng = np.random.default_rng(4)
-    past, update = rng.random((3, 2, 1500, 120), "f4"), rng.random((3, 2, 1100, 120), "f4")
-    np.savez(tmp_path / "a.npz", past=past, update=update)
-    for name in ("past", "update"):
-        archive, store = f"{tmp_path}/a.npz:{name}", tmp_path / f"{name}.zarr"
-        assert ndtool("convert", archive, store, "--chunks", "2,2,400,50").status == 0
-    arguments = (tmp_path / "past.zarr", tmp_path / "update.zarr", "[-1, 0, 999]")
-    options = ("--mode", "circular", "--memory", "4MiB", "-o", tmp_path / "o.npy", "--json")
-    result = ndtool(COMMAND, *arguments, *options)
-    assert result.status == 0, result.err
-    assert result.json["plan"]["way"] == "sweep"
-    expected = reference.tensor_scatter(past, update, [-1, 0, 999], mode="circular")
-    assert bits_equal(np.load(tmp_path / "o.npy"), expected)
-
-
 @pytest.mark.parametrize("shape", [(1, 300_000), (300_000, 3)])
 def test_computed_indices_need_no_memory(shape: tuple[int, int], tmp_path: Path) -> None:
     rng, out = np.random.default_rng(5), tmp_path / "o.npy"

@@ -9,7 +9,6 @@ import tracemalloc
 import warnings
 from collections.abc import Callable
 from contextlib import closing
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -453,34 +452,6 @@ def test_a_number_is_the_same_element_everywhere(dtype: str, parser: str) -> Non
             assert found == element, (text, argument, found, element)
 
 
-def test_decimals_are_rounded_once(parser: str) -> None:
-    require_quick_parser(parser)
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    rng = random.Random(2)
-    for name, bits in (("float16", 11), ("bfloat16", 8), ("float32", 24)):
-        dtype: Any = ml_dtypes.bfloat16 if name == "bfloat16" else name
-        for _ in range(100):
-            significand = rng.randrange(1 << bits - 1, 1 << bits)
-            scale = rng.randint(-9, 3)
-            halfway = Fraction(2 * significand + 1, 2) * Fraction(2) ** (scale - bits)
-            ends = [
-                np.array(float(Fraction(significand + n) * Fraction(2) ** (scale - bits)), dtype)
-                for n in (0, 1)
-            ]
-            for offset in (-1, 0, 1):
-                value = halfway + offset * Fraction(1, 10**60)
-                text = format_fraction(value)
-                put("u.txt", f"{text}\n")
-                expected = ends[offset > 0] if offset else ends[significand & 1]
-                assert read("u.txt", name).tobytes() == expected.tobytes(), (name, text)
-
-
-def format_fraction(value: Fraction) -> str:
-    digits = int(value * 10**80)
-    assert value * 10**80 == digits
-    return f"{digits // 10**80}.{digits % 10**80:080}"
-
-
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -616,26 +587,6 @@ def test_a_long_number_is_read_wherever_it_stands(suffix: str) -> None:
     put(f"i.{suffix}", "1" * 2000)
     with pytest.raises(InputError):
         read(f"i.{suffix}", free=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("[[1.5, 2], [3, 4]]", 1), (" [-2e1]", 1), ("[[1, 2], [3.5, 4]]", 2)]
-)
-def test_a_list_of_floats_is_decoded_without_the_text_of_each_number(
-    text: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoders: list[str] = []
-
-    class Decoder(json.JSONDecoder):
-        def decode(self, s: str, *_: Any) -> Any:
-            decoders.append("exact" if self.parse_float is nested._NumberText else "fast")
-            return super().decode(s)
-
-    monkeypatch.setattr(nested, "_exact_decoder", Decoder(parse_float=nested._NumberText))
-    monkeypatch.setattr(nested, "_decode", Decoder().decode)
-    put("i.json", text)
-    assert read("i.json", free=True).tolist() == json.loads(text)
-    assert decoders == ["fast"] * count
 
 
 def test_a_line_of_many_fields_is_refused(parser: str) -> None:

@@ -15,13 +15,12 @@ from command import NDTOOL, environment, ndtool, save
 from inputs import open_input
 from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
-from test_zarr import CODES, WAYS, load, put, random_array
+from test_zarr import CODES, load, put, random_array
 from test_zarr_outputs import layout_of, write
 from webserver import Server
 
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators, outputs
-from ndtool.formats.zarr import hierarchy
 from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
 from ndtool.runs.calls import OpenCall
@@ -81,17 +80,6 @@ def upload(s3: Bucket, folder: str, at: str = "x.zarr") -> str:
 
 def requested_ranges(web: Server, ending: str) -> list[Any]:
     return [span for path, span in web.requests if path.endswith(ending)]
-
-
-@pytest.mark.parametrize("method", WAYS)
-def test_encodings_of_values(method: str, web: Server, memory: Any) -> None:
-    array = random_array("<i4", (7, 5, 3))
-    put("x.zarr", array, **WAYS[method])
-    assert bits_equal(load(serve(web, "x.zarr")), load("x.zarr"))
-    for name, body in files("x.zarr").items():
-        memory.pipe_file(f"/deep/x.zarr/{name}", body)
-    assert bits_equal(load("memory://deep/x.zarr"), load("x.zarr"))
-    assert bits_equal(load("memory://deep/x.zarr/"), load("x.zarr"))
 
 
 def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> None:
@@ -263,24 +251,6 @@ def test_consolidated_metadata_are_made_anew(memory: Any) -> None:
         memory.pipe_file(f"/x.zarr/{name}", body)
     write("memory://x.zarr:b", DATA + 1)
     assert [entry.member for entry in locators.describe("memory://x.zarr")] == ["a", "b"]
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_metadata_are_not_made_longer_than_they_are_read(
-    version: int, memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put("x.zarr:g/a", DATA, zarr_format=version)
-    zarr.consolidate_metadata("x.zarr", zarr_format=version)
-    for name, body in files("x.zarr").items():
-        memory.pipe_file(f"/x.zarr/{name}", body)
-    root = "zarr.json" if version == 3 else ".zmetadata"
-    before = {path: memory.cat(path) for path in memory.find("/")}
-    monkeypatch.setattr(hierarchy, "MAX_METADATA_SIZE", len(memory.cat(f"/x.zarr/{root}")) + 100)
-    with pytest.raises(
-        OutputError, match=r"^memory://x.zarr: its consolidated metadata would have"
-    ):
-        write("memory://x.zarr:g/b", DATA)
-    assert {path: memory.cat(path) for path in memory.find("/")} == before
 
 
 def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:

@@ -23,7 +23,6 @@ import measure  # noqa: E402
 import peers  # noqa: E402
 import plain_c  # noqa: E402
 import problems  # noqa: E402
-import processes  # noqa: E402
 import report  # noqa: E402
 
 ALL_CASES = [*cases.CASES, *cases.OTHER_CASES, *cases.CI]
@@ -122,25 +121,6 @@ def test_a_case_is_measured_on_verified_results() -> None:
     )
 
 
-def test_without_a_compiler_the_ci_benchmark_is_skipped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert ci.run(record=False) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("skipped")
-    assert "no-such-compiler" in line
-
-
-def test_ratios_are_taken_of_the_best_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds = iter([{"key": (2.0, 90.0)}, {"key": (3.0, 1.0)}])
-    monkeypatch.setattr(ci, "_round", lambda name: next(rounds))
-    best: ci.Times = {}
-    ci._measure("case", best)
-    ci._measure("case", best)
-    assert ci._ratios(best) == {"key": 0.5}
-
-
 def test_the_baseline_has_every_case() -> None:
     baseline = json.loads(ci.BASELINE.read_text())
     assert set(baseline) == {case.name for case in cases.CI} | {ci.SMALL}
@@ -179,29 +159,3 @@ def test_a_missed_target_is_bold() -> None:
     targets = report.tables(results)["targets"]
     assert "| rows256 relative to memcpy | at least 0.9 | 0.5 | **missed** |" in targets
     assert "| wrong answers of ndtool: rows256 | at most 0 | 1 | **missed** |" in targets
-
-
-@pytest.mark.parametrize("work", processes.workloads(1 << 14), ids=lambda work: work.name)
-def test_outputs_of_work_beyond_memory_are_verified(
-    work: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "BLOCK", 1 << 12)
-    bench = processes.Bench(tmp_path, {})
-    count = min(work.n, 1 << 12)
-    work = work._replace(n=count)
-    data = processes.value(np.arange(1 << 14)).reshape(work.shape)
-    indices, updates = work.indices(), processes.update(np.arange(count))
-    if "elements" in work.command:
-        indices = indices.reshape(-1, work.shape[-1])
-        out = ndtool.gather_elements(data, indices)
-    elif "scatter" in work.command:
-        reduction = "add" if work.command.endswith("add") else "none"
-        out = ndtool.scatter(data, indices, updates, reduction=reduction)
-    else:
-        out = ndtool.gather(data, indices)
-    bench.save("idx.npy", indices)
-    bench.save("out.npy", out)
-    assert processes._is_correct(bench, work)
-    out.reshape(-1)[indices.reshape(-1)[-1] if "scatter" in work.command else -1] += 1
-    bench.save("out.npy", out)
-    assert not processes._is_correct(bench, work)

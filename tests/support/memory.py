@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from command import NDTOOL, environment
+from command import NDTOOL, Completed, environment
 
 
 def private_megabytes(pid: int) -> float:
@@ -29,10 +29,22 @@ class MemoryUse(NamedTuple):
     plan: dict[str, Any]
 
 
-def peak_megabytes(*arguments: str) -> float:
-    """Run ndtool once and return the peak of its private memory in megabytes."""
-    with subprocess.Popen([*NDTOOL, *arguments], env=environment()) as process:
-        return _watch_peak(process)
+def run_measured(*arguments: object) -> tuple[Completed, float]:
+    """Run ndtool once; return the result and the peak of its private memory in megabytes."""
+    command = [*NDTOOL, *map(str, arguments)]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        peak = _watch_peak(process)
+        out, err = process.communicate()
+    return Completed(process.returncode, out, err.decode()), peak
+
+
+def peak_megabytes(*arguments: object) -> float:
+    """Run ndtool once, successfully, and return the peak of its private memory in megabytes."""
+    completed, peak = run_measured(*arguments)
+    assert completed.status == 0, completed
+    return peak
 
 
 def measure_memory(*arguments: str, stdin: IO[bytes] | None = None) -> MemoryUse:
@@ -43,6 +55,7 @@ def measure_memory(*arguments: str, stdin: IO[bytes] | None = None) -> MemoryUse
     ) as process:
         peak = _watch_peak(process)
         assert process.stdout is not None
+        assert process.returncode == 0, arguments
         return MemoryUse(peak, json.loads(process.stdout.read())["plan"])
 
 
@@ -51,5 +64,4 @@ def _watch_peak(process: subprocess.Popen[bytes]) -> float:
     while process.poll() is None:
         peak = max(peak, private_megabytes(process.pid))
         time.sleep(0.002)
-    assert process.returncode == 0, process.args
     return peak
