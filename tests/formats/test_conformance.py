@@ -833,10 +833,9 @@ def test_runs_on_blocks_give_the_bits_of_the_reference(
     arrays = [INPUTS[name].astype(INPUTS[name].dtype.newbyteorder(order)) for name in inputs]
     suffix = "zarr" if ".zarr" in output else "toy"
     for name, array in zip(inputs, arrays, strict=True):
-        is_toy = suffix == "toy"
-        write_files(
-            f"{name}.{suffix}", toy_file(array, GRIDS[name]) if is_toy else zarr_files(array)
-        )
+        is_store = suffix == "zarr"
+        body = zarr_files(array, zarr_format=2) if is_store else toy_file(array, GRIDS[name])
+        write_files(f"{name}.{suffix}", body)
     data, indices, updates = (*(f"{name}.{suffix}" for name in inputs), None)[:3]
     request = Request(operator, data, indices, updates, output, attributes)
     with OpenCall(request) as call:
