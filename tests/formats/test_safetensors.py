@@ -565,10 +565,11 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
         ('{"metadata": [' + "[" * 100_000, "expected a value"),
         ('{"weight_map": {"a": ' + "[" * 100_000, "expected the file of tensor 'a'"),
         ('{"weight_map": {"a": "\xff"}}', "No such file"),
+        ('{"weight_map": {"a": "\udcff\udcfe"}}', "it is not UTF-8"),
     ],
 )
 def test_a_malformed_index(text: str, message: str) -> None:
-    Path(INDEX).write_text(text)
+    Path(INDEX).write_bytes(text.encode("utf-8", "surrogateescape"))
     assert message in str(attempt(f"{INDEX}:a"))
 
 
