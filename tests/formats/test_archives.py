@@ -128,14 +128,6 @@ def test_a_script_before_the_archive_is_skipped(write_archive, method):
     )  # and from the start of the archive
 
 
-def test_one_of_several_members_must_be_named(write_archive):
-    path = write_archive(pack(*((f"m{i}.npy", npy(np.zeros((i, 2)))) for i in range(14))))
-    error = check_refused(path, "14 members: name one", UsageError)
-    assert error.places[:2] == ("m0: float64[0,2]", "m1: float64[1,2]")
-    assert len(error.places) == 11
-    assert error.places[-1] == "and 4 more"
-
-
 def test_a_missing_member_is_reported_with_the_existing_ones(write_archive):
     path = write_archive(pack(("a.npy", npy()), ("b.npy", b"text")))
     error = check_refused(f"{path}:q", "q is not a member")

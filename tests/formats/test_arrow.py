@@ -15,7 +15,7 @@ from outputs import save as write_array
 
 from ndtool import files
 from ndtool.arrays.source import ContiguousSource
-from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
+from ndtool.errors import InputError, NdtoolError, OutputError, RuleError, UsageError
 from ndtool.formats import arrow, locators
 from ndtool.formats.streams import Streams
 from ndtool.publish import sinks
@@ -361,15 +361,9 @@ def test_pyarrow_reads_the_outputs(
 
 @every_suffix
 def test_unsupported_outputs_are_refused(suffix: str) -> None:
-    for array, error_type in (
-        (np.zeros((2, 2, 2)), RuleError),
-        (np.zeros(()), RuleError),
-        (np.zeros((2, 0)), RuleError),
-        (np.zeros(2, "c8"), DtypeError),
-        (np.zeros(2, "S3"), DtypeError),
-    ):
-        with pytest.raises(error_type):
-            open_sink(f"x.{suffix}", array)
+    for shape in ((2, 2, 2), (), (2, 0)):
+        with pytest.raises(RuleError):
+            open_sink(f"x.{suffix}", np.zeros(shape))
     assert os.listdir() == []
     write_table(f"x.{suffix}", pa.table({"a": [1], "b": [2]}))
     with pytest.raises(OutputError, match="--only"):

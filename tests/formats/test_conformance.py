@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from command import environment
-from inputs import feeding, piped
+from inputs import assert_refused, feeding, piped
 from limits import fail_with
 from messages import message, model, tensor
 from npyfile import ARRAY, npy, npy_with_header
@@ -37,7 +37,14 @@ from outputs import (
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays.assembly import box_slices
-from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+)
 from ndtool.formats import locators, table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format
@@ -696,7 +703,42 @@ def member_names(names: Iterable[str]) -> list[str]:
     return [name.removeprefix("/") for name in names]
 
 
-@pytest.mark.parametrize("path", ["x.npz", "x.safetensors", "x.h5", "x.zarr"])
+CONTAINERS = ("x.npz", "x.safetensors", "x.h5", "x.zarr")
+
+
+@pytest.mark.parametrize("path", CONTAINERS)
+def test_one_of_several_arrays_must_be_named(path: str) -> None:
+    for number in range(14):
+        save(f"{path}:m{number:02}", np.zeros((number + 1, 2)))
+    for argument, reason, kind in (
+        (path, r": the \w+ has 14 \w+: name one of them", UsageError),
+        (f"{path}:n", r": n is not an? ", InputError),
+    ):
+        error = assert_refused(argument, f"^{path}{reason}", kind)
+        assert error.places[0].lstrip("/").startswith("m00: "), error.places
+        assert (len(error.places), error.places[-1]) == (11, "and 4 more")
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        *(
+            ("x.safetensors:a", code)
+            for code in ("c16", "S3", "U2", "M8[ns]", "m8[s]", "V2", "f2,i4")
+        ),
+        *(("x.pb", code) for code in ("S3", "U2", "M8[ns]", "V5", "V2", "f16", "i4,i4")),
+        *((f"x.{suffix}", code) for suffix in ("csv", "parquet", "arrow") for code in ("c8", "S3")),
+        ("x.h5", "U2"),
+    ],
+)
+def test_types_that_a_format_lacks_are_refused_before_any_work(target: str, code: str) -> None:
+    for refuse in (open_sink, list_preserved_members):
+        with pytest.raises(DtypeError, match=r" cannot (hold|store) | does not support "):
+            refuse(target, np.zeros(3, code))
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("path", CONTAINERS)
 def test_one_of_several_arrays_is_written_and_the_others_stay(path: str) -> None:
     assert save(f"{path}:a", clobber=False) is None
     assert member_names(save(f"{path}:b", ARRAY + 1, clobber=False)) == ["a"]
@@ -845,13 +887,12 @@ def test_runs_on_blocks_give_the_bits_of_the_reference(
     )
 
 
-def test_a_run_may_replace_the_blocks_that_it_reads() -> None:
-    arrays = [INPUTS[name] for name in ("data", "pairs", "rows")]
-    for name, array in zip(("data", "pairs", "rows"), arrays, strict=True):
-        Path(f"{name}.toy").write_bytes(toy_file(array, GRIDS[name]))
-    request = Request("scatter_nd", "data.toy", "pairs.toy", "rows.toy", "data.toy")
-    with OpenCall(request) as call:
+@pytest.mark.parametrize("name", ["x.toy", *(f"{path}:data" for path in CONTAINERS), "x.zarr"])
+def test_a_run_may_replace_the_array_that_it_reads(name: str) -> None:
+    arrays = [INPUTS[role] for role in ("data", "pairs", "rows")]
+    for target, array in zip((name, "pairs.toy", "rows.toy"), arrays, strict=True):
+        save(target, array, "map")
+    with OpenCall(Request("scatter_nd", name, "pairs.toy", "rows.toy", name)) as call:
         steps.run(call)
-    assert is_identical(
-        load_or_error("data.toy"), reference_result("scatter_nd", arrays, Attributes())
-    )
+    assert is_identical(load_or_error(name), reference_result("scatter_nd", arrays, Attributes()))
+    assert sorted(os.listdir()) == ["pairs.toy", "rows.toy", name.partition(":")[0]]

@@ -194,16 +194,6 @@ def test_one_of_several_datasets_must_be_named() -> None:
     assert_refused("z.h5", "^z.h5: the file has no datasets$")
 
 
-@pytest.mark.parametrize("suffix", ["h5", "hdf5", "nc", "bin"])
-def test_files_are_recognized_by_their_signature(suffix: str) -> None:
-    with h5py.File(f"x.{suffix}", "w", userblock_size=4096) as file:
-        file["a"] = [5]
-    assert load(f"x.{suffix}:/a").tolist() == [5]
-    np.save("n.npy", [6])
-    os.rename("n.npy", f"n.{suffix}")
-    assert load(f"n.{suffix}").tolist() == [6]
-
-
 # Refused files
 
 
@@ -506,17 +496,6 @@ def test_large_chunked_outputs_of_external_runs() -> None:
     assert completed.status == 0, completed
     assert bits_equal(read_dataset("b", "y.h5"), read_dataset("a")[rows])
     assert completed.json["plan"]["way"] == "sweep"
-
-
-def test_in_place() -> None:
-    write_example_file()
-    np.save("i.npy", [[3], [3]])
-    np.save("u.npy", np.ones((2, 11), "<f4"))
-    call = ("scatter-nd", "x.h5:b", "i.npy", "u.npy", "--reduction", "add", "-o", "x.h5:b")
-    assert ndtool(*call, "--dry-run").status == 0
-    assert bits_equal(read_dataset("b"), TABLE)
-    assert ndtool(*call).status == 0
-    assert bits_equal(read_dataset("b")[3], TABLE[3] + 2)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from outputs import save as write
 from ndtool.arrays.source import ContiguousSource
 from ndtool.cli import program
 from ndtool.cli.reporter import Reporter
-from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 
@@ -645,16 +645,6 @@ def test_types_beyond_numpy_are_preserved() -> None:
         assert (completed.status, completed.err) == (0, "")
         result = numpy_helper.to_array(onnx.load_tensor("out.pb"))
         assert (result.dtype, result.tobytes()) == (array.dtype, array[[4, 1]].tobytes())
-
-
-@pytest.mark.parametrize("code", ["|S3", "<U2", "<M8[ns]", "|V5", "|V2", "<f16", "struct"])
-def test_types_that_onnx_lacks_are_refused_before_any_work(code: str) -> None:
-    dtype = np.dtype([("a", "i4")]) if code == "struct" else np.dtype(code)
-    with pytest.raises(DtypeError, match=r"^out.pb: an ONNX tensor cannot hold .*: valid "):
-        open_sink("out.pb", np.zeros(3, dtype))
-    with pytest.raises(DtypeError):
-        list_preserved_members("out.pb", np.zeros(3, dtype))
-    assert os.listdir() == []
 
 
 def test_a_message_has_a_limit_and_models_are_not_written() -> None:

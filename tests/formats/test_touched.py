@@ -26,7 +26,7 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.runs.touched import IndexSet, TouchedByGather
+from ndtool.runs.touched import TouchedByGather
 from ndtool.storage import descriptors, tempfiles
 
 CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")
@@ -122,18 +122,6 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
     assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
     if granule == 1:
         assert (actual == expected).all()
-
-
-@pytest.mark.slow("counts of touched elements beyond one table of flags")
-def test_many_indices_are_yielded_once() -> None:
-    index_set = IndexSet(1 << 60)
-    rng = np.random.default_rng(3)
-    batches = []
-    for _ in range(5):
-        batches.append(rng.integers(0, 1 << 60, touched.BATCH_COMPONENTS))
-        index_set.add(np.repeat(batches[-1], 2))
-    indices = [index for block in index_set.sorted_batches() for index in block]
-    assert indices == np.unique(np.concatenate(batches)).tolist()
 
 
 def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
