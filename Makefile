@@ -95,7 +95,7 @@ bench-ci: .venv-bench/kernels ## performance regressions; ARGS=--record writes t
 	@.venv-bench/bin/python benchmarks/run.py --ci $(ARGS)
 
 ENDLESS := -o faulthandler_exit_on_timeout=false
-HAMMERS := npz:200 safetensors:200 zarr:200 s3:50 signals:1000 urls:300
+HAMMERS := npz:200 safetensors:200 zarr:200 s3:50 signals:1000
 .PHONY: torture fuzz
 torture: .venv/kernels .venv/test.txt $(OTHERS) ## signals, writers, every system call failing, 16 GB; three hours
 	@$(IN_VENV) && for hammer in $(HAMMERS); do \

@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import webserver
 from command import Completed, ndtool
 from limits import limit_resources
 from memory import run_measured
@@ -45,13 +44,6 @@ VERSIONS: list[dict[str, Any]] = [
     {"zarr_format": 3},
     {"zarr_format": 3, "shards": DATA.shape},
 ]
-
-
-@pytest.fixture
-def web() -> Iterator[Server]:
-    pytest.importorskip("aiohttp")
-    with webserver.serving() as running:
-        yield running
 
 
 def store(**options: Any) -> tuple[Path, Path]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import webserver
 from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
 from inputs import open_input
@@ -48,13 +47,6 @@ def memory() -> Iterator[Any]:
     yield fs
     fs.store.clear()
     fs.pseudo_dirs[:] = [""]
-
-
-@pytest.fixture
-def web() -> Iterator[Server]:
-    pytest.importorskip("aiohttp")
-    with webserver.serving() as running:
-        yield running
 
 
 def files(folder: str) -> dict[str, bytes]:
