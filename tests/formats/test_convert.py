@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from inputs import load
 from memory import peak_megabytes
 from npyfile import npy, write_sparse
@@ -36,33 +34,6 @@ def run(source: str, output: str, **options: Any) -> Any:
 def stored_form(target: str, array: Any) -> Any:
     """Return an array as a format stores it: safetensors has one byte order."""
     return array.astype(array.dtype.newbyteorder("<")) if "safetensors" in target else array
-
-
-NUMBERS = ("?", "u1", "<i2", ">u4", "<i8", "<f2", ">f4", "<f8", ">c8")
-NON_NUMBERS = ("<c16", "S3", ">U2", "<M8[ns]", "V5", ">f2,<i4")
-sizes = st.lists(st.integers(0, 5), max_size=4)
-
-
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.sampled_from(NUMBERS + NON_NUMBERS), sizes, st.sampled_from("CF"), st.data())
-def test_round_trips_preserve_the_bits(code: str, shape: list[int], order: Any, data: Any) -> None:
-    dtype = np.dtype(code)
-    raw = np.random.default_rng(0).integers(0, 2, int(np.prod(shape)) * dtype.itemsize, "u1")
-    array = raw.view(dtype).reshape(shape)
-    formats = TARGETS if code in NUMBERS else TARGETS[:3]
-    Path("a.npy").write_bytes(npy(np.array(array, order=order)))
-    target, second_target = data.draw(st.sampled_from(formats)), data.draw(st.sampled_from(formats))
-    for name in ("b.npy", "b.npz", "b.safetensors", "c.npy", "c.npz", "c.safetensors"):
-        Path(name).unlink(missing_ok=True)
-    run("a.npy", target)
-    expected = stored_form(target, array)
-    assert bits_equal(load(target), expected)
-    run(target, second_target := second_target.replace("b.", "c."))
-    assert bits_equal(load(second_target), stored_form(second_target, expected))
-    run(second_target, "d.npy")
-    assert not np.load("d.npy", mmap_mode="r").flags.fnc
 
 
 def test_large_arrays_in_either_order_are_converted() -> None:

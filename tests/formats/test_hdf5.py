@@ -486,18 +486,6 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
         assert file["b"].chunks is None
 
 
-def test_large_chunked_outputs_of_external_runs() -> None:
-    write_dataset(
-        RNG.integers(0, 9, (4000, 300)).astype("f8"), chunks=(100, 300), compression="gzip"
-    )
-    rows = RNG.integers(0, 4000, 5000)
-    np.save("i.npy", rows)
-    completed = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", "--memory", "8M", "--json")
-    assert completed.status == 0, completed
-    assert bits_equal(read_dataset("b", "y.h5"), read_dataset("a")[rows])
-    assert completed.json["plan"]["way"] == "sweep"
-
-
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -18,7 +18,7 @@ from test_zarr import CODES, load, put, random_array
 from test_zarr_outputs import layout_of, write
 from webserver import Server
 
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
+from ndtool.errors import InputError, OutputError, UsageError
 from ndtool.formats import locators, outputs
 from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
@@ -114,11 +114,6 @@ def test_chunks_are_requested_concurrently(web: Server) -> None:
     assert 1 < web.most_at_once <= 10
 
 
-def test_a_server_without_ranges(web: Server) -> None:
-    put("x.zarr", DATA, chunks=(7, 3))
-    assert bits_equal(load(serve(web, "x.zarr", ranges=False)), DATA)
-
-
 def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndtool.storage.objects.HttpObject.max_request", 1000)
     data = np.random.default_rng(0).integers(0, 1 << 30, (1000,), "<i4")
@@ -198,15 +193,6 @@ def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
         web.add(f"/page/{name}", b"<html>always the same</html>")
     with pytest.raises(InputError, match=r"not a .npy array"):
         load(page_url)
-
-
-@pytest.mark.parametrize(
-    "broken", [b"{}", b"{", b'{"node_type": "array"}', b"[" * 100_000, b'{"node_type": "group"}']
-)
-def test_damaged_metadata(broken: bytes, memory: Any) -> None:
-    memory.pipe_file("/x.zarr/zarr.json", broken)
-    with pytest.raises(NdtoolError, match=r"^memory://x.zarr"):
-        load("memory://x.zarr")
 
 
 def test_an_array_whose_attributes_say_group() -> None:

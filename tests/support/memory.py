@@ -35,7 +35,7 @@ def run_measured(*arguments: object) -> tuple[Completed, float]:
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        peak = _watch_peak(process)
+        peak = watch_peak(process)
         out, err = process.communicate()
     return Completed(process.returncode, out, err.decode()), peak
 
@@ -53,13 +53,14 @@ def measure_memory(*arguments: str, stdin: IO[bytes] | None = None) -> MemoryUse
     with subprocess.Popen(
         command, env=environment(), stdin=stdin, stdout=subprocess.PIPE
     ) as process:
-        peak = _watch_peak(process)
+        peak = watch_peak(process)
         assert process.stdout is not None
         assert process.returncode == 0, arguments
         return MemoryUse(peak, json.loads(process.stdout.read())["plan"])
 
 
-def _watch_peak(process: subprocess.Popen[bytes]) -> float:
+def watch_peak(process: subprocess.Popen[bytes]) -> float:
+    """Return the peak of a process's private memory in megabytes, at its end."""
     peak = 0.0
     while process.poll() is None:
         peak = max(peak, private_megabytes(process.pid))
