@@ -46,27 +46,6 @@ def test_the_command(cache: Any, tmp_path: Path, mode: str) -> None:
     assert result.status == 0, result.err
 
 
-def test_in_place_and_a_dry_run(cache: Any) -> None:
-    (past, update, write), arrays = cache
-    before = past.read_bytes()
-    result = ndtool(COMMAND, past, update, write, "-o", past, "--dry-run", "--trace")
-    assert result.status == 0, result.err
-    assert "past.shape[2]" in result.err
-    assert past.read_bytes() == before
-    assert ndtool(COMMAND, past, update, write, "-o", past, "-q")[:3] == (0, b"", "")
-    assert bits_equal(np.load(past), reference.tensor_scatter(*arrays))
-
-
-def test_streams_and_literals(cache: Any) -> None:
-    (past, update, write), arrays = cache
-    stdin = b"".join(path.read_bytes() for path in (past, update, write))
-    expected = ndtool(COMMAND, past, update, "[0, 15, 7]", "--trace")
-    assert "write_indices int64[3]" in expected.err
-    assert ndtool(COMMAND, "-", "-", "-", stdin=stdin).out == expected.out
-    first = ndtool(COMMAND, past, update).out
-    assert first[128:] == reference.tensor_scatter(*arrays[:2]).tobytes()
-
-
 @pytest.mark.parametrize("axis", [1, 2, -1])
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> None:
@@ -110,16 +89,6 @@ def test_too_many_computed_indices_for_a_question() -> None:
     result = ndtool("stats", COMMAND, huge, huge, "--axis", "1")
     assert result.status == 6, result.err
     assert "computed indices" in result.err
-
-
-def test_on_a_cluster(cache: Any, tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    (past, update, write), arrays = cache
-    out = tmp_path / "o.npy"
-    result = ndtool(COMMAND, past, update, write, "--workers", 2, "-o", out, "--json")
-    assert result.status == 0, result.err
-    assert result.json["plan"]["way"] == "cluster"
-    assert bits_equal(np.load(out), reference.tensor_scatter(*arrays))
 
 
 def test_too_many_indices_for_a_cluster(tmp_path: Path) -> None:

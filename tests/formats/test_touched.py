@@ -2,7 +2,6 @@
 
 import errno
 from contextlib import closing
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import gather_elements_cases, gather_nd_cases
 from test_conformance import toy_file
 from toy_format import Blocks
 
@@ -60,26 +60,9 @@ def elements(plan: Any, indices: Any) -> Any:
 @st.composite
 def calls(draw: Any) -> tuple[Any, Any]:
     """Draw a plan of a gather and its indices."""
-    code = draw(st.sampled_from(CODES))
-    data = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
-    r = len(data)
-
-    def within(size: int) -> Any:
-        return st.integers(-size if code[1] == "i" else 0, size - 1)
-
-    if draw(st.booleans()):
-        axis = draw(st.integers(0, r - 1))
-        shape = tuple(draw(st.integers(0, 6 if d == axis else data[d])) for d in range(r))
-        values = [draw(within(data[axis])) for _ in range(prod(shape))]
-        plan: Any = shapes.gather_elements(data, shape, axis)[1]
-        return plan, np.array(values, code).reshape(shape)
-    b = draw(st.integers(0, r - 1))
-    k = draw(st.integers(1, r - b))
-    if draw(st.booleans()) and b + k < r:
-        data = (*data[:-1], 0)  # empty slices
-    shape = (*data[:b], *draw(st.lists(st.integers(0, 4), max_size=2)), k)
-    values = [draw(within(data[b + i % k])) for i in range(prod(shape))]
-    return shapes.gather_nd(data, shape, b)[1], np.array(values, code).reshape(shape)
+    operator, (data, indices), arguments = draw(gather_nd_cases() | gather_elements_cases())
+    plan = getattr(shapes, operator)(data.shape, indices.shape, *arguments.values())[1]
+    return plan, np.ascontiguousarray(indices)
 
 
 @pytest.mark.parametrize("flags", [touched.MAX_FLAGS, 0])
