@@ -538,15 +538,6 @@ def test_a_broken_rule_writes_no_report() -> None:
     assert (completed.status, Path("p.html").exists()) == (4, False)
 
 
-def test_completion_of_html_offers_pages_and_folders() -> None:
-    for name in ("a.html", "a.npy", "b.svg"):
-        Path(name).touch()
-    os.mkdir("ab")
-    typed = "ndtool gather data.npy indices.npy --html a"
-    env = {"_NDTOOL_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": "5"}
-    assert ndtool(env=env).out.decode().split("\0")[:2] == ["a.html", "ab/"]
-
-
 def test_a_report_has_the_warnings_about_the_output() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     safetensors_numpy = pytest.importorskip("safetensors.numpy")

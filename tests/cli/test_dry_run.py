@@ -171,7 +171,7 @@ def test_missing_folders_and_those_that_cannot_be_synced_are_reported(
 ) -> None:
     skip_without(output)
     check_refused(
-        command("gather-nd", f"no/{output}", *options), 7, "there is no folder no", inputs
+        command("gather-nd", f"[red]/{output}", *options), 7, "there is no folder [red]\n", inputs
     )
     os.mkdir("unreadable", 0o333)  # fsync of a folder requires read permission
     if options and output != "out.zarr":
