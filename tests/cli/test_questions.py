@@ -175,8 +175,6 @@ def test_fields_of_a_single_element() -> None:
     for answer in (explanation, inferred, ndtool.convert(DATA, "x.npy")):
         require_copies(answer)
     require_copies(files.gather_nd("data.npy", "idx.npy", out="y.npy"))
-    with pytest.raises(TypeError, match="an answer does not change"):
-        inferred.attributes["axis"] = 1  # type: ignore[index]
     where = np.argwhere(DATA[[0, 1]] > 1)
     assert len(ndtool.explain("gather", DATA, [0, 1], at=where).explained) == len(where)
 
@@ -268,8 +266,3 @@ def test_names_are_text_in_every_table() -> None:
     answer = ndtool.inspect(name)
     assert "&lt;b&gt;[red]" in answer._repr_html_()
     require_tables(answer)
-
-
-def test_equal_answers_have_equal_hashes() -> None:
-    first, second = (ndtool.infer("gather", "float32[4,3]", "int64[2]") for _ in range(2))
-    assert hash(first) == hash(second)
