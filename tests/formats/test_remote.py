@@ -10,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from inputs import assert_refused, load, open_input
 from npyfile import write_sparse
 from webserver import Server, serving
 
+from ndtool import redaction
 from ndtool.errors import (
     InputError,
     NdtoolError,
@@ -36,7 +39,7 @@ from ndtool.formats.streams import Streams
 from ndtool.runs import operands, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import descriptors, failures, ranged
+from ndtool.storage import descriptors, failures, objects, ranged
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -792,3 +795,38 @@ def test_chunks_of_hdf5_are_downloaded_together(server: Server, workdir: Path) -
     assert load(f"{url}:small").tolist() == [5]
     listed = ndtool("inspect", url, "--json").json["arrays"]
     assert [item["member"] for item in listed] == ["/flat", "/small", "/g/gzip", "/g/lzf"]
+
+
+def test_a_thread_that_waits_for_a_request_holds_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a signal handler in this thread could not wait for another request."""
+    asyncio, states = objects.asyncio, []
+
+    def get_lock_elsewhere() -> bool:
+        (future,) = objects._awaited
+        acquired = future._condition.acquire(blocking=False)
+        if acquired:
+            future._condition.release()
+        return acquired
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        """Called wherever a signal handler could be."""
+        if objects._awaited:
+            states.append(pool.submit(get_lock_elsewhere).result())
+        return trace
+
+    previous = sys.gettrace()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        sys.settrace(trace)
+        try:
+            objects.wait(asyncio.sleep(0.01), "memory://x")
+        finally:
+            sys.settrace(previous)
+    assert states
+    assert all(states)
+
+
+def test_a_signal_handler_may_register_a_url_during_a_registration() -> None:
+    with redaction._lock:
+        assert redaction._lock.acquire(blocking=False)
+        redaction._lock.release()
