@@ -225,7 +225,6 @@ def torch_methods(p: Problem) -> Methods:
     import torch
 
     torch.set_num_threads(THREADS)
-    torch.set_grad_enabled(False)
     case, data, indices = p.case, torch.from_numpy(p.data), torch.from_numpy(p.indices)
     out, axis = torch.empty(case.output, dtype=data.dtype), case.attribute
     updates = None if p.updates is None else torch.from_numpy(p.updates)

@@ -1,8 +1,10 @@
 """Fixtures and settings of all tests."""
 
+import faulthandler
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import bucket
 import forkserver
 import pytest
+import webserver
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from bucket import Bucket
 from hypothesis import settings
 
@@ -27,6 +31,20 @@ for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
     signum = getattr(signal, name, None)
     if signum is not None and signal.getsignal(signum) is signal.SIG_IGN:
         signal.signal(signum, signal.SIG_DFL)
+
+
+LIMIT = 600  # seconds, pytest's own in pyproject.toml
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Limit the waits of fixtures after a failed test, for which pytest cancels its own limit."""
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=stderr)
+
+
+def pytest_unconfigure() -> None:
+    """Limit the wait for threads that a test has left."""
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -118,6 +136,14 @@ def check_files_closed() -> Iterator[None]:
 def without_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable coverage in processes that cannot write its data or lack memory for it."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+@pytest.fixture
+def web() -> Iterator[webserver.Server]:
+    """Run an HTTP server."""
+    pytest.importorskip("aiohttp")
+    with webserver.serving() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

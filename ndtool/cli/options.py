@@ -27,11 +27,10 @@ CHUNK_OPTIONS = ("chunks", "shards", "codec")  # options for chunked outputs
 class ParameterType(click.ParamType):  # type: ignore[type-arg]
     """A parameter type. parse: converts a word, or raises NdtoolError.
 
-    completer: the name of the function of completion.py that completes a word, and its further
-    arguments.
+    completer: the name of the function of completion.py that completes a word, if any.
     """
 
-    def __init__(self, name: str, parse: Callable[[str], Any] = str, *completer: Any) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any] = str, completer: str = "") -> None:
         self.name, self._parse, self._completer = name, parse, completer
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -49,8 +48,7 @@ class ParameterType(click.ParamType):  # type: ignore[type-arg]
             return []
         from ndtool.cli import completion
 
-        function, *settings = self._completer
-        completions: list[Any] = getattr(completion, function)(incomplete, *settings)
+        completions: list[Any] = getattr(completion, self._completer)(incomplete)
         return completions
 
 
@@ -65,23 +63,6 @@ class Directories(ParameterType):
         from ndtool.storage import locations
 
         return [rv] if locations.is_url(rv) else list(filter(None, rv.split(os.pathsep)))
-
-
-class Flag(click.types.BoolParamType):
-    """A flag; its variable is one of SET or UNSET."""
-
-    SET = ("1", "true", "yes", "on", "t", "y")
-    UNSET = ("0", "false", "no", "off", "f", "n")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Return whether the flag is set, or fail with the valid values."""
-        word = value.strip().lower() if isinstance(value, str) else value
-        if word in self.SET or word in self.UNSET:
-            return word in self.SET
-        if not isinstance(word, bool):
-            expected = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
-            self.fail(f"{value!r} is not a flag: {expected}", param, ctx)
-        return word
 
 
 class Reduction(click.Choice):  # type: ignore[type-arg]
@@ -103,15 +84,11 @@ def integer(lowest: int, highest: int) -> ParameterType:
     return ParameterType("integer", parse)
 
 
-def file_with_suffix(*suffixes: str) -> ParameterType:
-    """Return the parameter type of files whose names end with one of the suffixes."""
-
-    def parse(word: str) -> str:
-        if not word.endswith(suffixes):
-            raise UsageError(f"{word!r}: expected a name that ends with {' or '.join(suffixes)}")
-        return word
-
-    return ParameterType("file", parse, "files_with_suffix", suffixes)
+def _parse_html(word: str) -> str:
+    """Return the name of an HTML report."""
+    if not word.endswith(".html"):
+        raise UsageError(f"{word!r}: expected a name that ends with .html")
+    return word
 
 
 def _parse_ulps(word: str) -> int:
@@ -299,7 +276,7 @@ def _option(option: str, text: str, *names: str, **settings: Any) -> Option:
 
 
 def _flag(flag: str, text: str, *names: str, **settings: Any) -> Option:
-    return _option(flag, text, *names, **{"is_flag": True, "type": Flag, **settings})
+    return _option(flag, text, *names, **{"is_flag": True, "type": click.BOOL, **settings})
 
 
 def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> Option:
@@ -584,7 +561,7 @@ HTML = partial(
     _option,
     "--html",
     "Write an HTML report, with a drawing of the arrays.",
-    type=partial(file_with_suffix, ".html"),
+    type=partial(ParameterType, "file", _parse_html, "array_arguments"),
     metavar="FILE.html",
 )
 INPUTS = partial(

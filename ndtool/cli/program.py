@@ -130,27 +130,26 @@ def run(arguments: list[str], reporter: Reporter) -> None:
 
 def _complete(group: click.Group, request: str) -> None:
     """Print completions of a word, or the shell function that calls ndtool for completions."""
-    from ndtool.cli import completion as words
+    from click.shell_completion import get_completion_class
+
+    import ndtool.cli.completion  # noqa: F401 - registers its class for bash
 
     shell, _, action = request.partition("_")
-    kind = words.shell_class(shell)
+    kind = get_completion_class(shell)
     if kind is None or action not in ("source", "complete"):
         raise UsageError(
             f"{_COMPLETION_VARIABLE} is {printable(repr(request))}: expected SHELL_source or"
             " SHELL_complete, where SHELL is bash, zsh or fish"
         )
     completion = kind(group, {}, "ndtool", _COMPLETION_VARIABLE)
-    if action == "source":
-        write_stdout(completion.source())
-        return
     try:
-        completion.get_completion_args()
+        text = completion.source() if action == "source" else completion.complete()
     except (KeyError, ValueError, IndexError):
         raise UsageError(
             f"{_COMPLETION_VARIABLE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as"
             " the shell's completion function sets them"
         ) from None
-    write_stdout(os.fsencode(completion.complete()))
+    write_stdout(os.fsencode(f"{text}\n"))
 
 
 def _help_width() -> int:

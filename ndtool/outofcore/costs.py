@@ -1,4 +1,4 @@
-"""The requests and bytes of a run, counted from its partitioning alone.
+"""The requests and bytes of a run's tasks, counted from its partitioning alone.
 
 Counts are exact if the tuples of each block select rows of all partitions equally often, and no
 task is repeated; requests to remote stores are upper bounds for any tuples.
@@ -25,14 +25,7 @@ from ndtool.outofcore.phases import REPORT_BYTES
 from ndtool.rules import grid
 from ndtool.storage import locations, objects
 
-LIST_PAGE = 1000  # maximum objects in the response to a list request, and in a delete request
-# Maximum requests to open and close a run at URLs: of each process for an input, of the run for the
-# output and for spilled data, and of each process for the output.
-INPUT_REQUESTS = Counter(get=4, head=4)
-OUTPUT_REQUESTS = Counter(get=20, put=4, list=8, delete=2)
-SPILL_REQUESTS = Counter(get=12, put=4, list=8, delete=2)
-WRITER_REQUESTS = Counter(get=2)
-KINDS = "read", "write", "get", "put", "head", "list", "delete"
+KINDS = "read", "write", "get", "put", "head"
 
 
 class StoredArray(NamedTuple):
@@ -166,22 +159,15 @@ class SpilledSegments(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """The costs of a run.
+    """The costs of a run's tasks.
 
-    tasks: the requests of tasks by kind: for spilled data, and for arrays at URLs. setup: those to
-    open and close the run, at most. read, written: bytes of arrays and of spilled data.
+    requests: by kind, for spilled data and for arrays at URLs. read, written: bytes of arrays and
+    of spilled data.
     """
 
-    tasks: Counter[str]
-    setup: Counter[str]
+    requests: dict[str, int]
     read: int
     written: int
-
-    @property
-    def requests(self) -> dict[str, int]:
-        """All requests by kind."""
-        total = self.tasks + self.setup
-        return {kind: total[kind] for kind in KINDS if total[kind]}
 
 
 def count(
@@ -210,7 +196,7 @@ def count(
     read += reread_bytes(call.inference, metadata, partitioning)
     if spill is not None:  # each worker reads the indices that batches share
         read += (partitioning.workers - 1) * partitioning.index_bytes
-    written, object_count = output.nbytes, 0
+    written = output.nbytes
     for depth in range(partitioning.depth):
         is_last, n = depth + 1 == partitioning.depth, rows.tuples
         size, per_tuple = partitioning.local_bytes(depth), partitioning.spilled_per_tuple(depth)
@@ -220,7 +206,6 @@ def count(
         requests += split.writes(2) + split.reads(slices, 0, size)
         written += split.file_bytes + split.trailer * split.segments
         read += split.file_bytes
-        object_count += split.object_count
         if not partitioning.gathers:
             requests += split.reads(slices, size, per_tuple)
             continue
@@ -233,22 +218,10 @@ def count(
         requests += swept.writes(writes) + split.reads(blocks, size, per_tuple)
         requests += swept.reads(min(blocks * partitioning.fan_out(depth), n), 0, rows.width)
         written, read = written + swept.file_bytes, read + swept.file_bytes
-        object_count += swept.object_count
     if spill is None and directories > 1:  # each stripe takes a request of its own
         ends = partitioning.spilled // segments.STRIPE
         requests += Counter(read=ends, write=ends)
-    processes, setup = 1 + (0 if spill is None else partitioning.workers), Counter[str]()
-    for array in inputs.values():
-        if array.is_remote:
-            setup += _times(INPUT_REQUESTS, processes)
-        if array.is_remote and spill is not None:  # its fingerprints before and after the run
-            setup["list"] += 2 * -(-array.object_count // LIST_PAGE)
-    if output.is_remote:
-        setup += OUTPUT_REQUESTS + _times(WRITER_REQUESTS, processes)
-    if spill is not None and locations.is_url(spill):
-        pages = -(-object_count // LIST_PAGE)
-        setup += SPILL_REQUESTS + Counter(list=1 + pages, delete=pages)
-    return Costs(requests, setup, read, written)
+    return Costs({kind: requests[kind] for kind in KINDS if requests[kind]}, read, written)
 
 
 def spilled_segments(
@@ -274,7 +247,3 @@ def spilled_segments(
             in_memory[1],
         ),
     )  # fmt: skip
-
-
-def _times(requests: Counter[str], factor: int) -> Counter[str]:
-    return Counter({kind: factor * n for kind, n in requests.items()})

@@ -11,18 +11,18 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent import futures
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
-from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError, printable
+from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
 from ndtool.machine import pool
-from ndtool.publish import cleanup
-from ndtool.publish.newfolder import NewFolder
+from ndtool.publish import claims, cleanup
+from ndtool.publish.claims import Claim
+from ndtool.publish.newfolder import AdmissionLock, NewFolder
 from ndtool.storage import descriptors, failures, locations, objects, tempfiles
+from ndtool.storage.remotefolder import RemoteFolder
 
 STRIPE = 1 << 20  # bytes written to one file before the next file, if there are several
 OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
@@ -112,86 +112,74 @@ class LocalStore:
             for directory, file_size in zip(directories or (None,), file_sizes, strict=True):
                 is_striped = len(directories) > 1
                 name = f"{_FILE} in {printable(directory or '')}" if is_striped else _FILE
-                fd = tempfiles.unnamed_file(directory)
-                self._files.append((fd, name))
-                descriptors.reserve(fd, file_size, name)
-                descriptors.advise(fd, "RANDOM")
-        except BaseException as exc:
+                with descriptors.os_errors(_FILE, OutputError):
+                    fd = tempfiles.unnamed_file(directory)
+                    self._files.append((fd, name))
+                    descriptors.reserve(fd, file_size, name)
+                    descriptors.advise(fd, "RANDOM")
+        except BaseException:
             self.close()
-            raise convert_error(exc) from None
+            raise
 
     def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
         start = 0
         for view in views:
-            in_memory, position = self._locate(segment, start, len(view))
+            in_memory, stripes = self._locate(segment, start, len(view))
             in_memory[:] = view[: len(in_memory)]
-            for (fd, name), offset, first, stop in self._stripes(position, len(view)):
-                if stop > len(in_memory):
-                    first_byte = max(first, len(in_memory))
-                    try:
-                        descriptors.write_at(fd, offset + first_byte - first, view[first_byte:stop])
-                    except OSError as exc:
-                        raise convert_error(exc, name) from None
+            for (fd, name), offset, first, stop in stripes:
+                with descriptors.os_errors(name, OutputError):
+                    descriptors.write_at(fd, offset, view[first:stop])
             start += len(view)
 
     def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        in_memory, position = self._locate(segment, start, len(buffer))
+        in_memory, stripes = self._locate(segment, start, len(buffer))
         buffer[: len(in_memory)] = in_memory
-        if len(in_memory) == len(buffer):
-            return
-        for (fd, name), offset, first, stop in self._stripes(position, len(buffer)):
-            if stop > len(in_memory):
-                first_byte = max(first, len(in_memory))
-                try:
-                    descriptors.read_into(fd, offset + first_byte - first, buffer[first_byte:stop])
-                except OSError as exc:
-                    raise convert_error(exc, name) from None
+        for (fd, name), offset, first, stop in stripes:
+            with descriptors.os_errors(name, OutputError):
+                descriptors.read_into(fd, offset, buffer[first:stop])
 
     def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
-        in_memory, position = self._locate(segment, start, nbytes)
-        if len(in_memory) == nbytes:
-            return
-        for (fd, _), offset, first, stop in self._stripes(position, nbytes):
-            if stop > len(in_memory):
-                first_byte = max(first, len(in_memory))
-                descriptors.advise(fd, "WILLNEED", offset + first_byte - first, stop - first_byte)
+        for (fd, _), offset, first, stop in self._locate(segment, start, nbytes)[1]:
+            descriptors.advise(fd, "WILLNEED", offset, stop - first)
 
     def close(self) -> None:
         """Close the files, which removes them."""
         while self._files:
             os.close(self._files.pop()[0])
 
-    def _locate(self, segment: Segment, start: int, nbytes: int) -> tuple[memoryview, int]:
-        """Return the bytes that are in memory, and the position of all of them in the files.
-
-        The position counts from the first byte, as if those in memory had preceded the others.
-        """
+    def _locate(self, segment: Segment, start: int, nbytes: int) -> tuple[memoryview, _Stripes]:
+        """Return the bytes of a segment that are in memory, and the stripes of the others."""
         buffer, file_start = self._regions[segment.phase, len(segment.path)]
         first = segment.offset + start
-        return buffer[first : first + nbytes], file_start + first - len(buffer)
+        in_memory = buffer[first : first + nbytes]
+        # The position counts as if the bytes in memory had preceded the others in the files.
+        return in_memory, self._stripes(file_start + first - len(buffer), len(in_memory), nbytes)
 
-    def _stripes(self, start: int, nbytes: int) -> Iterator[tuple[tuple[int, str], int, int, int]]:
+    def _stripes(self, start: int, position: int, nbytes: int) -> _Stripes:
         """Yield the file, the offset in it, and the range in a buffer of each stripe of bytes.
 
-        start: the position of the buffer in the files; what precedes them is skipped.
+        start: the position of the buffer in the files; what precedes `position` is skipped.
         """
-        position, count = max(0, -start), len(self._files)
-        while position < nbytes and count:
-            if count == 1:
-                yield self._files[0], start + position, position, nbytes
-                return
-            stripe, stripe_offset = divmod(start + position, STRIPE)
-            size = min(STRIPE - stripe_offset, nbytes - position)
-            offset = stripe // count * STRIPE + stripe_offset
+        count = len(self._files)
+        step = _stripe_size(count)
+        while position < nbytes:
+            stripe, stripe_offset = divmod(start + position, step)
+            size = min(step - stripe_offset, nbytes - position)
+            offset = stripe // count * step + stripe_offset
             yield self._files[stripe % count], offset, position, position + size
             position += size
 
 
+_Stripes = Iterator[tuple[tuple[int, str], int, int, int]]
+
+
+def _stripe_size(files: int) -> int:
+    return STRIPE if files > 1 else 1 << 62
+
+
 def _file_sizes(nbytes: int, count: int) -> list[int]:
     """Return the size of each file: the end of its last stripe."""
-    if count == 1:
-        return [nbytes]
-    stripes, remainder = divmod(nbytes, STRIPE)
+    stripes, remainder = divmod(nbytes, _stripe_size(count))
     sizes = [(stripes + count - 1 - number) // count * STRIPE for number in range(count)]
     sizes[stripes % count] += remainder
     return sizes
@@ -220,22 +208,21 @@ class FolderStore:
     def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
         temporary, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
         try:
-            with open(temporary, "xb", buffering=0, opener=_private) as file:
-                for view in views:
-                    failures.retry_call(partial(_write_at, file.fileno(), start, view))
-                    start += len(view)
-            os.rename(temporary, os.path.join(self._path, segment.name))
-        except BaseException as exc:
+            with descriptors.os_errors(_FILE, OutputError):
+                with open(temporary, "xb", buffering=0, opener=_private) as file:
+                    for view in views:
+                        failures.retry_call(partial(_write_at, file.fileno(), start, view))
+                        start += len(view)
+                os.rename(temporary, os.path.join(self._path, segment.name))
+        except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
-            raise convert_error(exc) from None
+            raise
 
     def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        try:
-            with open(os.path.join(self._path, segment.name), "rb", buffering=0) as file:
-                count = descriptors.read_into(file.fileno(), start, buffer)
-        except OSError as exc:
-            raise convert_error(exc) from None
+        path = os.path.join(self._path, segment.name)
+        with descriptors.os_errors(_FILE, OutputError), open(path, "rb", buffering=0) as file:
+            count = descriptors.read_into(file.fileno(), start, buffer)
         if count < len(buffer):
             raise OutputError("a temporary file became shorter during the run")
 
@@ -265,27 +252,28 @@ class ObjectStore:
     concurrency = pool.MAX_THREADS
 
     def __init__(self, url: str) -> None:
-        from ndtool.storage.remotefolder import RemoteFolder
-
-        self._folder = RemoteFolder(url)
-        self._in_flight: set[futures.Future[None]] = set()
-        self._closed = False
-        self._lock = Lock()
+        self._folder, self._admission_lock = RemoteFolder(url), AdmissionLock(url)
 
     def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
         pass  # objects are read concurrently instead
 
     def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
-        unsent, count, name = bytearray(), 0, segment.name
+        unsent, count = bytearray(), 0
+
+        def put(nbytes: int) -> None:
+            nonlocal count
+            with self._admission_lock.admit():
+                self._folder.write(f"{segment.name}+{count}", bytes(unsent[:nbytes]))
+            del unsent[:nbytes]
+            count += 1
+
         for view in views:
             for start in range(0, len(view), OBJECT_BYTES):
                 unsent += view[start : start + OBJECT_BYTES]
                 if len(unsent) >= OBJECT_BYTES:
-                    self._put(f"{name}+{count}", bytes(unsent[:OBJECT_BYTES]))
-                    del unsent[:OBJECT_BYTES]
-                    count += 1
+                    put(OBJECT_BYTES)
         if unsent:
-            self._put(f"{name}+{count}", bytes(unsent))
+            put(len(unsent))
 
     def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
         filled = 0
@@ -312,37 +300,11 @@ class ObjectStore:
 
     def close(self) -> None:
         """Refuse further writes, and wait for those in flight."""
-        with self._lock:
-            self._closed = True
-        futures.wait(self._in_flight)
-
-    def _put(self, key: str, body: bytes) -> None:
-        request: futures.Future[None] = futures.Future()
-        with self._lock:
-            if self._closed:
-                raise OutputError(f"{printable(self._folder.path)}: the run has ended")
-            self._in_flight.add(request)
-        try:
-            self._folder.write(key, body)
-        finally:
-            self._in_flight.discard(request)
-            request.set_result(None)
+        self._admission_lock.close()
 
 
 SharedStore = FolderStore | ObjectStore
-
-
-class SpillFolder(Protocol):
-    """The folder for the spilled data of a run on a cluster. working_folder: its path or URL."""
-
-    @property
-    def working_folder(self) -> str: ...
-
-    def drop(self) -> None:
-        """Remove the folder."""
-
-    def suspend(self) -> None:
-        """Release the folder with its data, for another run to resume."""
+SpillFolder = NewFolder | Claim
 
 
 def open_store(path: str) -> SharedStore:
@@ -363,11 +325,8 @@ def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFol
         except OSError as exc:
             raise descriptors.failure(exc, location, OutputError) from None
     require_shared(location)
-    from ndtool.publish import claims
-
     claims.clean(location)
-    name = f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"
-    return claims.Claim(objects.join(location, name))
+    return Claim(objects.join(location, f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"))
 
 
 def find_folder(location: str, run_name: str) -> SpillFolder | None:
@@ -378,9 +337,7 @@ def find_folder(location: str, run_name: str) -> SpillFolder | None:
                 temporary = os.path.dirname(path)
                 target = os.path.join(os.path.dirname(temporary), f"{_SPILL}-{run_name}")
                 return NewFolder(target, False, False, False, temporary)
-            from ndtool.publish import claims
-
-            return claims.Claim(path, resumes=True)
+            return Claim(path, resumes=True)
     return None
 
 
@@ -388,8 +345,6 @@ def abandoned_folders(location: str, run_name: str = "") -> list[str]:
     """Return the spill folders of killed runs in a directory or at a URL; with a name if given."""
     pattern = f"{_SPILL}-{run_name or '[0-9a-f]+'}"
     if locations.is_url(location):
-        from ndtool.publish import claims
-
         if not locations.is_shared(location):
             return []
         return claims.abandoned_folders(location, f"{pattern}(-[0-9a-f]+)?")  # see create_folder
@@ -412,13 +367,6 @@ def require_shared(url: str) -> None:
 def _write_at(fd: int, start: int, view: memoryview) -> None:
     with descriptors.os_errors(_FILE, OutputError):
         descriptors.write_at(fd, start, view)
-
-
-def convert_error(exc: BaseException, name: str = _FILE) -> Any:
-    """Convert an OSError about a temporary file to our error; return others unchanged."""
-    if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
-        return descriptors.failure(exc, name, OutputError)
-    return exc
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,32 +1,31 @@
 """The blocks and byte ranges of data that a gather reads, computed from its indices beforehand.
 
-Only data that cannot be memory-mapped need this. NumPy processes the indices in slabs. The result
-is a superset of the bytes that the gather reads.
+Only data that cannot be memory-mapped need this. Tuples are processed in batches. The result is a
+superset of the bytes that the gather reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool._kernels import WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.engine import layouts
+from ndtool.engine import bind, layouts
+from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan, Shape
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    IndexArray = NDArray[np.int64]
-
-BATCH_COMPONENTS = 1 << 18  # index components that are processed together
+BATCH_TUPLES = 1 << 18  # tuples that are processed together
 GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
 MAX_FLAGS = 1 << 25  # maximum size of an IndexSet that is an array of flags
-_TEMPORARY_ARRAYS = 6  # arrays of SLAB int64 values that exist at a time
+_TEMPORARY_ARRAYS = 6  # arrays of BATCH_TUPLES int64 values that exist at a time
 
 
 def memory(metadata: ArrayMetadata) -> int:
@@ -36,7 +35,7 @@ def memory(metadata: ArrayMetadata) -> int:
         if metadata.is_chunked
         else metadata.nbytes // GRANULE
     )
-    return min(count, MAX_FLAGS) + _TEMPORARY_ARRAYS * 8 * BATCH_COMPONENTS
+    return min(count, MAX_FLAGS) + _TEMPORARY_ARRAYS * 8 * BATCH_TUPLES
 
 
 class TouchedByGather:
@@ -47,17 +46,11 @@ class TouchedByGather:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        indices: memoryview,
-        dtype: Dtype,
-        attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
+        self, plan: Plan, indices: memoryview, dtype: Dtype, attributes: Attributes
     ) -> None:
-        self._plan, self._indices, self._attributes = plan, indices, attributes
-        self._code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
+        self._plan, self._indices = plan, bind.bind_indices(indices, dtype, attributes)
+        self._partitions = 1 + attributes.may_skip_tuples  # the last has skipped tuples
         self._row_shape, self._slice_shape = plan.all_slices, plan.slice_shape
-        self._indexed_axes = tuple(map(plan.axis_of, range(plan.k)))
-        self._positions = plan.with_index_tuples.positions
         self._block_step: Shape | None = None
         self._touched_blocks: IndexSet | None = None
 
@@ -106,89 +99,57 @@ class TouchedByGather:
         if stop > first:
             yield first, stop
 
-    def _stored_rows(self, tuple_indices: IndexArray) -> IndexArray:
-        """Return the rows of stored indices that contain tuples; batches may share rows."""
-        plan = self._plan
-        if plan.batch_repeats == 1:
-            return tuple_indices
-        per_batch = plan.tuples_per_batch
-        return (
-            tuple_indices // (plan.batch_repeats * per_batch) * per_batch
-            + tuple_indices % per_batch
-        )
-
     def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
         """Return the set of position // granule for all tuples.
 
-        The position of a tuple is the sum of strides * (coordinate // steps).
+        The position of a tuple is the sum of strides * (coordinate // steps) of its row.
         """
-        touched = IndexSet(count)
-        if not prod(self._plan.output) or not prod(self._plan.data):
+        touched, plan = IndexSet(count), self._plan
+        if not prod(plan.output) or not prod(plan.data):
             return touched
-        import numpy as np
-
-        from ndtool.inmemory.normalizing import normalize_indices
-
-        k, tuples = len(self._indexed_axes), prod(self._positions)
-        values = np.frombuffer(self._indices, self._code).reshape(-1, k)
-        position_strides = layouts.contiguous_strides(self._positions, 1)
-        step = max(1, BATCH_COMPONENTS // k)
-        for first in range(0, tuples, step):
-            tuple_indices = np.arange(first, min(first + step, tuples))
-            slab = values[self._stored_rows(tuple_indices)]
-            rows, is_dropped = np.zeros(len(slab), np.int64), np.zeros(len(slab), np.bool_)
-            for component, axis in enumerate(self._indexed_axes):
-                size = self._row_shape[axis]
-                coordinates, _ = normalize_indices(slab[:, component], size, self._attributes)
-                is_dropped |= coordinates == size
-                rows += coordinates // steps[axis] * strides[axis]
-            for axis, size in enumerate(self._row_shape):
-                if axis not in self._indexed_axes and steps[axis] < size:
-                    coordinates = tuple_indices // position_strides[axis] % self._positions[axis]
-                    rows += coordinates // steps[axis] * strides[axis]
-            touched.add(rows[~is_dropped] // granule if is_dropped.any() else rows // granule)
+        rows, row_count = bind.bind_rows(plan), prod(self._row_shape)
+        boxes = bind.bind_boxes((row_count,), (row_count,))
+        axes = list(zip(self._row_shape, steps, strides, strict=True))
+        for first in range(0, plan.tuples, BATCH_TUPLES):
+            n = min(BATCH_TUPLES, plan.tuples - first)
+            is_skipped, selected = np.empty(n, np.uint8), np.empty(n, f"u{boxes.row_bytes}")
+            if partition_ids(
+                rows, self._indices, 0, WorkItem(first, n, 0, 0), boxes, is_skipped,
+                selected.view(np.uint8), np.zeros(self._partitions + 1, np.int64),
+            ):  # fmt: skip
+                raise OutputError("indices changed during the run")
+            remaining = selected[is_skipped == 0].astype(np.int64)
+            positions = np.zeros(len(remaining), np.int64)
+            for size, step, stride in reversed(axes):
+                remaining, coordinates = np.divmod(remaining, size)
+                positions += coordinates // step * stride
+            touched.add(positions // granule)
         return touched
 
 
 class IndexSet:
-    """A set of indices below `count`: an array of flags, or a sorted array if that is larger."""
+    """A set of indices below `count`: an array of flags, or sorted arrays if that is larger."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
-        self._flags: NDArray[np.bool_] | None = None
-        self._batches: list[Any] = []
-        self._merged_count = self._unmerged_count = 0
+        self._flags = np.zeros(count, np.bool_) if count <= MAX_FLAGS else None
+        self._sorted: list[NDArray[Any]] = [np.empty(0, np.int64)]
 
-    def add(self, indices: IndexArray) -> None:
+    def add(self, indices: NDArray[np.int64]) -> None:
         """Add indices to the set."""
-        import numpy as np
-
-        if self._count <= MAX_FLAGS:
-            if self._flags is None:
-                self._flags = np.zeros(self._count, np.bool_)
+        if self._flags is not None:
             self._flags[indices] = True
             return
-        self._batches.append(np.unique(indices))
-        self._unmerged_count += len(self._batches[-1])
-        if self._unmerged_count > max(self._merged_count, BATCH_COMPONENTS):
+        self._sorted.append(np.unique(indices))
+        if sum(map(len, self._sorted[1:])) > max(len(self._sorted[0]), BATCH_TUPLES):
             self._merge()
 
     def sorted_batches(self) -> Iterator[list[int]]:
         """Yield all indices, ascending, in batches."""
-        import numpy as np
-
-        if self._flags is not None:
-            for first in range(0, self._count, BATCH_COMPONENTS):
-                flags = self._flags[first : first + BATCH_COMPONENTS]
-                yield (np.flatnonzero(flags) + first).tolist()
-        elif self._batches:
-            self._merge()
-            (sorted_indices,) = self._batches
-            for first in range(0, len(sorted_indices), BATCH_COMPONENTS):
-                yield sorted_indices[first : first + BATCH_COMPONENTS].tolist()
+        self._merge()
+        stored = self._sorted[0] if self._flags is None else self._flags
+        for first in range(0, len(stored), BATCH_TUPLES):
+            batch = stored[first : first + BATCH_TUPLES]
+            yield (batch if self._flags is None else np.flatnonzero(batch) + first).tolist()
 
     def _merge(self) -> None:
-        import numpy as np
-
-        self._batches = [np.unique(np.concatenate(self._batches))]
-        self._merged_count, self._unmerged_count = len(self._batches[0]), 0
+        self._sorted = [np.unique(np.concatenate(self._sorted))]

@@ -22,8 +22,10 @@ def complete(typed, shell="bash", current_word=None, cwd=None):
     }
     completed = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env}, cwd=cwd)
     assert (completed.status, completed.err) == (0, "")
-    words = completed.out.decode().split("\0")[:-1]
-    return words[::2] if shell == "zsh" else [word.partition("\t")[0] for word in words]
+    lines = completed.out.decode().splitlines()
+    if shell == "zsh":
+        return lines[1::3]
+    return [line.partition(",")[2].partition("\t")[0] for line in lines]
 
 
 def test_completion_of_commands_and_options():
@@ -46,20 +48,11 @@ def test_completion_of_commands_and_options():
 
 @pytest.fixture
 def arrays(tmp_path):
-    """Create a folder of arrays and other files."""
+    """Create a folder of arrays."""
     np.save(tmp_path / "data.npy", np.arange(3))
-    np.save(tmp_path / ".hidden.npy", np.arange(3))
     np.savez(tmp_path / "many.npz", first=np.arange(2), found=np.arange(2), other=np.arange(2))
-    (tmp_path / "datasheet.pdf").write_text("no array")
     (tmp_path / "dates").mkdir()
     return tmp_path
-
-
-def test_completion_of_files_that_can_be_arrays(arrays):
-    assert complete("ndtool gather-nd da", cwd=arrays) == ["data.npy", "dates/"]
-    assert complete("ndtool gather-nd a b -o da", cwd=arrays) == ["data.npy", "dates/"]
-    assert complete("ndtool gather-nd .h", cwd=arrays) == [".hidden.npy"]
-    assert complete("ndtool gather-nd nowhere/x", cwd=arrays) == []
 
 
 def test_completion_of_members(arrays):
@@ -74,8 +67,7 @@ def test_completion_of_members(arrays):
     assert complete("ndtool gather-nd many.npz :", current_word=3, cwd=arrays) == [
         "first", "found", "other",
     ]  # fmt: skip
-    assert complete("ndtool gather-nd many.npz:f", cwd=arrays) == [f"{m}" for m in members]
-    assert len(complete("ndtool gather-nd many.npz", cwd=arrays)) == 4
+    assert complete("ndtool gather-nd many.npz:f", cwd=arrays) == members
 
 
 NAMES = (
@@ -166,23 +158,14 @@ def test_shells_complete_words(arrays, shell):
         assert session.run("ndtool gather-nd dates\tx") == ["gather-nd", "dates/x"]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_names_from_files_are_quoted(tmp_path, shell):
-    paths = []
-    for number, name in enumerate(NAMES):
-        with zipfile.ZipFile(tmp_path / f"{number}.npz", "w") as archive:
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_from_files_that_shells_would_interpret_are_not_completed(tmp_path, shell):
+    with zipfile.ZipFile(tmp_path / "many.npz", "w") as archive:
+        for name in (*NAMES, "good"):
             archive.writestr(f"{name}.npy", npy(np.arange(3)))
-        folder = tmp_path / f"in{number}"
-        folder.mkdir()
-        (folder / f"{name}.npy").write_bytes(npy(np.arange(3)))
-        paths.append((f"in{number}/", f"in{number}/{name}.npy"))
-    members = [(f"{number}.npz:", f"{number}.npz:{name}") for number, name in enumerate(NAMES)]
-    with Shell(shell, tmp_path) as session:
-        for typed, word in (
-            *members, *paths, *((quote + typed, word) for quote in "'\"" for typed, word in members[:3])
-        ):  # fmt: skip
-            assert session.run(f"ndtool gather {typed}\t") == ["gather", word], typed
-    assert not list(tmp_path.rglob("PWNED"))
+    word = "many.npz:" if shell == "fish" else None
+    completed = complete("ndtool gather many.npz:", shell, word, cwd=tmp_path)
+    assert completed == ["many.npz:-a", "many.npz:good"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -128,7 +128,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
     for arguments, option in options_with_variables():
-        if not takes_files(option) and not isinstance(option.type, options.Flag):
+        if not takes_files(option) and not isinstance(option.type, click.types.BoolParamType):
             calls.append(([*arguments, option.opts[-1], "?"], {}))
             names.append(option.opts)
     for (arguments, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
@@ -205,6 +205,10 @@ def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
 
 def test_an_option_overrides_a_conflicting_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
+    many = {"NDTOOL_THREADS": "many"}
+    assert ndtool(*run, "--threads", "1", env=many).status == 0
+    message = "error: invalid value for '--threads': 'few' is not an integer in 1..1024"
+    assert ndtool(*run, "--threads", "few", env=many).err.startswith(message)
     both = {"NDTOOL_WORKERS": "2", "NDTOOL_SCHEDULER": "tcp://127.0.0.1:1"}
     result = ndtool(*run, env=both)
     assert (result.status, "expected one of them" in result.err) == (2, True)

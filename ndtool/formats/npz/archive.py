@@ -57,15 +57,18 @@ def is_mappable(info: ZipInfo) -> bool:
     return info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & _ENCRYPTED
 
 
-def zip64_values(raw: bytes, start: int, stop: int) -> dict[int, int]:
-    """Return the 64-bit values of the ZIP64 field among extra fields, by their offsets in `raw`."""
-    while start + 4 <= stop:
+def _extra_fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and the bytes of each extra field."""
+    start = 0
+    while start + 4 <= len(raw):
         kind, length = struct.unpack_from("<2H", raw, start)
-        if kind == 1:
-            offsets = range(start + 4, min(start + 4 + length, stop) - 7, 8)
-            return {offset: struct.unpack_from("<Q", raw, offset)[0] for offset in offsets}
+        yield kind, raw[start : start + 4 + length]
         start += 4 + length
-    return {}
+
+
+def without_zip64(extra: bytes) -> bytes:
+    """Return extra fields without the ZIP64 field."""
+    return b"".join(raw for kind, raw in _extra_fields(extra) if kind != 1)
 
 
 def _is_zipfile(file: "_File") -> bool:
@@ -134,7 +137,8 @@ class Archive:
             _refuse(label, f"byte {offset} has another member: {name_and_extra[:name_length]!r}")
         if flags & _ENCRYPTED or info.flag_bits & _ENCRYPTED:
             _refuse(label, "the member is encrypted: expected an unencrypted one")
-        values = list(zip64_values(name_and_extra, name_length, length).values())
+        zip64 = dict(_extra_fields(name_and_extra[name_length:])).get(1, b"")[4:]
+        values = [value for (value,) in struct.iter_unpack("<Q", zip64[: len(zip64) // 8 * 8])]
         size = values.pop(0) if size == _UINT32_MAX and values else size
         compressed = values.pop(0) if compressed == _UINT32_MAX and values else compressed
         # With a data descriptor, the local file header lacks the CRC and the sizes.

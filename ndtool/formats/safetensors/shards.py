@@ -11,7 +11,6 @@ from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, format_value, printable
 from ndtool.formats import companions, safetensors
 from ndtool.formats.safetensors import headers
-from ndtool.formats.safetensors.flatjson import Parser
 from ndtool.storage import locations
 
 if TYPE_CHECKING:
@@ -98,19 +97,15 @@ def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
     if storage.size > headers.MAX_HEADER_BYTES:
         _refuse(path, f"it has {storage.size} bytes: valid up to {headers.MAX_HEADER_BYTES}")
     try:
-        parser = Parser(storage.read(0, storage.size, path).decode(), partial(_refuse, path))
+        text = storage.read(0, storage.size, path).decode()
     except UnicodeDecodeError:
         _refuse(path, "it is not UTF-8")
-    weights: dict[str, str] = {}
-    for key in parser.keys("field"):
-        if key != _MAP_KEY:
-            parser.skip_value()
-            continue
-        for name in parser.keys("tensor"):
-            weights[name] = parser.string(f"the file of tensor {format_value(name)}")
-    parser.require_end()
-    if not weights:
+    weights = headers.parse_object(text, partial(_refuse, path)).get(_MAP_KEY)
+    if not weights or not isinstance(weights, dict):
         _refuse(path, f"it has no {_MAP_KEY}, the map from tensors to files")
+    for name, file in weights.items():
+        if not isinstance(file, str):
+            _refuse(path, f"expected the file of tensor {format_value(name)}")
     return weights
 
 
