@@ -23,6 +23,7 @@ from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, Us
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
+parser = pytest.importorskip("onnx.parser")
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -37,6 +38,12 @@ def save_model(graph: Any, version: int = 18, functions: Any = (), file: str = "
     opsets = [helper.make_opsetid("", version), helper.make_opsetid("mine", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions))
     onnx.save(model, file)
+
+
+def save_text(graph: str, version: int = 18) -> None:
+    """Save a model from ONNX's text format."""
+    header = f'<ir_version: 8, opset_import: ["": {version}, "mine": 1]>'
+    onnx.save(parser.parse_model(header + graph), "m.onnx")
 
 
 def save_embedding_model(version: int = 13) -> None:
