@@ -23,6 +23,7 @@ from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, Us
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
+parser = pytest.importorskip("onnx.parser")
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -37,6 +38,12 @@ def save_model(graph: Any, version: int = 18, functions: Any = (), file: str = "
     opsets = [helper.make_opsetid("", version), helper.make_opsetid("mine", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions))
     onnx.save(model, file)
+
+
+def save_text(graph: str, version: int = 18) -> None:
+    """Save a model from ONNX's text format."""
+    header = f'<ir_version: 8, opset_import: ["": {version}, "mine": 1]>'
+    onnx.save(parser.parse_model(header + graph), "m.onnx")
 
 
 def save_embedding_model(version: int = 13) -> None:
@@ -89,42 +96,32 @@ def test_the_version_is_that_of_the_operator(opset: int, version: int | None) ->
 
 
 def test_inferred_types_are_those_of_later_inputs() -> None:
-    branch = helper.make_graph(
-        [helper.make_node("GatherND", ["o", "j"], ["p"])], "branch", [], [value_info("p")]
-    )
-    nodes = [
-        helper.make_node("ScatterND", ["d", "i", "u"], ["o"]),
-        helper.make_node("If", ["c"], ["q"], name="choose", then_branch=branch, else_branch=branch),
-        helper.make_node("Pick", ["d", "j"], ["r"], domain="mine"),
-    ]
-    inputs = [
-        value_info("c", BOOL, []),
-        value_info("d", FLOAT, ["N", 3]),
-        value_info("i", INT64, [4, 1]),
-    ]
-    inputs += [value_info("u", FLOAT, [4, 3]), value_info("j", INT64, ["M", 2])]
-    function_nodes = [
-        helper.make_node("GatherND", ["a", "b"], ["o"]),
-        helper.make_node("GatherND", ["p", "b"], ["s"]),  # p is not an input of the function
-    ]
-    opsets = [helper.make_opsetid("", 18)]
-    function = helper.make_function("mine", "Pick", ["a", "b", "p"], ["s"], function_nodes, opsets)
-    save_model(
-        helper.make_graph(nodes, "g", inputs, [value_info("q"), value_info("r")]),
-        functions=[function],
-    )
+    save_text("""
+        g (bool c, float[N,3] d, int64[4,1] i, float[4,3] u, int64[M,2] j) => (float[] q, float[] r) {
+            o = ScatterND (d, i, u)
+            q = If (c) <
+                then_branch = b () => (float[] p) { p = GatherND (o, j) },
+                else_branch = b () => (float[] p) { p = GatherND (o, j) }
+            >
+            r = mine.Pick (d, j)
+        }
+        <domain: "mine", opset_import: ["": 18]>
+        Pick (a, b, p) => (s) {
+            o = GatherND (a, b)
+            s = GatherND (p, b)
+        }""")
     nodes_by_name = {node.node: node for node in models.nodes("m.onnx").nodes}
-    branch_node = nodes_by_name["choose/then_branch/p"]
+    branch_node = nodes_by_name["q/then_branch/p"]
     assert branch_node.inputs["data"] == Typed("o", "float32", ("N", 3))
     assert type_of(branch_node.output) == DeclaredType("float32", ("M",))
+    # the function is called without its input p
     assert nodes_by_name["mine.Pick/s"].inputs["data"] == Typed("p", None, None)
 
 
 def test_an_input_replaces_an_initializer(workdir: Path) -> None:
-    node = helper.make_node("GatherND", ["d", "i"], ["o"])
-    inputs = [value_info("d", FLOAT, [4]), value_info("i", INT64, [None, 1])]
-    initializer = onnx.numpy_helper.from_array(np.array([[2]]), "i")
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o")], [initializer]))
+    save_text(
+        "g (float[4] d, int64[N,1] i) => (float[] o) <int64[1,1] i = {2}> { o = GatherND (d, i) }"
+    )
     data, replacement = np.arange(4, dtype="f4"), np.array([[1], [0]])
     for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": replacement}, (2,))):
         np.savez("in.npz", **arrays)
@@ -137,8 +134,7 @@ def test_an_input_replaces_an_initializer(workdir: Path) -> None:
 
 
 def test_a_model_without_gather_or_scatter_nodes() -> None:
-    node = helper.make_node("Identity", ["d"], ["o"])
-    save_model(helper.make_graph([node], "g", [value_info("d", FLOAT, [4])], [value_info("o")]))
+    save_text("g (float[4] d) => (float[] o) { o = Identity (d) }")
     completed = ndtool("model", "m.onnx")
     assert (completed.status, completed.out) == (0, b"The model has no gather or scatter nodes.\n")
 
@@ -176,21 +172,12 @@ def test_an_output_whose_sizes_have_names(
 
 @pytest.mark.parametrize(("opset", "version"), [(9, 9), (10, 9), (11, None)])
 def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: int | None) -> None:
-    node = helper.make_node("Scatter", ["d", "i", "u"], ["o"], axis=1)
-    inputs = [
-        value_info("d", FLOAT, [1, 3]),
-        value_info("i", INT64, [1, "N"]),
-        value_info("u", FLOAT, [1, "N"]),
-    ]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o")]), opset)
+    inputs = "float[1,3] d, int64[1,N] i, float[1,N] u"
+    save_text(f"g ({inputs}) => (float[] o) {{ o = Scatter <axis = 1> (d, i, u) }}", opset)
     (node_info,) = models.nodes("m.onnx").nodes
     assert (node_info.operator, node_info.title, node_info.version) == (
         "scatter_elements", "Scatter", version
     )  # fmt: skip
-    assert (
-        type_of(node_info.output) == DeclaredType("float32", (1, 3))
-        or node_info.output.shape is None
-    )
     np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
     outcome = run(("numpy",))
     (node_result,) = outcome.nodes
@@ -198,11 +185,8 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
         assert outcome.error is not None
         assert outcome.error.status == 4
     else:
-        assert (outcome.error, node_result.runs, type_of(node_result.output)) == (
-            None,
-            1,
-            DeclaredType("float32", (1, 3)),
-        )
+        assert (outcome.error, node_result.runs) == (None, 1)
+        assert type_of(node_result.output) == DeclaredType("float32", (1, 3))
         assert [report.result for report in node_result.engines] == ["same"]
 
 
@@ -227,39 +211,30 @@ def test_subbyte_types_have_names() -> None:
 
 def save_nested_model() -> None:
     """Save a model with a node in each branch of an If, and one in a function."""
-    gather = helper.make_node("Gather", ["x", "i"], ["o"], axis=1, name="a/b")
-    gather_elements = helper.make_node("GatherElements", ["x", "i"], ["e"])
-    identity = helper.make_node("Identity", ["e"], ["o"])
     # the declared sizes of outputs are not those of the outputs
-    outputs = [value_info("o", FLOAT, ["M", 2, 7])], [value_info("o", FLOAT, [5, 5])]
-    then_branch = helper.make_graph([gather], "t", [], outputs[0])
-    else_branch = helper.make_graph([gather_elements, identity], "e", [], outputs[1])
-    if_node = helper.make_node(
-        "If", ["c"], ["chosen"], "choice", then_branch=then_branch, else_branch=else_branch
-    )
-    scatter = helper.make_node("ScatterElements", ["a", "b", "c"], ["r"])
-    scatter.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="along", type=2))
-    function = helper.make_function(
-        "mine", "Put", ["a", "b", "c"], ["r"], [scatter], [helper.make_opsetid("", 16)], ["along"]
-    )
-    call = helper.make_node("Put", ["x", "i", "x"], ["put"], domain="mine", along=1)
-    graph = helper.make_graph(
-        [if_node, call], "g",
-        [value_info("c", BOOL, []), value_info("x", FLOAT, [2, None]), value_info("i", INT64, ["A", "B"])],
-        [value_info("chosen"), value_info("put")],
-    )  # fmt: skip
-    save_model(graph, 18, [function])
+    save_text("""
+        g (bool c, float[2,K] x, int64[A,B] i) => (float[] chosen, float[] put) {
+            chosen = If (c) <
+                then_branch = t () => (float[M,2,7] o) { o = Gather <axis = 1> (x, i) },
+                else_branch = e () => (float[5,5] o) { e = GatherElements (x, i) o = Identity (e) }
+            >
+            put = mine.Put <along = 1> (x, i, x)
+        }
+        <domain: "mine", opset_import: ["": 16]>
+        Put <along> (a, b, c) => (r) { r = ScatterElements <axis: int = @along> (a, b, c) }""")
+    model = onnx.load("m.onnx")
+    model.graph.node[0].name = "choice"
+    model.graph.node[0].attribute[0].g.node[0].name = "a/b"
+    onnx.save(model, "m.onnx")
 
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     save_nested_model()
     nodes_by_name = {node_info.node: node_info for node_info in models.nodes("m.onnx").nodes}
-    branch_node, function_node = (
-        nodes_by_name["choice/then_branch/a/b"],
-        nodes_by_name["mine.Put/r"],
-    )
-    assert branch_node.inputs["data"] == Typed("x", "float32", (2, None))
+    branch_node = nodes_by_name["choice/then_branch/a/b"]
+    function_node = nodes_by_name["mine.Put/r"]
+    assert branch_node.inputs["data"] == Typed("x", "float32", (2, "K"))
     assert branch_node.inputs["indices"] == Typed("i", "int64", ("A", "B"))
     assert function_node.version == 16
     assert function_node.inputs["updates"] == Typed("c", None, None)  # not the graph's c
@@ -284,16 +259,14 @@ def test_subgraphs_and_functions_are_run(condition: bool) -> None:
 
 
 def test_a_loop_runs_its_node_several_times() -> None:
-    node = helper.make_node("GatherND", ["rows", "one"], ["row"])
-    body = helper.make_graph(
-        [helper.make_node("Unsqueeze", ["n", "zero"], ["one"]), node, helper.make_node("Identity", ["k"], ["k2"])],
-        "body", [value_info("n", INT64, []), value_info("k", BOOL, [])], [value_info("k2", BOOL), value_info("row")],
-    )  # fmt: skip
-    loop = helper.make_node("Loop", ["count", "go"], ["all"], body=body)
-    zero = onnx.numpy_helper.from_array(np.array([0]), "zero")
-    go = onnx.numpy_helper.from_array(np.array(True), "go")
-    inputs = [value_info("count", INT64, []), value_info("rows", FLOAT, ["N"])]
-    save_model(helper.make_graph([loop], "g", inputs, [value_info("all")], initializer=[zero, go]))
+    save_text("""
+        g (int64 count, float[N] rows) => (float[] all) <int64[1] zero = {0}, bool go = {1}> {
+            all = Loop <body = body (int64 n, bool k) => (bool[] k2, float[] row) {
+                one = Unsqueeze (n, zero)
+                row = GatherND (rows, one)
+                k2 = Identity (k)
+            }> (count, go)
+        }""")
     np.savez("in.npz", count=3, rows=np.ones(3, "f4"))
     (node_info,) = run(("numpy",)).nodes
     assert (node_info.runs, len(node_info.engines), node_info.inputs["data"].name) == (3, 1, "rows")
@@ -375,7 +348,7 @@ def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("value", ["x", float("nan"), 1.0])
 def test_attributes_of_another_type_infer_nothing(value: Any) -> None:
     node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=value)
-    inputs = [value_info("x", FLOAT, [2, 3]), value_info("i", INT64, [2, 3])]
+    inputs = [value_info(name, kind, [2, 3]) for name, kind in (("x", FLOAT), ("i", INT64))]
     save_model(helper.make_graph([node], "g", inputs, [value_info("y")]))
     (node_info,) = models.nodes("m.onnx").nodes
     assert node_info.output.shape is None
@@ -490,43 +463,29 @@ def test_members_that_are_no_inputs_are_refused() -> None:
     )
 
 
-def invalid_models() -> dict[str, tuple[Any, str]]:
-    """Return models that no runtime accepts, each with the expected error."""
-    gather = helper.make_node("GatherND", ["d", "i"], ["o"], name="take")
-    second_gather = helper.make_node("GatherND", ["d", "i"], ["o"], name="again")
-    two_outputs = helper.make_node("GatherND", ["d", "i"], ["o", "p"], name="two")
-    missing_input = helper.make_node("GatherND", ["q", "i"], ["o"], name="late")
-    unknown_attribute = helper.make_node("GatherND", ["d", "i"], ["o"], name="odd", depth=1)
-    d, i, o = value_info("d", FLOAT, [4, 3]), value_info("i", INT64, [2, 1]), value_info("o")
-    float_indices = value_info("i", FLOAT, [2, 1])
-
-    def make_graph(nodes: Any, inputs: Any = (d, i), output: Any = o) -> Any:
-        return helper.make_graph(nodes, "g", list(inputs), [output])
-
-    return {
-        "two nodes that write one name":
-            (make_graph([gather, second_gather]), "'o' has been used as output names"),
-        "a node that writes an input":
-            (make_graph([gather], (d, i, value_info("o"))), "'o' has been used"),
-        "two outputs":
-            (make_graph([two_outputs]), "Node(two) with schema(::GatherND:13) has output size 2"),
-        "indices of another type":
-            (make_graph([gather], (d, float_indices)), "node name: take): indices typestr"),
-        "an output of another type":
-            (make_graph([gather], output=value_info("o", INT64)), "node name: take"),
-        "an output without a type":
-            (make_graph([gather], output=value_info("o", 0)), "o has no element type"),
-        "a name that nothing writes": (make_graph([missing_input]), "input 'q' of node"),
-        "an output that nothing writes":
-            (make_graph([gather], output=value_info("r")), "output 'r'"),
-        "an unknown attribute": (make_graph([unknown_attribute]), "Unrecognized attribute: depth"),
-    }  # fmt: skip
+# Models that no runtime accepts: outputs, nodes, the type of indices, and the expected error.
+INVALID_MODELS = {
+    "two nodes that write one name":
+        ("float[] o", "o = GatherND (d, i) o = GatherND (d, i)", "'o' has been used as output"),
+    "a node that writes an input": ("float[] d", "d = GatherND (d, i)", "'d' has been used"),
+    "two outputs": ("float[] o", "o, p = GatherND (d, i)", "(::GatherND:13) has output size 2"),
+    "indices of another type": ("float[] o", "f = Cast <to = 1> (i) o = GatherND (d, f)", "indices typestr"),
+    "an output of another type": ("int64[] o", "o = GatherND (d, i)", "Inferred elem type"),
+    "a name that nothing writes": ("float[] o", "o = GatherND (q, i)", "input 'q' of node"),
+    "an output that nothing writes": ("float[] r", "o = GatherND (d, i)", "output 'r'"),
+    "an unknown attribute":
+        ("float[] o", "o = GatherND <depth = 1> (d, i)", "Unrecognized attribute: depth"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", invalid_models())
+@pytest.mark.parametrize("case", [*INVALID_MODELS, "an output without a type"])
 def test_a_model_that_is_not_valid_is_not_run(case: str) -> None:
-    graph, message = invalid_models()[case]
-    save_model(graph)
+    if case in INVALID_MODELS:
+        output, nodes, message = INVALID_MODELS[case]
+        save_text(f"g (float[4,3] d, int64[2,1] i) => ({output}) {{ {nodes} }}")
+    else:
+        save_gather((FLOAT, [4, 3]), (INT64, [2, 1]), (0,))
+        message = "o has no element type"
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
     outcome = run()
     assert outcome.error is not None
@@ -558,18 +517,12 @@ def test_declared_sizes_of_outputs_are_ignored() -> None:
 
 
 def test_outputs_of_a_model_may_be_sequences() -> None:
-    gather = helper.make_node("GatherND", ["d", "i"], ["o"])
-    construct = helper.make_node("SequenceConstruct", ["o", "d"], ["s"])
-    identity = helper.make_node("Identity", ["s"], ["t"])
-    sequence_value, sequence_output = (
-        helper.make_tensor_sequence_value_info(name, FLOAT, ["N"]) for name in "st"
-    )
-    inputs = [value_info("d", FLOAT, [3]), value_info("i", INT64, [2, 1])]
-    outputs = [value_info("o", FLOAT, [2]), sequence_output]
-    graph = helper.make_graph(
-        [gather, construct, identity], "g", inputs, outputs, value_info=[sequence_value]
-    )
-    save_model(graph)
+    save_text("""
+        g (float[3] d, int64[2,1] i) => (float[2] o, seq(float[N]) t) <seq(float[N]) s> {
+            o = GatherND (d, i)
+            s = SequenceConstruct (o, d)
+            t = Identity (s)
+        }""")
     np.savez("in.npz", d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
     outcome = run()
     assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
@@ -600,17 +553,16 @@ def test_external_data_are_relative_to_the_model(workdir: Path) -> None:
 
 def test_types_may_follow_from_external_data() -> None:
     """The sizes for Reshape are in another file, where exporters put all data."""
-    nodes = [
-        helper.make_node("Reshape", ["d", "sizes"], ["r"]),
-        helper.make_node("GatherND", ["r", "i"], ["o"]),
-    ]
-    sizes = onnx.numpy_helper.from_array(np.array([2, 2]), "sizes")
-    inputs = [value_info("d", FLOAT, [4]), value_info("i", INT64, [2, 1])]
-    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")], initializer=[sizes]))
+    save_text("""
+        g (float[4] d, int64[2,1] i) => (float[] o) {
+            r = Reshape (d, sizes)
+            o = GatherND (r, i)
+        }""")
+    model = onnx.load("m.onnx")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 2]), "sizes"))
     onnx.save(
-        onnx.load("m.onnx"), "far.onnx", save_as_external_data=True, size_threshold=0,
-        location="weights.bin",
-    )  # fmt: skip
+        model, "far.onnx", save_as_external_data=True, size_threshold=0, location="weights.bin"
+    )
     np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
     outcome = run(file="far.onnx")
     assert (outcome.error, type_of(outcome.nodes[0].output)) == (
@@ -649,13 +601,11 @@ def test_too_little_memory_for_the_evaluator(
 
 
 def test_an_array_larger_than_memory_is_a_resource_error() -> None:
-    size = onnx.numpy_helper.from_array(np.array([1 << 45]), "size")
-    nodes = [
-        helper.make_node("ConstantOfShape", ["size"], ["large"]),
-        helper.make_node("GatherND", ["large", "rows"], ["o"], name="take"),
-    ]
-    inputs = [value_info("rows", INT64, ["N", 1])]
-    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")], initializer=[size]))
+    save_text("""
+        g (int64[N,1] rows) => (float[] o) <int64[1] size = {35184372088832}> {
+            large = ConstantOfShape (size)
+            o = GatherND (large, rows)
+        }""")
     np.savez("in.npz", rows=np.array([[1]]))
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert completed.status == 6
@@ -673,8 +623,7 @@ def test_files_that_are_no_models(workdir: Path) -> None:
 
 
 def test_nodes_that_the_evaluator_lacks() -> None:
-    unknown = helper.make_node("Odd", ["x"], ["o"], domain="mine")
-    save_model(helper.make_graph([unknown], "g", [value_info("x")], [value_info("o")]))
+    save_text("g (float[] x) => (float[] o) { o = mine.Odd (x) }")
     np.savez("in.npz", x=np.ones(2, "f4"))
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert completed.status == 4
