@@ -78,7 +78,7 @@ def read_header(read: Callable[[int], bytes], available: int | None, name: str) 
         text = raw.decode(_ENCODINGS[version])
     except UnicodeDecodeError:
         _refuse(name, "the header is not UTF-8, which version 3.0 requires")
-    descr, fortran, shape = _parse_simple(text) or _parse_literal(text, name)
+    descr, fortran, shape = _parse_literal(text, name)
     try:
         dtype = dtypes.from_descr(descr)
     except DtypeError as exc:
@@ -123,28 +123,6 @@ def _read_prefix(
     if length > MAX_HEADER_BYTES:
         _refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
     return version, start, length
-
-
-def _parse_simple(text: str) -> tuple[str, bool, tuple[int, ...]] | None:
-    """Parse a header with a simple dtype as NumPy formats it, without ast; None for other text."""
-    head, _, remaining = text.partition("', 'fortran_order': ")
-    order, _, remaining = remaining.partition(", 'shape': (")
-    sizes, separator, tail = remaining.partition("), }")
-    code = head[11:]
-    if not separator or order not in ("True", "False") or tail.removesuffix("\n").strip(" "):
-        return None
-    if head[:11] != "{'descr': '" or not code.isprintable() or "'" in code or "\\" in code:
-        return None
-    sizes_text = sizes.removesuffix(",").split(", ") if sizes else []
-    if (len(sizes_text) == 1) != sizes.endswith(","):
-        return None
-    for size in sizes_text:
-        if not (size.isascii() and size.isdecimal() and len(size) <= 19):
-            return None
-        if size[0] == "0" and size != "0":
-            return None
-    shape = tuple(map(int, sizes_text))
-    return (code, order == "True", shape) if len(shape) <= MAX_RANK else None
 
 
 def _parse_literal(text: str, name: str) -> tuple[Any, bool, tuple[int, ...]]:
