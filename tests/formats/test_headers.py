@@ -26,7 +26,7 @@ def refusal(raw, available=None):
         parse(raw, available)
     message = excinfo.value.message
     assert message.startswith("x.npy: ")
-    assert len(message) <= len("x.npy: ") + 200
+    assert len(message) <= len("x.npy: ") + 300
     assert message.isprintable()
     return excinfo.value
 
