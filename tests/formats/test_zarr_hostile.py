@@ -2,9 +2,9 @@
 
 import bz2
 import json
-import re
 import lzma
 import os
+import re
 import socket
 import struct
 import sys
