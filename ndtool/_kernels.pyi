@@ -65,7 +65,6 @@ class Indices:
         swapped: bool,
         out_of_bounds: str = "error",
         fill_bytes: Any = None,
-        bound: int = 0,
         pad: int | None = None,
         negatives: bool = True,
     ) -> Indices: ...
@@ -120,9 +119,6 @@ class RadixPartitions:
 
 def check(a: Addressing, indices: Indices, first: int, count: int, threads: int) -> int: ...
 def sample_locality(a: Addressing, indices: Indices, count: int) -> float: ...
-def linearize_rows(
-    a: Addressing, indices: Indices, first: int, count: int, out: Any, itemsize: int, threads: int
-) -> int: ...
 def locate_out_of_bounds(
     a: Addressing, indices: Indices, first: int, count: int
 ) -> tuple[int, int, int]: ...
@@ -152,15 +148,6 @@ def scatter(
     spec: UpdateSpec,
     out: Any,
     by_batches: bool,
-    options: KernelOptions,
-) -> int: ...
-def scatter_copies(
-    a: Addressing,
-    indices: Indices,
-    first: int,
-    count: int,
-    spec: UpdateSpec,
-    size: int,
     options: KernelOptions,
 ) -> int: ...
 def scatter_batches(

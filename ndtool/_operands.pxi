@@ -8,16 +8,13 @@ cdef class Indices:
     """Contiguous, row-major indices of an integer type.
 
     out_of_bounds: the out-of-bounds mode. fill_bytes: for mode "fill", the fill value, repeated for
-    the bytes of a slice that a work item has. bound: if not 0, the indices are validated: all are
-    in 0..bound-1, and no other process can write to their memory, so that loops need not check
-    them again. pad: a tuple with this index selects nothing. negatives: whether negative indices
-    are valid.
+    the bytes of a slice that a work item has. pad: a tuple with this
+    index selects nothing. negatives: whether negative indices are valid.
     """
 
     cdef const uint8_t[::1] bytes, fill_bytes
     cdef int kind, mode
     cdef readonly str out_of_bounds
-    cdef int64_t bound
     cdef readonly object pad
     cdef readonly bint negatives
     cdef bint has_pad
@@ -25,23 +22,15 @@ cdef class Indices:
 
     def __cinit__(
         self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
-        str out_of_bounds="error", const uint8_t[::1] fill_bytes=None, int64_t bound=0,
-        object pad=None, bint negatives=True,
+        str out_of_bounds="error", const uint8_t[::1] fill_bytes=None, object pad=None,
+        bint negatives=True,
     ):
         if itemsize not in (1, 2, 4, 8):
             raise ValueError("an index has 1, 2, 4 or 8 bytes")
-        if bound and (
-            itemsize not in (2, 4) or unsigned != (itemsize == 2) or swapped
-            or bound > <int64_t> 1 << (16 if itemsize == 2 else 31)
-        ):
-            raise ValueError("validated indices must be uint16 or int32, in native order")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
         self.out_of_bounds, self.mode = out_of_bounds, _MODES[out_of_bounds]
         self.fill_bytes = fill_bytes
-        self.bound = bound
-        if bound:
-            self.kind |= VALIDATED
         self.pad, self.negatives = pad, negatives
         if pad is not None:    # as an exact integer: -1 equals no unsigned index
             self.has_pad = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
@@ -72,7 +61,7 @@ cdef class Indices:
         cdef Py_ssize_t size = self.kind & ITEMSIZE_MASK
         return Indices(
             self.bytes[position * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
-            self.out_of_bounds, self.fill_bytes, self.bound, self.pad, self.negatives,
+            self.out_of_bounds, self.fill_bytes, self.pad, self.negatives,
         )
 
     def value(self, Py_ssize_t position) -> int:
@@ -336,8 +325,6 @@ cdef class Addressing:
             stored_tuples = self.batches // self.space.repeats * self.space.per_batch
         if indices.bytes.shape[0] < stored_tuples * tuple_bytes:
             raise ValueError("the indices buffer is shorter than its shape")
-        if indices.bound and (self.space.k != 1 or indices.bound > self.space.sizes[0]):
-            raise ValueError("the indices were validated for other rows")
         walk.space = &self.space
         walk.index = &indices.bytes[0] + (0 if are_tuples_shared else first * tuple_bytes)
         walk.kind = indices.kind

@@ -10,7 +10,7 @@ from ndtool.engine import layouts, tuning
 from ndtool.engine.layouts import Strides
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Shape
 
 Buffer = Any  # an object with the buffer protocol and slicing: memoryview, uint8 ndarray
 
@@ -32,7 +32,7 @@ def bind_indices(
     """Bind the bytes of indices to their type, out-of-bounds mode, padding and fill value."""
     return Indices(
         buffer, dtype.itemsize, dtype.kind == "u", dtype.is_swapped, attributes.out_of_bounds,
-        fill_bytes, 0, attributes.pad, attributes.negatives,
+        fill_bytes, attributes.pad, attributes.negatives,
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class BoundSlices(NamedTuple):
 @lru_cache(maxsize=1024)
 def bind_slices(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices | None:
     """Bind a plan to strides; None for an elements operator along an axis that is not the last."""
-    if isinstance(plan, ElementsPlan):
+    if plan.is_elementwise:
         return _bind_last_axis(plan, strides, itemsize)
     b, k = len(plan.batch), plan.k
     batch = layouts.merge_axes(plan.batch, strides[:b])
@@ -76,9 +76,9 @@ def bind_slices(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices | No
     return BoundSlices(addressing, layout, width, itemsize, plan.tuples, k, plan.tuples_per_batch)
 
 
-def _bind_last_axis(plan: ElementsPlan, strides: Strides, itemsize: int) -> BoundSlices | None:
+def _bind_last_axis(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices | None:
     """Bind elements along the last axis as tuples of one component, with a batch per row."""
-    axis = plan.axis
+    axis = plan.axis_of(0)
     if prod(plan.indices[axis + 1 :]) != 1:
         return None
     batch = layouts.merge_axes(plan.indices[:axis], strides[:axis])
@@ -92,12 +92,12 @@ def _bind_last_axis(plan: ElementsPlan, strides: Strides, itemsize: int) -> Boun
 @lru_cache(maxsize=1024)
 def bind_rows(plan: Plan) -> _kernels.Addressing:
     """Bind a plan to linear row indices instead of byte offsets; each tuple selects a row."""
-    if isinstance(plan, ElementsPlan):
+    if plan.is_elementwise:
         strides = layouts.contiguous_strides(plan.data, 1)
         slices = bind_slices(plan, strides, 1)
         if slices is not None:
             return slices.addressing
-        axis = plan.axis  # every index is a batch: the axes other than `axis` are batch axes
+        axis = plan.axis_of(0)  # every index is a batch: the axes other than `axis` are batch axes
         batch = layouts.merge_axes(plan.indices, (*strides[:axis], 0, *strides[axis + 1 :]))
         return _kernels.Addressing(
             (plan.data[axis],), (strides[axis],), 1, *batch, plan.attributes.negatives
@@ -164,9 +164,10 @@ class Panels(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int) -> Panels:
+def bind_panels(plan: Plan, strides: Strides, itemsize: int) -> Panels:
     """Bind an elements plan to strides, as panels; its axis is not the last."""
-    axis, index_rows = plan.axis, plan.indices[plan.axis]
+    axis = plan.axis_of(0)
+    index_rows = plan.indices[axis]
     inner_shape, inner_strides = layouts.merge_axes(plan.indices[axis + 1 :], strides[axis + 1 :])
     outer_shape, outer_strides = layouts.merge_axes(plan.indices[:axis], strides[:axis])
     inner_index_strides = layouts.contiguous_strides(inner_shape, 1)

@@ -80,8 +80,6 @@ def needs_algorithm(
     is_one_batch, updates = per_batch == tuples, tuples * width
     if is_counted or by_panels:
         return is_counted or (nbytes > tuning.TILE and 2 * updates >= nbytes)  # packed tiles
-    if is_one_batch and threads > 1 and threads * nbytes <= min(tuning.CACHE_SIZE, updates):
-        return True  # copies of the output
     batch_bytes = nbytes * per_batch // max(tuples, 1)
     limit = (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
     if width < tuning.WIDE_SLICE and nbytes > limit and tuples >= tuning.MIN_SORTED:

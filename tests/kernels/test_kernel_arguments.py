@@ -101,10 +101,6 @@ def sorted_partitions(count: int = 2) -> _kernels.RadixPartitions:
 
 CALLS: dict[str, dict[str, Any]] = {
     "check": {"a": addressing(), "indices": indices(), "first": 0, "count": 2, "threads": 1},
-    "linearize_rows": {
-        "a": addressing(stride=1), "indices": indices(), "first": 0, "count": 2, "out": buffer(4),
-        "itemsize": 2, "threads": 1,
-    },
     "locate_out_of_bounds": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
         "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": work_item(),
@@ -113,10 +109,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "scatter": {
         "a": addressing(), "indices": indices(), "item": work_item(), "spec": update_spec(),
         "out": buffer(32), "by_batches": True, "options": kernel_options(),
-    },
-    "scatter_copies": {
-        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": update_spec(),
-        "size": 32, "options": kernel_options(32),
     },
     "scatter_batches": {
         "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": update_spec(),
@@ -169,8 +161,6 @@ SCRATCH = "the scratch buffer is too short"
 BATCHES = "a work item has complete batches"
 UNITS = "the buffer is no multiple of the unit"
 ROWS = "more rows than the partitions hold"
-ROW_INDEX_SIZE = "a row index has 2 or 4 bytes"
-TOO_MANY_ROWS = "more rows than indices of this size can address"
 SHORT_UPDATE = "an update is shorter than a slice"
 OTHER_SHAPE = "the updates have another width, or the partitions are out of range"
 SHORT_FILL = "the fill value is shorter than a slice"
@@ -179,18 +169,6 @@ OUTSIDE_SLICE = "a work item is within its slices"
 INVALID_CALLS = [
     ("check", {"indices": indices(15)}, INDEX),
     ("check", {"first": 1}, INDEX),
-    ("linearize_rows", {"indices": indices(15)}, INDEX),
-    ("linearize_rows", {"first": 1}, INDEX),
-    ("linearize_rows", {"out": buffer(3)}, OUT),
-    ("linearize_rows", {"itemsize": 4}, OUT),
-    ("linearize_rows", {"itemsize": 1}, ROW_INDEX_SIZE),
-    ("linearize_rows", {"a": addressing(stride=-1)}, TOO_MANY_ROWS),
-    ("linearize_rows", {"a": addressing(size=65537, stride=1)}, TOO_MANY_ROWS),
-    (
-        "linearize_rows",
-        {"a": addressing(size=2**31 + 1, stride=1), "out": buffer(8), "itemsize": 4},
-        TOO_MANY_ROWS,
-    ),
     ("locate_out_of_bounds", {"indices": indices(15)}, INDEX),
     ("locate_out_of_bounds", {"first": 1}, INDEX),
     ("gather", {"data": buffer(31)}, DATA),
@@ -255,12 +233,6 @@ INVALID_CALLS = [
     ),
     ("scatter_tiles", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
     ("scatter_tiles", {"spec": fill_spec(nbytes=48)}, SEPARATE),
-    ("scatter_copies", {"spec": counted_spec()}, "updates of copies are not counted"),
-    ("scatter_copies", {"indices": indices(15)}, INDEX),
-    ("scatter_copies", {"spec": update_spec(15)}, UPDATES),
-    ("scatter_copies", {"size": 31}, DATA),
-    ("scatter_copies", {"options": kernel_options(31)}, SCRATCH),
-    ("scatter_copies", {"options": kernel_options()}, SCRATCH),
     ("apply_partitions", {"out": buffer(31)}, OUT),
     ("apply_partitions", {"data": buffer(31)}, OUT),
     ("apply_partitions", {"options": kernel_options(15)}, SCRATCH),

@@ -16,8 +16,7 @@ from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, bits_equal
-from test_cluster_faults import NDTOOL_WITH_SHORT_TIMEOUTS, ProcessCluster
-from twoworkers import Workers, two_workers, wait_for
+from twoworkers import NDTOOL_WITH_SHORT_TIMEOUTS, ProcessCluster, Workers, two_workers, wait_for
 
 from ndtool import files
 from ndtool.analysis.oracle import reference

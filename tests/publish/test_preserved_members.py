@@ -7,7 +7,6 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -331,23 +330,6 @@ def test_copying_preserved_members_uses_little_memory(
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
     assert not load("a.npz:a").any()
-
-
-def test_all_space_is_reserved_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez("a", a=LARGE, b=ARRAY)
-    before = Path("a.npz").read_bytes()
-    reserve, copied = Mock(wraps=sinks.reserve), Mock(wraps=os.copy_file_range)
-    monkeypatch.setattr(sinks, "reserve", reserve)
-    monkeypatch.setattr(os, "copy_file_range", copied)
-    write("a.npz:c", LARGE)
-    assert reserve.call_args.args[1] == os.path.getsize("a.npz")
-    Path("a.npz").write_bytes(before)
-    reserve.side_effect = ResourceError("a.npz: needs more than there is")
-    copied.reset_mock()
-    with pytest.raises(ResourceError):
-        write("a.npz:c", LARGE)
-    assert not copied.called
-    assert Path("a.npz").read_bytes() == before
 
 
 def damaged_archives() -> dict[str, tuple[bytes, str]]:
