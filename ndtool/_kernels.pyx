@@ -392,7 +392,7 @@ def gather_tiles(
     """Gather units [unit, stop) of a grid; with scratch, from packed copies of data's tiles."""
     cdef Units c
     g._check_span(data.shape[0], origin, out.shape[0])
-    g._bind(&c, indices, unit, stop, g._packed_bytes(), options)
+    g._bind(&c, indices, unit, stop, packed_bytes(&g.p), options)
     c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
     c.target = &out[0]
@@ -406,7 +406,7 @@ def scatter_tiles(
     """Apply updates in units [unit, stop); with scratch, in packed tiles."""
     cdef Units c
     g._check_span(data.shape[0], 0, spec.updates.shape[0])
-    g._bind(&c, indices, unit, stop, spec.window(g._packed_bytes()), options)
+    g._bind(&c, indices, unit, stop, spec.window(packed_bytes(&g.p)), options)
     spec._bind(&c.updates, 0, 1, out, 0, c.buffers != NULL)
     if spec.counts is not None and spec._has_window_counts() != (c.buffers != NULL):
         raise ValueError("packed tiles, and only they, have their own counts")

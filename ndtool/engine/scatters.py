@@ -12,7 +12,7 @@ from math import prod
 from ndtool import _kernels
 from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
 from ndtool.engine import check, layouts, tuning
-from ndtool.engine.bind import BoundSlices, bind_panels, bind_slices, bind_tiles
+from ndtool.engine.bind import BoundSlices, bind_grid, bind_slices
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
 from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data, current_values
@@ -159,22 +159,20 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
 def _by_units(call: ScatterCall) -> bool:
     """Scatter along an axis that is not the last by tiles of columns, packed if they cover data."""
     plan, itemsize = call.plan, call.dtype.itemsize
-    panels = bind_panels(plan, layouts.contiguous_strides(plan.data, itemsize), itemsize)
+    grid = bind_grid(plan, layouts.contiguous_strides(plan.data, itemsize), itemsize)
     covers_data = all(
         plan.indices[d] == plan.data[d] for d in range(len(plan.data)) if d != plan.elements_axis
     )
-    units = bind_tiles(panels)
-    threads = limit_threads(call.threads, units.grid.units * units.unit_bytes)
-    units = bind_tiles(panels, threads=threads)
-    unit_count, grid, source, scratch_bytes = units.grid.units, units.grid, call.data, units.scratch
+    grid = grid.divided(limit_threads(call.threads, grid.units * grid.unit_bytes))
+    unit_count, source, scratch_bytes = grid.units, call.data, grid.scratch
     is_counted = call.attributes.is_counted
     if source is None or not covers_data or not scratch_bytes or len(call.out) <= tuning.TILE:
         copy_data(call)
-        packs_tiles = units.is_packing_faster and covers_data
+        packs_tiles = grid.is_packing_faster and covers_data
         if is_counted:
-            packs_tiles = panels.column_stride == itemsize and not call.is_sparse(itemsize)
-        source, scratch_bytes = call.out, units.scratch if packs_tiles else 0
-    work_bytes = units.unit_bytes + 2 * scratch_bytes
+            packs_tiles = grid.has_contiguous_rows and not call.is_sparse(itemsize)
+        source, scratch_bytes = call.out, grid.scratch if packs_tiles else 0
+    work_bytes = grid.unit_bytes + 2 * scratch_bytes
     threads = limit_threads(call.threads, unit_count * work_bytes)
     window_spec = call.window_spec(itemsize)
     tiles = None
