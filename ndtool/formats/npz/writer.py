@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 from zipfile import ZipInfo
 
-from ndtool.errors import InputError, UsageError, printable
+from ndtool.errors import InputError, UsageError, printable, refuse
 from ndtool.formats.npz import archive
 from ndtool.formats.npz.archive import Archive
 from ndtool.storage.descriptors import Read
@@ -163,10 +163,7 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     entries = b"".join(_entry(info, shifts[info.header_offset]) for info in preserved)
     length = len(entries) + _ENTRY_SIZE + len(member_name(name)) + 28
     if length > archive.MAX_DIRECTORY_BYTES:
-        raise InputError(
-            f"{printable(path)}: central directory of {length} bytes: at most"
-            f" {archive.MAX_DIRECTORY_BYTES}"
-        )
+        refuse(path, f"central directory of {length} bytes: at most {archive.MAX_DIRECTORY_BYTES}")
     start, stop, destination = ranges[-1] if ranges else (0, 0, 0)
     end = destination + stop - start
     return PreservedMembers(

@@ -15,18 +15,17 @@ from ndtool.errors import (
     format_value,
     library_message,
     printable,
+    refuse,
 )
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import format_type
+from ndtool.rules.shapes import MAX_RANK, MAX_SIZE, format_type
 from ndtool.storage.local import File
 
 LENGTH_SIZE = 8  # bytes of the header's length field
 MAX_HEADER_BYTES = 100_000_000  # the safetensors package has the same limit
 METADATA_KEY = "__metadata__"
 _ALIGNMENT = 64  # of the data in written files
-_MAX_NBYTES = 2**63 - 1
-_MAX_RANK = 64
 _KEYS = ("data_offsets", "dtype", "shape")
 # The format's element types: ndtool's name, and bits per element.
 _TYPES = {
@@ -111,25 +110,21 @@ def read_header(read: Callable[[int, int], bytes], size: int, name: str) -> Head
     """
     length = int.from_bytes(read(0, LENGTH_SIZE), "little")
     if length > size - LENGTH_SIZE:
-        _refuse(name, f"the header claims {length} bytes, only {size - LENGTH_SIZE} remain")
+        refuse(name, f"the header claims {length} bytes, only {size - LENGTH_SIZE} remain")
     if length > MAX_HEADER_BYTES:
-        _refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
+        refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
     raw = read(LENGTH_SIZE, length)
     if len(raw) < length:
-        _refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
+        refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        _refuse(name, "the header is not UTF-8")
+        refuse(name, "the header is not UTF-8")
     tensors, metadata = _parse_header(text, name)
     tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
     data_offset = LENGTH_SIZE + length
     _check_offsets(tensors, size - data_offset, name)
     return Header(tuple(tensors), metadata, data_offset)
-
-
-def _refuse(name: str, text: str) -> NoReturn:
-    raise InputError(f"{printable(name)}: {printable(text, 500)}") from None
 
 
 def parse_object(text: str, fail: Callable[[str], NoReturn]) -> dict[str, Any]:
@@ -163,7 +158,7 @@ def _parse_header(text: str, name: str) -> tuple[list[Tensor], str]:
     import json
 
     def fail(problem: str) -> NoReturn:
-        _refuse(name, f"invalid header: {problem}")
+        refuse(name, f"invalid header: {problem}")
 
     document, metadata = parse_object(text, fail), ""
     if METADATA_KEY in document:
@@ -184,10 +179,10 @@ def _validate(name: str, fields: Any, fail: Callable[[str], NoReturn]) -> Tensor
     offsets, code, shape = (fields[key] for key in _KEYS)
     if not isinstance(code, str) or not _CODE_PATTERN.fullmatch(code):
         fail(f"{tensor_name} has the dtype {format_value(code)}: expected one like F32")
-    if not _are_sizes(shape) or len(shape) > _MAX_RANK:
+    if not _are_sizes(shape) or len(shape) > MAX_RANK:
         fail(
             f"{tensor_name} has the shape {format_value(shape)}:"
-            f" expected up to {_MAX_RANK} sizes of 0..{_MAX_NBYTES}"
+            f" expected up to {MAX_RANK} sizes of 0..{MAX_SIZE}"
         )
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         fail(
@@ -201,7 +196,7 @@ def _validate(name: str, fields: Any, fail: Callable[[str], NoReturn]) -> Tensor
 
 
 def _are_sizes(value: Any) -> bool:
-    return type(value) is list and all(type(n) is int and 0 <= n <= _MAX_NBYTES for n in value)
+    return type(value) is list and all(type(n) is int and 0 <= n <= MAX_SIZE for n in value)
 
 
 def _size_problem(tensor: Tensor) -> str:
@@ -210,8 +205,8 @@ def _size_problem(tensor: Tensor) -> str:
         return ""
     bits = _TYPES[tensor.code][1]
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in tensor.shape) * bits > 8 * _MAX_NBYTES:
-        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {_MAX_NBYTES} bytes"
+    if prod(size or 1 for size in tensor.shape) * bits > 8 * MAX_SIZE:
+        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {MAX_SIZE} bytes"
     bit_count, nbytes = prod(tensor.shape) * bits, tensor.stop - tensor.start
     if bit_count != 8 * nbytes:
         size = f"{bit_count // 8} bytes" if bit_count % 8 == 0 else f"{bit_count} bits"
@@ -227,14 +222,14 @@ def _check_offsets(tensors: list[Tensor], size: int, name: str) -> None:
             problem = (
                 "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
             )
-            _refuse(
+            refuse(
                 name,
                 f"invalid header: tensor {format_value(tensor.name)} begins at byte {tensor.start}"
                 f" of the data and {problem}: expected {end}",
             )
         end = tensor.stop
     if end != size:
-        _refuse(name, f"the header claims {end} bytes of data, the file has {size}")
+        refuse(name, f"the header claims {end} bytes of data, the file has {size}")
 
 
 def encode(tensors: Iterable[Tensor], metadata: str) -> bytes:

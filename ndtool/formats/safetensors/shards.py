@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import InputError, NdtoolError, OutputError, format_value, printable
+from ndtool.errors import NdtoolError, OutputError, format_value, printable, refuse
 from ndtool.formats import companions, safetensors
 from ndtool.formats.safetensors import headers
 from ndtool.storage import locations
@@ -71,7 +71,7 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
         header = headers.read_file_header(shard, location)
         tensor = next((tensor for tensor in header.tensors if tensor.name == member), None)
         if tensor is None:
-            raise InputError(f"{printable(path)}: {printable(member)}: {_missing_reason(file)}")
+            refuse(path, f"{printable(member)}: {_missing_reason(file)}")
         source = safetensors.open_tensor(shard, name, header, tensor, location)
     except BaseException:
         shard.close()
@@ -111,7 +111,7 @@ def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
 
 def _refuse(path: str, text: str) -> NoReturn:
     expected = "expected the index of a safetensors model"
-    raise InputError(f"{printable(path)}: {printable(text, 300)}: {expected}") from None
+    refuse(path, f"{printable(text, 300)}: {expected}")
 
 
 def _open_shard(storage: File, path: str, file: str) -> File:
@@ -120,5 +120,5 @@ def _open_shard(storage: File, path: str, file: str) -> File:
     shard = locations.open_storage(location)
     if not headers.has_header(shard):
         shard.close()
-        raise InputError(f"{printable(location)}: not a safetensors file, as the index says")
+        refuse(location, "not a safetensors file, as the index says")
     return shard
