@@ -54,9 +54,10 @@ def plain_table(content: Table) -> str:
 def table_lines(content: Table, available: int = 1 << 30, bar: str = "━") -> list[str]:
     """Return a table without its notes as lines of text; bar: the character of bars.
 
-    available: the columns of a terminal. Cells wrap, at spaces only, so a line with a long word
-    exceeds it.
+    available: the columns of a terminal, where a rule follows the header. Cells wrap, at spaces
+    only, so a line with a long word exceeds it.
     """
+    is_ruled = available < 1 << 30 and not content.bars
     content = content.printable().with_bars(available, bar)
     lines = content.title.split("\n") if content.title else []
     if not content.columns:
@@ -67,6 +68,8 @@ def table_lines(content: Table, available: int = 1 << 30, bar: str = "━") -> l
         cells = [_wrapped(*pair) for pair in zip(row, widths, strict=True)]
         for parts in zip_longest(*cells, fillvalue=""):
             lines.append("  ".join(map(str.ljust, parts, widths)).rstrip())
+        if row is content.columns and is_ruled:
+            lines.append(("─" if bar == "━" else "-") * (sum(widths) + 2 * len(widths) - 2))
     return lines
 
 
