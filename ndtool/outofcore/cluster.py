@@ -349,26 +349,21 @@ def locate(
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
         by_role[role] = argument if is_literal else locators.absolute(argument)
-    if not REDUCTIONS[reduction].idempotent and _is_same_array(
-        by_role["data"], locators.absolute(output)
-    ):
+    data, target = map(locators.parse, (by_role["data"], locators.absolute(output)))
+    is_in_place = os.path.realpath(data.path) == os.path.realpath(target.path)
+    if not REDUCTIONS[reduction].idempotent and is_in_place and data.member == target.member:
         raise UsageError(
             f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
             " place"
         )
     if spill is None:
-        path = locators.parse(locators.absolute(output)).path.rstrip("/")
+        path = target.path.rstrip("/")
         spill = locations.parent_folder(path if locations.is_url(path) else os.path.realpath(path))
     return Locations(by_role, spill)
 
 
 def _is_literal(role: str, argument: str) -> bool:
     return role == "indices" and argument.lstrip()[:1] == "["
-
-
-def _is_same_array(first: str, second: str) -> bool:
-    a, b = locators.parse(first), locators.parse(second)
-    return os.path.realpath(a.path) == os.path.realpath(b.path) and a.member == b.member
 
 
 def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
@@ -557,11 +552,13 @@ def run(
         folder.working_folder,
     )  # fmt: skip
     try:
-        if hasattr(sink, "fits") and _is_one_disk(folder.working_folder, shared_output.path):
+        paths = folder.working_folder, shared_output.path
+        is_local = hasattr(sink, "fits") and all(map(os.path.exists, paths))
+        if is_local and len({os.stat(path).st_dev for path in paths}) == 1:
             sink.fits(partitioning.spilled_total)
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
-        raise_first(cluster.run_on_workers(worker.check_access, task_call), BaseException)
+        raise_first(cluster.run_on_workers(worker.check_access, task_call))
         store = segments.open_store(folder.working_folder)
         nothing: Any = None
         arrays = Arrays(nothing, nothing, None, None)
@@ -572,17 +569,26 @@ def run(
             for number, result in done.items():
                 add(number, result)
             pending = (number for number in numbers if number not in done)
-            offsets = None if phase == "split" else partial(_task_offsets, work, group, phase)
+            table = None if phase == "split" else work.offsets(group)
+
+            def offsets_of(number: int) -> TaskOffsets:
+                assert table is not None, "a split needs none"
+                lines = table.of_child(number) if phase == "sweep" else table.of_block(number)
+                return TaskOffsets(*map(bytes, lines))
+
             segments_read = partitioning.fan_out(0) if phase == "replay" else partitioning.blocks
             perform, nbytes = partial(worker.perform, task_call), 16 * segments_read
-            cluster.map(perform, phase, pending, offsets, nbytes, add)
+            cluster.map(perform, phase, pending, table and offsets_of, nbytes, add)
 
         if dry and resumed:
             resumed.results(work, "split", range(partitioning.blocks))
         advance = execution.meter(partitioning, progress)
         yield from phases.run(work, work.root, map_cluster, advance, report, distributes=True)
-        raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)
-        _require_same(before, fingerprints(locations_.inputs, call.sources), locations_)
+        raise_first(cluster.run_on_workers(worker.close_run, token))
+        for role, fingerprint in fingerprints(locations_.inputs, call.sources).items():
+            if before[role] != fingerprint:
+                argument = argument_name(locations_.inputs[role])
+                raise OutputError(f"{argument} changed during the run")
     except BaseException as error:
         abort()
         is_resumable = None not in before.values()
@@ -597,24 +603,10 @@ def run(
         folder.drop()
 
 
-def _task_offsets(work: Work, group: Group, phase: str, number: int) -> TaskOffsets:
-    """Return the offsets that a task needs."""
-    table = work.offsets(group)
-    lines = table.of_child(number) if phase == "sweep" else table.of_block(number)
-    return TaskOffsets(*map(bytes, lines))
-
-
-def _require_same(before: dict[str, Any], after: dict[str, Any], locations_: Locations) -> None:
-    """Raise OutputError if an input has another fingerprint than before the run."""
-    for role, fingerprint in before.items():
-        if after[role] != fingerprint:
-            raise OutputError(f"{argument_name(locations_.inputs[role])} changed during the run")
-
-
-def raise_first(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
-    """Raise the first outcome of workers that is an exception of type `kind`."""
+def raise_first(outcomes: dict[str, Any]) -> None:
+    """Raise the first outcome of workers that is an exception."""
     for outcome in outcomes.values():
-        if isinstance(outcome, kind):
+        if isinstance(outcome, Exception):
             raise outcome
 
 
@@ -633,10 +625,6 @@ def _create_folder(
             folder.drop()
             raise
     return folder
-
-
-def _is_one_disk(*paths: str) -> bool:
-    return all(map(os.path.exists, paths)) and len({os.stat(path).st_dev for path in paths}) == 1
 
 
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:

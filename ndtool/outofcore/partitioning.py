@@ -484,11 +484,9 @@ def choose(
     return cheapest or _cheapest(_minimal_partitionings(partition), allowed, segment_cost, memory)
 
 
-def min_memory(
-    partition: Partition, memory: Memory = lambda partitioning: partitioning.memory
-) -> int:
+def min_memory(partition: Partition) -> int:
     """Return the bytes of memory that the smallest partitioning takes; 0 if there is none."""
-    return min(map(memory, _minimal_partitionings(partition)), default=0)
+    return min((each.memory for each in _minimal_partitionings(partition)), default=0)
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:

@@ -477,7 +477,9 @@ def sweep(work: Work, group: Group, number: int, mapper: Map | None = None) -> N
 def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     """Yield the gathered rows of a partition; read only chunks that contain them."""
     row_count, width = partition.row_count, work.partitioning.rows.width
-    is_read = bytearray(_chunk_count(work, partition.box))
+    sizes = grid.box_shape(partition.box)
+    chunks = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
+    is_read = bytearray(1 if chunks > MAX_CHILDREN else chunks)
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * width]
         for batch in work.batches(partition, 0, partition.tuples):
@@ -496,19 +498,12 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 yield gathered
 
 
-def _chunk_count(work: Work, box: Box) -> int:
-    """Return the number of chunks of a partition; 1 if all of them are read together."""
-    sizes = grid.box_shape(box)
-    count = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
-    return 1 if count > MAX_CHILDREN else count
-
-
 def _missing_chunks(
     work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
 ) -> Sequence[int]:
     """Return the indices of a partition's unread chunks that contain selected rows.
 
-    is_read: a flag for each chunk, set for the returned chunks.
+    is_read: a flag for each chunk, set for the returned chunks, or one if all are read together.
     """
     sizes = grid.box_shape(box)
     steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))

@@ -209,7 +209,9 @@ class FolderStore:
         temporary, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
         try:
             with descriptors.os_errors(_FILE, OutputError):
-                with open(temporary, "xb", buffering=0, opener=_private) as file:
+                with open(
+                    temporary, "xb", buffering=0, opener=partial(os.open, mode=0o600)
+                ) as file:
                     for view in views:
                         failures.retry_call(partial(_write_at, file.fileno(), start, view))
                         start += len(view)
@@ -367,7 +369,3 @@ def require_shared(url: str) -> None:
 def _write_at(fd: int, start: int, view: memoryview) -> None:
     with descriptors.os_errors(_FILE, OutputError):
         descriptors.write_at(fd, start, view)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

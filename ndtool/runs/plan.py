@@ -6,6 +6,7 @@ touches fit in memory.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -111,8 +112,10 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
         )
     if not buffers:
         return call
+    call = copy(call)  # both share the inputs
     # The other half of memory is for other buffers.
-    return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))
+    call.threads = max(1, min(call.threads, limit // 2 // buffers))
+    return call
 
 
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -> int:
