@@ -45,7 +45,7 @@ from ndtool.outofcore.phases import (
     TaskOffsets,
     Work,
 )
-from ndtool.outofcore.segments import SharedStore, SpillFolder
+from ndtool.outofcore.segments import SpillFolder
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.sinks import DrySink
 from ndtool.redaction import register
@@ -372,7 +372,9 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     The number of tasks is rounded to a power of two, so that a cluster of about the same size can
     resume the run.
     """
-    worker.require_one_version(cluster.run_on_workers(worker.version))
+    for name, actual in cluster.run_on_workers(worker.version).items():
+        if actual != __version__:
+            raise worker.version_error(f"the worker at {name}", actual, __version__)
     sources = {role: source.metadata for role, source in call.sources.items()}
     target, rows = output.metadata, rows_in(call.inference, call.sources, output.metadata)
     tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
@@ -475,19 +477,24 @@ class Resumed:
 
     def results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
         """Return the results of the tasks whose segments are complete, by number."""
-        is_spilled = phase == "split" or (phase == "sweep" and work.partitioning.gathers)
-        if self.folder is None or not is_spilled:
+        spills = ("split", "sweep") if work.partitioning.gathers else ("split",)
+        if self.folder is None or phase not in spills:
             return {}
-        result = self._split_result if phase == "split" else self._sweep_result
-        found = {
-            number: value
-            for number in numbers
-            if (value := result(self._store, work, number)) is not None
-        }
+        if phase == "split":
+            splits = {block: self._split_result(work, block) for block in numbers}
+            found: dict[int, Any] = {block: result for block, result in splits.items() if result}
+        else:
+            children = (work.child(work.root, number) for number in numbers)
+            found = {
+                child.path[0]: None
+                for child in children
+                if self._sizes.get(work.rows_segment(work.root, child.path[0], child.first).name)
+                == child.tuples * work.partitioning.rows.width
+            }
         self.tasks[phase] = len(found)
-        return {number: value or None for number, value in found.items()}
+        return found
 
-    def _split_result(self, store: SharedStore, work: Work, block: int) -> Any:
+    def _split_result(self, work: Work, block: int) -> SplitResult | None:
         group, partitioning = work.root, work.partitioning
         boxes, segment = work.boxes(group), work.split_segment(group, block)
         moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
@@ -496,16 +503,10 @@ class Resumed:
         if self._sizes.get(segment.name) != nbytes + len(trailer):
             return None
         try:
-            store.read(segment, nbytes, trailer)
+            self._store.read(segment, nbytes, trailer)
             return SplitResult.parse(bytes(trailer))
         except (NdtoolError, ValueError, TypeError):
             return None
-
-    def _sweep_result(self, _: SharedStore, work: Work, number: int) -> Any:
-        child = work.child(work.root, number)
-        name = work.rows_segment(work.root, number, child.first).name
-        nbytes = child.tuples * work.partitioning.rows.width
-        return False if self._sizes.get(name) == nbytes else None
 
 
 def run(
@@ -578,7 +579,7 @@ def run(
 
             segments_read = partitioning.fan_out(0) if phase == "replay" else partitioning.blocks
             perform, nbytes = partial(worker.perform, task_call), 16 * segments_read
-            cluster.map(perform, phase, pending, table and offsets_of, nbytes, add)
+            cluster.map(perform, phase, pending, offsets_of if table else None, nbytes, add)
 
         if dry and resumed:
             resumed.results(work, "split", range(partitioning.blocks))

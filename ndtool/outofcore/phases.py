@@ -220,10 +220,6 @@ class Work:
         assert self._store is not None, "a check of indices spills nothing"
         return self._store
 
-    def blocks(self, group: Group) -> int:
-        """Return the number of blocks of a group."""
-        return self.partitioning.blocks_of(group.tuples)
-
     def tuple_count(self, group: Group, block: int) -> int:
         """Return the number of tuples of a block."""
         size = self.partitioning.block_tuples
@@ -584,7 +580,7 @@ def replay(work: Work, group: Group, block: int) -> None:
 
 def _restored_rows(work: Work, group: Group) -> Iterator[memoryview]:
     """Yield the rows of all blocks of a group, in the order of its tuples."""
-    for block in range(work.blocks(group)):
+    for block in range(work.partitioning.blocks_of(group.tuples)):
         with work.arena() as allocate:
             yield _restore(work, group, block, allocate)
 
@@ -653,7 +649,7 @@ def run(
     report: receives the bounds report of a call, if the mode allows indices out of bounds.
     distributes: whether a sweep of a group is one task, of a process without this one's tables.
     """
-    partitioning, blocks = work.partitioning, range(work.blocks(group))
+    partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
     children = work.boxes(group).partitions
     table, reports = OffsetTable(children, len(blocks)), BoundsReports(work.inference)
     rows = partitioning.rows

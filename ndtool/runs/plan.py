@@ -46,9 +46,9 @@ class Plan(NamedTuple):
     """The execution of a run, and upper bounds of its costs.
 
     way: how to execute, "direct", "sweep" or "cluster". partitions, blocks: their numbers, 0 if
-    direct. read, written, spilled: bytes. memory: bytes that the run allocates. requests: the
-    requests of external execution by kind. reason: why the plan chose this execution. partitioning:
-    the partitioning of external execution.
+    direct. read, written, spilled: bytes. memory: bytes that the run allocates. requests: those to
+    URLs by kind, empty if direct. reason: why the plan chose this execution. partitioning: the
+    partitioning of external execution.
     """
 
     way: str
@@ -162,11 +162,10 @@ def partitioned_plan(
     target = costs.StoredArray(call.metadata, False)
     if output is not None:
         target = costs.StoredArray(output.metadata, output.is_remote)
-    directories = len(call.spill_directories)
-    run = costs.count(call, call.remote_roles, partitioning, target, spill, directories)
+    requests, read, written = costs.count(call, call.remote_roles, partitioning, target, spill)
     return Plan(
-        way, partitioning.partitions, partitioning.blocks, run.read, run.written,
-        partitioning.spilled, partitioning.memory, run.requests, reason, partitioning,
+        way, partitioning.partitions, partitioning.blocks, read, written, partitioning.spilled,
+        partitioning.memory, requests, reason, partitioning,
     )  # fmt: skip
 
 

@@ -321,7 +321,7 @@ def test_an_output_that_a_worker_cannot_access_is_an_error(
 def test_workers_of_another_version_are_refused(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "__version__", "9.8.7")
+    monkeypatch.setattr(clusters, "__version__", "9.8.7")
     message = r"the worker at tcp://\S+ has ndtool .*: expected version 9.8.7, as in this process"
     with pytest.raises(UsageError, match=message):
         run_operator("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
