@@ -584,7 +584,7 @@ def run(
         if dry and resumed:
             resumed.results(work, "split", range(partitioning.blocks))
         advance = execution.meter(partitioning, progress)
-        yield from phases.run(work, work.root, map_cluster, advance, report, distributes=True)
+        yield from phases.run(work, work.root, map_cluster, advance, report)
         raise_first(cluster.run_on_workers(worker.close_run, token))
         for role, fingerprint in fingerprints(locations_.inputs, call.sources).items():
             if before[role] != fingerprint:

@@ -636,18 +636,12 @@ def run_serially(
 
 
 def run(
-    work: Work,
-    group: Group,
-    mapper: Map,
-    advance: Advance,
-    report: ReportCallback | None = None,
-    distributes: bool = False,
+    work: Work, group: Group, mapper: Map, advance: Advance, report: ReportCallback | None = None
 ) -> Generator[str]:
     """Run split and sweep of a group, and replay of a call; yield each phase before it begins.
 
     mapper: runs the tasks. advance: a callback for the bytes that the tasks of a call have moved.
     report: receives the bounds report of a call, if the mode allows indices out of bounds.
-    distributes: whether a sweep of a group is one task, of a process without this one's tables.
     """
     partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
     children = work.boxes(group).partitions
@@ -671,7 +665,7 @@ def run(
     def add_sweep(number: int, _: None) -> None:
         advance(rows.row_count * rows.width // children)
 
-    if is_last or distributes:
+    if is_last or work.is_shared:  # workers have no tables of this process
         mapper("sweep", group, range(children), add_sweep)
     else:
         for number in range(children):
