@@ -12,24 +12,20 @@ import os
 import platform
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import problems
 from cases import Case
 from problems import Array, Problem
 from report import processor
-from timing import Call, Clock, alternate, seconds, select_clock
+from timing import alternate, seconds, select_clock
 
 import ndtool
-from ndtool.engine import narrow
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "limits.c", HERE / "limits_elements.c"]
@@ -247,7 +243,7 @@ def measure(
 def _share(
     problem: Problem, out: Array, expected: Array, threads: int, repeats: int
 ) -> dict[str, Any]:
-    """Return medians in ms, and the best; check_ms: of ndtool's check of all indices, if any."""
+    """Return medians in ms, and the best."""
     operator = getattr(ndtool, problem.case.operator)
     limit = Limit(problem, out, threads)
     limit.search()
@@ -262,24 +258,6 @@ def _share(
         "ndtool_ms": times.first,
         "limit_ms": times.second,
         "best": times[2:],
-        "check_ms": median(_time_validation(call_ndtool, clock) for _ in range(repeats)) * 1e3,
         "variant": limit.description(),
         "verified": verified,
     }
-
-
-def _time_validation(call: Call, clock: Clock) -> float:
-    """Return the seconds in which a call validates all indices before it changes out."""
-    durations: list[float] = []
-    validate = narrow.validate
-
-    @contextmanager
-    def validate_timed(*arguments: Any) -> Iterator[narrow.ValidatedPlan]:
-        start = clock()
-        with validate(*arguments) as rows:
-            durations.append(clock() - start)
-            yield rows
-
-    with patch.object(narrow, "validate", validate_timed):
-        call()
-    return sum(durations)

@@ -1,13 +1,7 @@
-"""Complete runs, from files to a file: the command compared with a line of NumPy.
-
-Those larger than memory run in a memory cgroup on uncached files, beside `dd`, which reads and
-writes as many bytes there. They require root, for the cgroup and to drop the page cache, and disk
-space for three times the data.
-"""
+"""Complete runs, from files to a file: the command compared with a line of NumPy."""
 
 import compileall
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from report import memory_size
@@ -68,24 +61,24 @@ class Bench:
     def load(self, name: str = "out.npy") -> Any:
         return np.load(self.folder / name, mmap_mode="r")
 
-    def start(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
         """Start a command; the output of the last one is removed before."""
         self.out.unlink(missing_ok=True)
         return subprocess.Popen(
             command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def seconds(self, command: list[str], timeout: float = TIMEOUT, **options: Any) -> float:
+    def seconds(self, command: list[str]) -> float:
         """Run a command to its end."""
         start = time.perf_counter()
-        process = self.start(command, **options)
+        process = self.start(command)
         try:
-            _, errors = process.communicate(timeout=timeout)
+            _, errors = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise RuntimeError(f"not done after {timeout:.0f} seconds") from None
+            raise RuntimeError(f"not done after {TIMEOUT} seconds") from None
         duration = time.perf_counter() - start
         if process.returncode:
             raise RuntimeError(f"status {process.returncode}: {errors[-300:].decode()}")
@@ -291,163 +284,3 @@ RUNS: dict[str, Run] = {
     "private memory, huge output": _private_output,
     "growth with the size of data": _growth,
 }
-
-
-# Larger than memory
-
-BLOCK = 1 << 22  # elements to generate, or compare, at a time
-HEADER = 128  # bytes of the .npy header
-MAX_SECONDS = 60.0  # of a run
-DASK = """
-import dask.array as da, numpy as np
-data, idx = np.load("data.npy", mmap_mode="r"), np.load("idx.npy")
-taken = da.from_array(data, chunks=1 << 24).vindex[idx[:, 0]]
-np.save("out.npy", taken.compute(num_workers=2))
-"""
-
-
-class Work(NamedTuple):
-    """A workload on data of `shape`; n: index tuples. peer: a program to compare with."""
-
-    name: str
-    command: str
-    shape: tuple[int, ...]
-    n: int
-    pattern: str = "uniform"
-    peer: str = ""
-
-    @property
-    def width(self) -> int:
-        """Elements of a slice."""
-        return self.shape[1] if self.command == "gather-nd" and len(self.shape) > 1 else 1
-
-    def indices(self) -> Any:
-        rng, size = np.random.default_rng(0), self.shape[0]
-        if self.pattern == "duplicates":  # each of 2^16 elements n / 2^16 times
-            return rng.integers(0, size, 1 << 16)[rng.integers(0, 1 << 16, self.n)]
-        indices = rng.integers(0, size, self.n)
-        return np.sort(indices) if self.pattern == "sorted" else indices
-
-
-def workloads(size: int) -> list[Work]:
-    """Return the workloads on `size` float32 elements."""
-    flat, rows, height = (size,), (size >> 10, 1 << 10), 1 << size.bit_length() // 2
-    add = "scatter-nd --reduction add"
-    return [
-        Work("gather 1,024 random scalars", "gather-nd", flat, 1 << 10, "uniform", NUMPY_GATHER),
-        Work("gather 2^23 random scalars", "gather-nd", flat, 1 << 23, "uniform", DASK),
-        Work("gather 2^23 sorted scalars", "gather-nd", flat, 1 << 23, "sorted", NUMPY_GATHER),
-        Work("gather 2^27 random scalars", "gather-nd", flat, 1 << 27),
-        Work("gather rows of 4 KiB, half of data", "gather-nd", rows, size >> 11),
-        Work("scatter add 2^23 scalars", add, flat, 1 << 23),
-        Work("scatter add 2^26 scalars", add, flat, 1 << 26),
-        Work("scatter none 2^26, heavy duplicates", "scatter-nd", flat, 1 << 26, "duplicates"),
-        Work("elements axis 0, an eighth", "gather-elements", (height, size // height), size >> 3),
-    ]
-
-
-def value(index: Any) -> Any:
-    """Return the element at a linear index: an integer below 2^20, so that small sums are exact."""
-    return (index.astype(np.uint32) * np.uint32(2654435761) >> np.uint32(12)).astype(np.float32)
-
-
-def update(index: Any) -> Any:
-    """Return the update at a linear index: 1 to 7."""
-    return (index % 7 + 1).astype(np.float32)
-
-
-def run_beyond(environment: dict[str, str], gib: int, only: list[str] | None) -> int:
-    """Measure and print a table; data have `gib` GiB, and runs are limited to an eighth of that."""
-    root = Path("/sys/fs/cgroup")
-    unified = (root / "cgroup.controllers").exists()
-    group = (root if unified else root / "memory") / "ndtool-bench"
-    group.mkdir(exist_ok=True)
-    limit = "memory.max" if unified else "memory.limit_in_bytes"
-    (group / limit).write_text(str(gib << 27))
-    try:
-        with temporary_bench(environment) as bench:
-            _measure_beyond(bench, group, gib << 30, only or ["*"])
-    finally:
-        group.rmdir()
-    return 0
-
-
-def _measure_beyond(bench: Bench, group: Path, nbytes: int, only: list[str]) -> None:
-    size = nbytes // 4
-    data = np.lib.format.open_memmap(bench.folder / "data.npy", "w+", np.float32, (size,))
-    for first in range(0, size, BLOCK):
-        data[first : first + BLOCK] = value(np.arange(first, first + BLOCK))
-    del data
-
-    def measure(command: list[str]) -> tuple[float, int, int]:
-        """Return the seconds of a command in the group, and the bytes it read and wrote."""
-        DROP_CACHES.write_text("3")
-        subprocess.run(bench.ndtool("--version"), check=True, capture_output=True)  # its code
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        enter = (group / "cgroup.procs").write_text
-        seconds = bench.seconds(command, MAX_SECONDS, preexec_fn=lambda: enter(str(os.getpid())))
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        read, written = after.ru_inblock - before.ru_inblock, after.ru_oublock - before.ru_oublock
-        return seconds, read * 512, written * 512
-
-    dd = "dd if=data.npy bs=16M status=none of="
-    reading = measure(f"{dd}/dev/null".split())[0] / nbytes
-    writing = measure(f"{dd}out.npy".split())[0] / nbytes - reading
-    print(f"{nbytes >> 30} GiB; dd reads 1 GB in {reading * 1e9:.2f} s, writes it in"
-          f" {writing * 1e9:.2f} s\n| work | ndtool | read + written, GiB | time / dd | peer |"
-          "\n|---|---|---|---|---|")  # fmt: skip
-    for work in workloads(size):
-        if not any(fnmatchcase(work.name, pattern) for pattern in only):
-            continue
-        with open(bench.folder / "data.npy", "r+b") as file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": work.shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            assert file.tell() == HEADER
-        shape = (-1, work.shape[-1]) if "elements" in work.command else (-1, 1)
-        bench.save("idx.npy", work.indices().reshape(shape))
-        bench.save("updates.npy", update(np.arange(work.n)))
-        os.sync()
-        updates = "updates.npy " * ("scatter" in work.command)
-        arguments = f"{work.command} data.npy idx.npy {updates}-q -o out.npy"
-        seconds, read, written = measure(bench.ndtool(arguments))
-        verdict = "" if _is_correct(bench, work) else " **wrong**"
-        moved, disk = (read / 2**30, written / 2**30), read * reading + written * writing
-        try:
-            peer = f"{measure(bench.python(work.peer))[0]:.2f} s" if work.peer else ""
-        except RuntimeError as error:
-            peer = str(error)
-        print(f"| {work.name} | {seconds:.2f} s{verdict} | {moved[0]:.1f} + {moved[1]:.1f}"
-              f" | {seconds / disk if disk else 0:.2f} | {peer} |", flush=True)  # fmt: skip
-
-
-def _is_correct(bench: Bench, work: Work) -> bool:
-    """Whether every element of the output is correct."""
-    out, indices = bench.load().reshape(-1), bench.load("idx.npy").reshape(-1)
-    if "scatter" in work.command:
-        return all(_scattered_blocks(work, out, indices))
-    width, columns = work.width, work.shape[-1]
-    for first in range(0, len(indices), BLOCK // width):
-        selected = indices[first : first + BLOCK // width]
-        positions = (selected[:, None] * width + np.arange(width)).reshape(-1)
-        if "elements" in work.command:
-            positions = selected * columns + np.arange(first, first + len(selected)) % columns
-        block = out[first * width : first * width + len(positions)]
-        if not np.array_equal(block, value(positions)):
-            return False
-    return len(out) == len(indices) * width
-
-
-def _scattered_blocks(work: Work, out: Any, indices: Any) -> Iterator[bool]:
-    """Yield for each block whether sums, all of them exact, or the last updates are correct."""
-    order = np.argsort(indices, kind="stable")
-    positions, updates = indices[order], update(order)
-    for start in range(0, len(out), BLOCK):
-        expected = value(np.arange(start, start + BLOCK))
-        first, stop = np.searchsorted(positions, [start, start + BLOCK])
-        local = positions[first:stop] - start
-        if work.command.endswith("add"):
-            expected += np.bincount(local, updates[first:stop], BLOCK).astype(np.float32)
-        else:
-            last = np.append(local[1:] != local[:-1], stop > first)
-            expected[local[last]] = updates[first:stop][last]
-        yield np.array_equal(out[start : start + BLOCK], expected)

@@ -29,8 +29,7 @@ CASES_NOTE = (
 )
 LIMITS_NOTE = (
     "share: the limit's time / ndtool's, called in turn on the same arrays. The times and the"
-    " loop are those of arrays as NumPy allocates them and two threads; its check: what reading"
-    " all indices before the first byte of out takes of ndtool's time."
+    " loop are those of arrays as NumPy allocates them and two threads."
 )
 
 
@@ -197,13 +196,13 @@ def _cases_table(cases: Results) -> str:
 def _limits_table(cases: Results, by_conditions: dict[tuple[str, str], dict[str, float]]) -> str:
     """Return every case's shares, and the limit with NumPy's alignment, two threads."""
     headings = [f"{alignment}, {THREAD_NAMES[threads]}" for alignment, threads in by_conditions]
-    rows = [["case", *headings, "limit, ms", "ndtool, ms", "its check, ms", "the loop"]]
+    rows = [["case", *headings, "limit, ms", "ndtool, ms", "the loop"]]
     for name, record in cases.items():
         if not record["limit"]:
             continue
         cells = [_number(values.get(name)) for values in by_conditions.values()]
         limit = record["limit"]["numpy"]["2"]
-        times = [f"{limit[key]:.1f}" for key in ("limit_ms", "ndtool_ms", "check_ms")]
+        times = [f"{limit[key]:.1f}" for key in ("limit_ms", "ndtool_ms")]
         rows.append([name, *cells, *times, limit["variant"]])
     return _markdown(rows)
 

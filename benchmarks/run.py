@@ -40,8 +40,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--only", action="append", metavar="NAME", help="cases, such as 'rows*'")
     add("--peers", metavar="NAMES", help="such as numpy,torch; default: all")
     add("--limits", action="store_true", help="only the shares of what plain C reaches; no peers")
-    add("--beyond", action="store_true", help="only arrays larger than memory; needs root")
-    add("--gib", type=int, default=8, help="of --beyond: the data; runs have an eighth of it")
     add("--points", type=int, metavar="N", help="only N calls drawn at random")
     add("--seed", type=int, default=0, help="of --points")
     add("--repeats", type=int, help="of each pair; default 7, quick 3")
@@ -67,10 +65,6 @@ def main() -> int:
         import points
 
         return points.run(options.seed, options.points, peers)
-    if options.beyond:
-        import processes
-
-        return processes.run_beyond(environment, options.gib, options.only)
     return measure_all(options, environment, peers)
 
 

@@ -235,24 +235,6 @@ cdef bint infer_call(
     return True
 
 
-cdef int merge(
-    const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop, int64_t* sizes,
-    int64_t* merged,
-) noexcept nogil:
-    """Merge adjacent axes that one stride describes, and drop axes of size 1; return the rank."""
-    cdef int d, n = 0
-    for d in range(first, stop):
-        if shape[d] == 1:
-            continue
-        if n and merged[n - 1] == shape[d] * strides[d]:
-            sizes[n - 1] *= shape[d]
-            merged[n - 1] = strides[d]
-        else:
-            sizes[n], merged[n] = shape[d], strides[d]
-            n += 1
-    return n
-
-
 cdef inline int merge_view(
     View* view, const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop,
     Py_ssize_t itemsize,
@@ -270,31 +252,18 @@ cdef void fill_space(
     IndexSpace* space, const Py_buffer* data, const Py_ssize_t* batch_shape,
     const Py_ssize_t* strides, const CallPlan* p, bint negatives,
 ) noexcept nogil:
-    """Fill an index space as `Addressing` does. batch_shape: data's, or that of indices."""
+    """Fill an index space. batch_shape: data's, or that of indices."""
     cdef int d, axis
-    cdef int64_t extent, highest = 0, batches = 1, size
-    cdef bint is_reused
     space.k = p.k
-    space.per_batch, space.repeats = max(1, p.per_batch), max(1, p.repeats)
-    space.lowest = 0
     for d in range(p.k):
         axis = p.first + d
-        size = data.shape[axis] - p.run + 1 if p.run else data.shape[axis]
-        space.sizes[d] = size
-        space.wraps[d] = size if negatives else 0
+        space.sizes[d] = data.shape[axis] - p.run + 1 if p.run else data.shape[axis]
+        space.wraps[d] = space.sizes[d] if negatives else 0
         space.strides[d] = strides[axis]
-        extent = (size - 1) * strides[axis]
-        space.lowest += min(0, extent)
-        highest += max(0, extent)
-    space.span = highest - space.lowest
     space.batch_rank = merge(
         batch_shape, strides, 0, p.first, space.batch_sizes, space.batch_strides
     )
-    for d in range(space.batch_rank):
-        batches *= space.batch_sizes[d]
-    is_reused = p.per_batch >= _blocks.BLOCK and p.per_batch * _blocks.LINE >= space.span
-    space.fits_in_cache = space.span <= CACHE_BYTES and (space.batch_rank == 0 or is_reused)
-    space.is_one_group = p.repeats == batches
+    complete_space(space, p.per_batch, p.repeats)
 
 
 cdef int64_t fill_row_space(
@@ -332,48 +301,6 @@ cdef int64_t fill_row_space(
         )
     space.lowest, space.span, space.fits_in_cache = 0, rows, False
     return rows
-
-
-cdef void fill_panels(
-    Panels* p, const Py_buffer* data, const Py_ssize_t* shape, const Py_ssize_t* strides, int axis,
-    Py_ssize_t itemsize, bint negatives, Py_ssize_t tile_bytes, int threads,
-) noexcept nogil:
-    """Describe elements along an axis as panels, as `bind_panels` and `bind_tiles` do.
-
-    shape: of indices. strides: of data.
-    """
-    cdef int64_t inner_sizes[_blocks.MAX_RANK]
-    cdef int64_t inner_strides[_blocks.MAX_RANK]
-    cdef int d, inner, outer, rank = data.ndim
-    cdef int64_t step = 1, line_items = max(1, _blocks.LINE // itemsize), panels = 1
-    inner = merge(shape, strides, axis + 1, rank, inner_sizes, inner_strides)
-    outer = merge(shape, strides, 0, axis, p.sizes, p.data_strides)
-    p.rank = outer + inner - 1
-    for d in range(inner - 1):
-        p.sizes[outer + d], p.data_strides[outer + d] = inner_sizes[d], inner_strides[d]
-    for d in reversed(range(inner)):
-        if d < inner - 1:
-            p.index_strides[outer + d] = step
-        step *= inner_sizes[d]
-    p.index_rows, p.index_row_stride = shape[axis], step
-    step *= shape[axis]
-    for d in reversed(range(outer)):
-        p.index_strides[d] = step
-        step *= p.sizes[d]
-    p.itemsize = itemsize
-    p.data_rows, p.row_stride = data.shape[axis], strides[axis]
-    p.columns, p.column_stride = inner_sizes[inner - 1], inner_strides[inner - 1]
-    p.wrap = p.data_rows if negatives else 0
-    p.tile = min(
-        min(p.columns, _blocks.BLOCK), max(line_items, tile_bytes // max(1, p.data_rows * itemsize))
-    )
-    for d in range(p.rank):
-        panels *= p.sizes[d]
-    if panels < threads:
-        p.tile = min(p.tile, max(line_items, (p.columns * panels + threads - 1) // threads))
-    if p.tile < p.columns and p.tile > _blocks.LINE:
-        p.tile = p.tile // _blocks.LINE * _blocks.LINE
-    p.tiles = (p.columns + p.tile - 1) // p.tile
 
 
 cdef void copy_to_view(const uint8_t* source, uint8_t* target, const View* view) noexcept nogil:
@@ -832,6 +759,7 @@ cdef class Calls:
         cdef Py_ssize_t index_shape[2]
         cdef Py_ssize_t index_strides[2]
         cdef const Py_ssize_t* strides
+        cdef const Py_ssize_t* batch_shape
         cdef Py_buffer* target_view = &views[3]
         cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step, gathered
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
@@ -969,35 +897,33 @@ cdef class Calls:
             job.slice.rank = 0
             if not in_place or needs_temporary:
                 strides = contiguous
-        elif job.data.view.rank and self._packs_data(
-            &job, &p, gathered, c.itemsize
-        ):
-            job.data.copy, strides, job.slice.rank = memory.allocate(views[0].len), contiguous, 0
         job.swaps_target = job.data.swap_unit != 0
         job.swap_unit = c.swap_unit
         # tuples
         job.tuples, job.width = p.tuples, p.width
         job.units = job.rows.size = 0
         job.tiles = NULL
-        fill_space(
-            &job.space, &views[0], views[1].shape if family == BY_ELEMENTS else views[0].shape,
-            strides, &p, c.indices.negatives,
-        )
-        if p.by_panels and gathered:
-            fill_panels(
-                &job.panels, &views[0], views[1].shape, strides, p.first, c.itemsize,
-                c.indices.negatives, self.tuning.TILE, job.threads,
-            )
-            job.units = job.panels.tiles
-            for d in range(job.panels.rank):
-                job.units *= job.panels.sizes[d]
-            if not job.scatters and job.data.nbytes > CACHE_BYTES:
-                self._allocate_tiles(&job, memory)
+        batch_shape = views[1].shape if family == BY_ELEMENTS else views[0].shape
+        fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
         job.walk.space, job.walk.kind = &job.space, c.indices.kind
+        job.walk.index = job.indices.data
         job.walk.tuple_bytes = p.k * (c.indices.kind & ITEMSIZE_MASK)
         job.walk.first, job.walk.mode = 0, c.indices.mode
         job.walk.redirect_offset = DROPPED
         job.walk.has_pad, job.walk.pad = c.indices.has_pad, c.indices.pad_bits
+        if not job.scatters and job.data.view.rank and self._packs_data(
+            &job, &p, gathered, c.itemsize
+        ):
+            job.data.copy, strides, job.slice.rank = memory.allocate(views[0].len), contiguous, 0
+            fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
+        if p.by_panels and gathered:
+            fill_panels(
+                &job.panels, views[0].ndim, views[0].shape[p.first], views[1].shape, strides,
+                p.first, c.itemsize, c.indices.negatives, self.tuning.TILE, job.threads,
+            )
+            job.units = count_units(&job.panels)
+            if not job.scatters and job.data.nbytes > CACHE_BYTES:
+                self._allocate_tiles(&job, memory)
         if c.is_distinct and job.stored_tuples:
             job.rows.size = fill_row_space(
                 &job.row_space, &views[0], &views[1], family, <int> c.batch_dims, &p,
@@ -1037,22 +963,23 @@ cdef class Calls:
                 return not has_rows
             if job.slice.rank or p.width <= _blocks.LINE:
                 return True
-        return (
+        if not (
             job.slice.rank > 0 and not has_rows and view.rank > 1
             and max(last, -last) >= _blocks.LINE
             and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning.MAX_PACKED)
+        ):
+            return False
+        # slices of successive tuples that are in the same few lines are read where they are
+        return (
+            p.width // itemsize * _blocks.LINE > CACHE_BYTES or job.indices.copy != NULL
+            or job.converted != NULL or local_fraction(&job.walk, p.tuples) < 1
         )
 
     cdef int _allocate_tiles(self, Job* job, _Temporaries memory) except -1:
         """Allocate packed tiles of panels, if a gather from these is faster."""
-        cdef const Panels* panels = &job.panels
-        cdef Py_ssize_t row_bytes = panels.tile * panels.itemsize
-        cdef Py_ssize_t tile_bytes = panels.data_rows * row_bytes
-        if tile_bytes <= 2 * self.tuning.TILE and 2 * panels.index_rows >= panels.data_rows and (
-            panels.row_stride != row_bytes or panels.column_stride != panels.itemsize
-        ):
-            job.tile_bytes = tile_bytes
-            job.tiles = memory.allocate(job.threads * tile_bytes)
+        if are_tiles_packed(&job.panels, self.tuning.TILE):
+            job.tile_bytes = packed_bytes(&job.panels)
+            job.tiles = memory.allocate(job.threads * job.tile_bytes)
         return 0
 
     cdef int _allocate_table(self, RowTable* table, int64_t tuples, _Temporaries memory) except -1:

@@ -1,35 +1,26 @@
 # Copies of whole arrays: packed, spread, in strips, byte-swapped, in parallel.
 
 
-def pack(
+def copy_pieces(
     Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t first,
-    int64_t count,
-) -> None:
-    """Copy elements [first, first + count), in row-major order, to contiguous memory."""
-    layout._bind(data.shape[0], origin)
-    if out.shape[0] < count * layout.view.itemsize:
-        raise ValueError("the output buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0] + origin
-    cdef uint8_t* target = &out[0]
-    with nogil:
-        copy_view(target, source, &layout.view, first, count)
-
-
-def copy_strips(
-    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t strip,
     int64_t stop, KernelOptions options,
 ) -> None:
-    """Copy strips [strip, stop) of an array with a large last stride to row-major order."""
-    cdef Strips c
-    layout._bind(data.shape[0], origin)
-    if out.shape[0] < layout.nbytes or stop > layout.strips:
+    """Copy pieces [first, stop) of an array to row-major order."""
+    cdef Strips c = Strips(&layout.view, layout.smallest_stride_axis, NULL, NULL, first)
+    if origin + layout.lowest < 0 or (
+        origin + layout.highest + layout.view.itemsize > data.shape[0]
+    ):
+        raise ValueError("the data buffer is shorter than its shape")
+    if out.shape[0] < layout.nbytes or not 0 <= first <= stop <= layout.pieces:
         raise ValueError("the output buffer is shorter than its shape")
-    c.view = &layout.view
-    c.smallest_stride_axis = layout.smallest_stride_axis
-    c.source = &data[0] + origin
-    c.target = &out[0]
-    c.first = strip
-    run_tasks(copy_strip, &c, stop - strip, options.threads)
+    c.source, c.target = &data[0] + origin, &out[0]
+    if layout.has_strips:
+        run_tasks(copy_strip, &c, stop - first, options.threads)
+    else:
+        with nogil:
+            copy_view(
+                c.target + first * layout.view.itemsize, c.source, &layout.view, first, stop - first
+            )
 
 
 def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> None:

@@ -28,22 +28,33 @@ class Addressing:
 
 @final
 class Layout:
-    strips: int
+    pieces: int
     def __new__(cls, sizes: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Layout: ...
 
 @final
 class Grid:
-    units: int
+    @property
+    def units(self) -> int: ...
+    @property
+    def unit_bytes(self) -> int: ...
+    @property
+    def scratch(self) -> int: ...
+    @property
+    def is_packing_faster(self) -> bool: ...
+    @property
+    def has_contiguous_rows(self) -> bool: ...
     def __new__(
         cls,
-        sizes: tuple[int, ...],
-        index_strides: tuple[int, ...],
-        data_strides: tuple[int, ...],
-        row_axis: tuple[int, int, int, int],
-        column_axis: tuple[int, int, int],
+        data: tuple[int, ...],
+        indices: tuple[int, ...],
+        strides: tuple[int, ...],
+        axis: int,
         itemsize: int,
         negatives: bool,
+        tile_bytes: int,
+        threads: int = 1,
     ) -> Grid: ...
+    def divided(self, threads: int) -> Grid: ...
 
 @final
 class Indices:
@@ -65,7 +76,6 @@ class Indices:
         swapped: bool,
         out_of_bounds: str = "error",
         fill_bytes: Any = None,
-        bound: int = 0,
         pad: int | None = None,
         negatives: bool = True,
     ) -> Indices: ...
@@ -120,9 +130,6 @@ class RadixPartitions:
 
 def check(a: Addressing, indices: Indices, first: int, count: int, threads: int) -> int: ...
 def sample_locality(a: Addressing, indices: Indices, count: int) -> float: ...
-def linearize_rows(
-    a: Addressing, indices: Indices, first: int, count: int, out: Any, itemsize: int, threads: int
-) -> int: ...
 def locate_out_of_bounds(
     a: Addressing, indices: Indices, first: int, count: int
 ) -> tuple[int, int, int]: ...
@@ -152,15 +159,6 @@ def scatter(
     spec: UpdateSpec,
     out: Any,
     by_batches: bool,
-    options: KernelOptions,
-) -> int: ...
-def scatter_copies(
-    a: Addressing,
-    indices: Indices,
-    first: int,
-    count: int,
-    spec: UpdateSpec,
-    size: int,
     options: KernelOptions,
 ) -> int: ...
 def scatter_batches(
@@ -201,9 +199,8 @@ def gather_strided(
     out: Any,
     options: KernelOptions,
 ) -> int: ...
-def pack(layout: Layout, data: Any, origin: int, out: Any, first: int, count: int) -> None: ...
-def copy_strips(
-    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, options: KernelOptions
+def copy_pieces(
+    layout: Layout, data: Any, origin: int, out: Any, first: int, stop: int, options: KernelOptions
 ) -> None: ...
 def gather_tiles(
     g: Grid,

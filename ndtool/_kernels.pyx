@@ -36,7 +36,7 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport CACHE_BYTES, Cursor, DROPPED, IndexSpace, Walk, seek
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport (
-    Check, OutOfBounds, Ravel, check_task, find_out_of_bounds, local_fraction, ravel_task,
+    Check, OutOfBounds, check_task, find_out_of_bounds, local_fraction,
 )
 from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
@@ -45,7 +45,7 @@ from ndtool.loops.gathers cimport (
     Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    ENTRIES, ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, WRAP,
     as_int64_bits, bound_index_exact,
 )
 from ndtool.loops.memory cimport swap_units
@@ -56,7 +56,7 @@ from ndtool.loops.radix cimport (
 )
 from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
-    BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FILL, INCLUDED, NEUTRAL, REPLACED, BatchWindows,
+    BY_BATCHES, BY_COLUMNS, BY_SLICES, FILL, INCLUDED, NEUTRAL, REPLACED, BatchWindows,
     NanSearch, Scatter, Updates, fill_pass, has_nan, nan_task, scatter_task, window_bytes,
     windows_task,
 )
@@ -155,31 +155,6 @@ def sample_locality(Addressing a, Indices indices, int64_t count) -> float:
     cdef Walk walk
     a._bind(&walk, indices, 0, count)
     return local_fraction(&walk, count)
-
-
-def linearize_rows(
-    Addressing a, Indices indices, int64_t first, int64_t count, uint8_t[::1] out, int itemsize,
-    int threads,
-) -> int:
-    """Write each tuple's linear row index, as uint16 or int32 (`itemsize` 2 or 4).
-
-    `a` addresses rows, not bytes.
-    """
-    cdef Ravel c
-    a._bind(&c.walk, indices, first, count)
-    if indices.skips:
-        raise ValueError("every tuple must select a row")
-    if itemsize not in (2, 4):
-        raise ValueError("a row index has 2 or 4 bytes")
-    if out.shape[0] < count * itemsize:
-        raise ValueError("the output buffer is shorter than its shape")
-    if a.lowest < 0 or a.highest >= (<int64_t> 1 << (16 if itemsize == 2 else 31)):
-        raise ValueError("more rows than indices of this size can address")
-    c.target = &out[0]
-    c.index_itemsize = itemsize
-    c.count = count
-    c.tasks = task_count(threads)
-    return run_released(ravel_task, &c, c.tasks, threads)
 
 
 def locate_out_of_bounds(
@@ -288,32 +263,6 @@ def scatter(
         s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
     return run_released(scatter_task, &s, s.tasks, threads)
-
-
-def scatter_copies(
-    Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec spec, Py_ssize_t size,
-    KernelOptions options,
-) -> int:
-    """Apply updates to copies of the output, one per thread, each of `size` bytes of scratch.
-
-    The tuples are divided in order: the first copy receives the first share of them.
-    """
-    cdef Scatter s
-    a._bind(&s.walk, indices, first, count)
-    a._check_span(size, 0, 0, spec.pitch)
-    if spec.counts is not None or spec.current != INCLUDED:
-        raise ValueError("updates of copies are not counted")
-    spec._bind(&s.updates, first, count)
-    s.target = options._buffers(size)
-    if s.target == NULL:
-        raise ValueError("the scratch buffer is too short")
-    s.count = count
-    s.width = spec.pitch
-    s.copy = size
-    s.non_temporal = False
-    s.division = BY_COPIES
-    s.tasks = options.threads
-    return run_released(scatter_task, &s, s.tasks, options.threads)
 
 
 def scatter_batches(
@@ -443,7 +392,7 @@ def gather_tiles(
     """Gather units [unit, stop) of a grid; with scratch, from packed copies of data's tiles."""
     cdef Units c
     g._check_span(data.shape[0], origin, out.shape[0])
-    g._bind(&c, indices, unit, stop, g._packed_bytes(), options)
+    g._bind(&c, indices, unit, stop, packed_bytes(&g.p), options)
     c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
     c.target = &out[0]
@@ -457,7 +406,7 @@ def scatter_tiles(
     """Apply updates in units [unit, stop); with scratch, in packed tiles."""
     cdef Units c
     g._check_span(data.shape[0], 0, spec.updates.shape[0])
-    g._bind(&c, indices, unit, stop, spec.window(g._packed_bytes()), options)
+    g._bind(&c, indices, unit, stop, spec.window(packed_bytes(&g.p)), options)
     spec._bind(&c.updates, 0, 1, out, 0, c.buffers != NULL)
     if spec.counts is not None and spec._has_window_counts() != (c.buffers != NULL):
         raise ValueError("packed tiles, and only they, have their own counts")

@@ -8,16 +8,13 @@ cdef class Indices:
     """Contiguous, row-major indices of an integer type.
 
     out_of_bounds: the out-of-bounds mode. fill_bytes: for mode "fill", the fill value, repeated for
-    the bytes of a slice that a work item has. bound: if not 0, the indices are validated: all are
-    in 0..bound-1, and no other process can write to their memory, so that loops need not check
-    them again. pad: a tuple with this index selects nothing. negatives: whether negative indices
-    are valid.
+    the bytes of a slice that a work item has. pad: a tuple with this
+    index selects nothing. negatives: whether negative indices are valid.
     """
 
     cdef const uint8_t[::1] bytes, fill_bytes
     cdef int kind, mode
     cdef readonly str out_of_bounds
-    cdef int64_t bound
     cdef readonly object pad
     cdef readonly bint negatives
     cdef bint has_pad
@@ -25,23 +22,15 @@ cdef class Indices:
 
     def __cinit__(
         self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
-        str out_of_bounds="error", const uint8_t[::1] fill_bytes=None, int64_t bound=0,
-        object pad=None, bint negatives=True,
+        str out_of_bounds="error", const uint8_t[::1] fill_bytes=None, object pad=None,
+        bint negatives=True,
     ):
         if itemsize not in (1, 2, 4, 8):
             raise ValueError("an index has 1, 2, 4 or 8 bytes")
-        if bound and (
-            itemsize not in (2, 4) or unsigned != (itemsize == 2) or swapped
-            or bound > <int64_t> 1 << (16 if itemsize == 2 else 31)
-        ):
-            raise ValueError("validated indices must be uint16 or int32, in native order")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
         self.out_of_bounds, self.mode = out_of_bounds, _MODES[out_of_bounds]
         self.fill_bytes = fill_bytes
-        self.bound = bound
-        if bound:
-            self.kind |= VALIDATED
         self.pad, self.negatives = pad, negatives
         if pad is not None:    # as an exact integer: -1 equals no unsigned index
             self.has_pad = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
@@ -72,7 +61,7 @@ cdef class Indices:
         cdef Py_ssize_t size = self.kind & ITEMSIZE_MASK
         return Indices(
             self.bytes[position * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
-            self.out_of_bounds, self.fill_bytes, self.bound, self.pad, self.negatives,
+            self.out_of_bounds, self.fill_bytes, self.pad, self.negatives,
         )
 
     def value(self, Py_ssize_t position) -> int:
@@ -271,6 +260,50 @@ cdef class KernelOptions:
         return &self.buffers[0]
 
 
+cdef int merge(
+    const Py_ssize_t* shape, const Py_ssize_t* strides, int first, int stop, int64_t* sizes,
+    int64_t* merged,
+) noexcept nogil:
+    """Merge adjacent axes that one stride describes, and drop axes of size 1; return the rank."""
+    cdef int d, n = 0
+    for d in range(first, stop):
+        if shape[d] == 1:
+            continue
+        if n and merged[n - 1] == shape[d] * strides[d]:
+            sizes[n - 1] *= shape[d]
+            merged[n - 1] = strides[d]
+        else:
+            sizes[n], merged[n] = shape[d], strides[d]
+            n += 1
+    return n
+
+
+cdef inline void extend(
+    int64_t* lowest, int64_t* highest, int64_t size, int64_t stride
+) noexcept nogil:
+    """Extend a range of byte offsets by an axis."""
+    lowest[0] += min(0, max(0, size - 1) * stride)
+    highest[0] += max(0, max(0, size - 1) * stride)
+
+
+cdef int64_t complete_space(IndexSpace* space, int64_t per_batch, int64_t repeats) noexcept nogil:
+    """Fill in what follows from the axes of a space; return the number of batches."""
+    cdef int d
+    cdef int64_t highest = 0, batches = 1
+    cdef bint is_reused
+    space.lowest = 0
+    for d in range(space.k):
+        extend(&space.lowest, &highest, space.sizes[d], space.strides[d])
+    space.span = highest - space.lowest
+    for d in range(space.batch_rank):
+        batches *= space.batch_sizes[d]
+    space.per_batch, space.repeats = max(1, per_batch), max(1, repeats)
+    is_reused = per_batch >= _blocks.BLOCK and per_batch * _blocks.LINE >= space.span
+    space.fits_in_cache = space.span <= CACHE_BYTES and (space.batch_rank == 0 or is_reused)
+    space.is_one_group = space.repeats == batches
+    return batches
+
+
 @cython.final
 cdef class Addressing:
     """How index tuples are converted to byte offsets: the indexed axes and the batch axes.
@@ -290,12 +323,7 @@ cdef class Addressing:
         tuple batch_strides, bint negatives, int64_t repeats=1,
     ):
         cdef int j
-        cdef bint is_reused
-        self.space.k = len(sizes)
-        self.space.per_batch = max(per_batch, 1)
-        self.space.batch_rank = len(batch_sizes)
-        self.space.repeats = max(repeats, 1)
-        self.batches = 1
+        self.space.k, self.space.batch_rank = len(sizes), len(batch_sizes)
         if repeats > 1 and self.space.k != 1:
             raise ValueError("tuples of one component can be repeated")
         if self.space.k > _blocks.MAX_RANK or self.space.batch_rank > _blocks.MAX_RANK:
@@ -304,26 +332,17 @@ cdef class Addressing:
             self.space.sizes[j] = sizes[j]
             self.space.wraps[j] = self.space.sizes[j] if negatives else 0
             self.space.strides[j] = strides[j]
-            self._extend(self.space.sizes[j], self.space.strides[j])
-        self.space.lowest = self.lowest
-        self.space.span = self.highest - self.lowest
-        is_reused = per_batch >= _blocks.BLOCK and per_batch * _blocks.LINE >= self.space.span
-        self.space.fits_in_cache = self.space.span <= CACHE_BYTES and (
-            self.space.batch_rank == 0 or is_reused
-        )
         for j in range(self.space.batch_rank):
             self.space.batch_sizes[j] = batch_sizes[j]
             self.space.batch_strides[j] = batch_strides[j]
-            self.batches *= self.space.batch_sizes[j]
-            self._extend(self.space.batch_sizes[j], self.space.batch_strides[j])
+        self.batches = complete_space(&self.space, per_batch, repeats)
         if self.batches % self.space.repeats:
             raise ValueError("groups of batches share tuples")
-        self.space.is_one_group = self.space.repeats == self.batches
-
-    cdef void _extend(self, int64_t size, int64_t stride):
-        if size > 0:
-            self.lowest += min(0, (size - 1) * stride)
-            self.highest += max(0, (size - 1) * stride)
+        self.lowest, self.highest = self.space.lowest, self.space.lowest + self.space.span
+        for j in range(self.space.batch_rank):
+            extend(
+                &self.lowest, &self.highest, self.space.batch_sizes[j], self.space.batch_strides[j]
+            )
 
     cdef int _bind(
         self, Walk* walk, Indices indices, int64_t first, int64_t count
@@ -336,8 +355,6 @@ cdef class Addressing:
             stored_tuples = self.batches // self.space.repeats * self.space.per_batch
         if indices.bytes.shape[0] < stored_tuples * tuple_bytes:
             raise ValueError("the indices buffer is shorter than its shape")
-        if indices.bound and (self.space.k != 1 or indices.bound > self.space.sizes[0]):
-            raise ValueError("the indices were validated for other rows")
         walk.space = &self.space
         walk.index = &indices.bytes[0] + (0 if are_tuples_shared else first * tuple_bytes)
         walk.kind = indices.kind
@@ -397,10 +414,14 @@ cdef class RadixPartitions:
 
 @cython.final
 cdef class Layout:
-    """The shape, strides (bytes) and itemsize of an array."""
+    """The shape, strides (bytes) and itemsize of an array.
+
+    pieces: what `copy_pieces` copies it in: strips if its last stride is large, else elements.
+    """
 
     cdef View view
-    cdef readonly int64_t strips     # number of strips for copy_strips; 0 if there is one axis
+    cdef readonly int64_t pieces
+    cdef bint has_strips
     cdef int smallest_stride_axis
     cdef int64_t lowest, highest
     cdef Py_ssize_t nbytes
@@ -416,67 +437,136 @@ cdef class Layout:
             self.view.sizes[d] = sizes[d]
             self.view.strides[d] = strides[d]
             self.nbytes *= self.view.sizes[d]
-            self.lowest += min(0, (self.view.sizes[d] - 1) * self.view.strides[d])
-            self.highest += max(0, (self.view.sizes[d] - 1) * self.view.strides[d])
+            extend(&self.lowest, &self.highest, self.view.sizes[d], self.view.strides[d])
             if d + 1 < self.view.rank and abs(strides[d]) < abs(strides[self.smallest_stride_axis]):
                 self.smallest_stride_axis = d
-        if self.view.rank > 1:
-            self.strips = count_strips(&self.view, self.smallest_stride_axis)
+        self.pieces = self.nbytes // max(1, itemsize)
+        self.has_strips = self.view.rank > 1 and abs(strides[self.view.rank - 1]) >= _blocks.LINE
+        if self.has_strips:
+            self.pieces = count_strips(&self.view, self.smallest_stride_axis)
 
-    cdef int _bind(self, Py_ssize_t nbytes, Py_ssize_t origin) except -1:
-        if origin + self.lowest < 0 or origin + self.highest + self.view.itemsize > nbytes:
-            raise ValueError("the data buffer is shorter than its shape")
-        return 0
+
+cdef void fill_panels(
+    Panels* p, int rank, int64_t data_rows, const Py_ssize_t* shape, const Py_ssize_t* strides,
+    int axis, Py_ssize_t itemsize, bint negatives, Py_ssize_t tile_bytes, int threads,
+) noexcept nogil:
+    """Describe elements along an axis that is not the last as panels, divided into tiles.
+
+    data_rows: the size of the axis in data. shape: of indices. strides: of data. Tiles have about
+    `tile_bytes` bytes, and there are at least `threads`, if full cache lines allow it.
+    """
+    cdef int64_t inner_sizes[_blocks.MAX_RANK]
+    cdef int64_t inner_strides[_blocks.MAX_RANK]
+    cdef int d, inner, outer
+    cdef int64_t step = 1, line_items = max(1, _blocks.LINE // itemsize), panels = 1
+    inner = merge(shape, strides, axis + 1, rank, inner_sizes, inner_strides)
+    outer = merge(shape, strides, 0, axis, p.sizes, p.data_strides)
+    p.rank = outer + inner - 1
+    for d in range(inner - 1):
+        p.sizes[outer + d], p.data_strides[outer + d] = inner_sizes[d], inner_strides[d]
+    for d in reversed(range(inner)):
+        if d < inner - 1:
+            p.index_strides[outer + d] = step
+        step *= inner_sizes[d]
+    p.index_rows, p.index_row_stride = shape[axis], step
+    step *= shape[axis]
+    for d in reversed(range(outer)):
+        p.index_strides[d] = step
+        step *= p.sizes[d]
+    p.itemsize = itemsize
+    p.data_rows, p.row_stride = data_rows, strides[axis]
+    p.columns, p.column_stride = inner_sizes[inner - 1], inner_strides[inner - 1]
+    p.wrap = p.data_rows if negatives else 0
+    p.tile = min(
+        min(max(1, p.columns), _blocks.BLOCK),
+        max(line_items, tile_bytes // max(1, p.data_rows * itemsize)),
+    )
+    for d in range(p.rank):
+        panels *= p.sizes[d]
+    if panels < threads:
+        p.tile = min(p.tile, max(line_items, (p.columns * panels + threads - 1) // threads))
+    if p.tile < p.columns and p.tile > _blocks.LINE:
+        p.tile = p.tile // _blocks.LINE * _blocks.LINE
+    p.tiles = (p.columns + p.tile - 1) // p.tile
+
+
+cdef inline int64_t count_units(const Panels* p) noexcept nogil:
+    cdef int64_t units = p.tiles
+    cdef int d
+    for d in range(p.rank):
+        units *= p.sizes[d]
+    return units
+
+
+cdef inline Py_ssize_t packed_bytes(const Panels* p) noexcept nogil:
+    """Return the bytes of a packed tile."""
+    return p.data_rows * p.tile * p.itemsize
+
+
+cdef inline bint are_tiles_packed(const Panels* p, Py_ssize_t tile_bytes) noexcept nogil:
+    """Return whether a gather is faster from packed tiles."""
+    return packed_bytes(p) <= 2 * tile_bytes and 2 * p.index_rows >= p.data_rows and (
+        p.row_stride != p.tile * p.itemsize or p.column_stride != p.itemsize
+    )
 
 
 @cython.final
 cdef class Grid:
     """An elements operator along an axis that is not the last, as units (see loops/panels.pxd).
 
-    sizes, index_strides (elements), data_strides (bytes): the axes that enumerate the panels.
-    row_axis: (rows of indices, row stride of indices in elements, rows of data, row stride of data
-    in bytes). column_axis: (columns, column stride in bytes, columns of a unit).
+    data, indices: their shapes. strides (bytes): of data. tile_bytes, threads: see `fill_panels`.
+    is_packing_faster: whether gathers are. scratch: bytes of a packed tile, 0 if it exceeds the
+    cache. unit_bytes: estimated bytes that one unit moves.
     """
 
     cdef Panels p
-    cdef readonly int64_t units
+    cdef readonly int64_t units, unit_bytes
+    cdef readonly Py_ssize_t scratch
+    cdef readonly bint is_packing_faster
     cdef int64_t lowest, highest, last_index
+    cdef tuple arguments
 
     def __cinit__(
-        self, tuple sizes, tuple index_strides, tuple data_strides, tuple row_axis,
-        tuple column_axis,
-        Py_ssize_t itemsize, bint negatives,
+        self, tuple data, tuple indices, tuple strides, int axis, Py_ssize_t itemsize,
+        bint negatives, Py_ssize_t tile_bytes, int threads=1,
     ):
-        cdef int d
-        self.p.rank = len(sizes)
-        if self.p.rank > _blocks.MAX_RANK:
+        cdef int d, rank = len(data)
+        cdef Py_ssize_t shape[_blocks.MAX_RANK]
+        cdef Py_ssize_t steps[_blocks.MAX_RANK]
+        if rank > _blocks.MAX_RANK or rank != len(indices) or rank != len(strides):
             raise ValueError("more axes than an array can have")
-        self.p.itemsize = itemsize
-        self.p.index_rows, self.p.index_row_stride, self.p.data_rows, self.p.row_stride = row_axis
-        self.p.columns, self.p.column_stride, self.p.tile = column_axis
-        self.p.wrap = self.p.data_rows if negatives else 0
-        if not 1 <= self.p.tile <= _blocks.BLOCK:
-            raise ValueError("a tile has 1 to 512 columns")
-        self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
-        self.units = self.p.tiles
+        self.last_index = 1
+        for d in range(rank):
+            shape[d], steps[d] = indices[d], strides[d]
+            if d > axis:
+                self.last_index *= shape[d]
+        if not 0 <= axis < rank or self.last_index == 1:
+            raise ValueError("the indexed axis is not the last")
+        self.arguments = data, indices, strides, axis, itemsize, negatives, tile_bytes
+        fill_panels(
+            &self.p, rank, data[axis], shape, steps, axis, itemsize, negatives, tile_bytes, threads
+        )
+        self.units = count_units(&self.p)
+        self.is_packing_faster = are_tiles_packed(&self.p, tile_bytes)
+        self.scratch = packed_bytes(&self.p) if packed_bytes(&self.p) <= 2 * tile_bytes else 0
+        self.unit_bytes = self.p.tile * self.p.index_rows * (itemsize + 8)
+        if self.is_packing_faster:
+            self.unit_bytes += self.scratch
         self.last_index = (self.p.index_rows - 1) * self.p.index_row_stride + self.p.columns - 1
-        self._extend(self.p.data_rows, self.p.row_stride)
-        self._extend(self.p.columns, self.p.column_stride)
+        extend(&self.lowest, &self.highest, self.p.data_rows, self.p.row_stride)
+        extend(&self.lowest, &self.highest, self.p.columns, self.p.column_stride)
         for d in range(self.p.rank):
-            self.p.sizes[d] = sizes[d]
-            self.p.index_strides[d] = index_strides[d]
-            self.p.data_strides[d] = data_strides[d]
-            self.units *= self.p.sizes[d]
             self.last_index += (self.p.sizes[d] - 1) * self.p.index_strides[d]
-            self._extend(self.p.sizes[d], self.p.data_strides[d])
+            extend(&self.lowest, &self.highest, self.p.sizes[d], self.p.data_strides[d])
 
-    cdef void _extend(self, int64_t size, int64_t stride):
-        self.lowest += min(0, (size - 1) * stride)
-        self.highest += max(0, (size - 1) * stride)
+    def divided(self, int threads) -> Grid:
+        """Return the grid with at least `threads` units, if full cache lines allow it."""
+        return Grid(*self.arguments, threads)
 
-    cdef Py_ssize_t _packed_bytes(self):
-        """Return the bytes of a packed tile."""
-        return self.p.data_rows * self.p.tile * self.p.itemsize
+    @property
+    def has_contiguous_rows(self) -> bool:
+        """Whether the elements of a row of a panel are contiguous."""
+        return self.p.column_stride == self.p.itemsize
 
     cdef int _bind(
         self, Units* c, Indices indices, int64_t unit, int64_t stop, Py_ssize_t scratch,

@@ -29,7 +29,6 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import parse_bytes
 
-from ndtool import notebook
 from ndtool.errors import RuleError
 from ndtool.inmemory.arguments import (
     array,
@@ -72,12 +71,7 @@ def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None)
             if is_lazy
             else rebase(stored, parsed)
         )
-    try:
-        inferred = _infer(operator, arrays, parsed, spec)
-    except RuleError as error:
-        notebook.use_notebook_trace(error)
-        raise
-    return _lazy_array(inferred, arrays, indices)
+    return _lazy_array(_infer(operator, arrays, parsed, spec), arrays, indices)
 
 
 def _argument(role: str, value: Any, attributes: Attributes) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Self
+from typing import NoReturn, Self
 
 from ndtool.redaction import redact_secrets
 from ndtool.redaction import redact_urls as redact_urls
@@ -163,6 +163,12 @@ class InputError(NdtoolError, ValueError):
     """Input that cannot be read: missing, not an array, truncated or malformed."""
 
     status = Status.INPUT
+
+
+def refuse(name: str, problem: str, hint: str = "", places: tuple[str, ...] = ()) -> NoReturn:
+    """Raise InputError about a file or a member."""
+    message = f"{printable(name)}: {printable(problem, 300)}"
+    raise InputError(message, places=places, hint=hint) from None
 
 
 class RuleError(NdtoolError, ValueError):

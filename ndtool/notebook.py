@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from ndtool.errors import RuleError, format_columns, printable
-from ndtool.rules.trace import Trace
+from ndtool.errors import format_columns, printable
 
 _MAX_CELL = 1000  # characters
 _FIRST_LINE_CELLS = 3  # cells on the first line of a row that is too wide for one line
@@ -125,17 +124,3 @@ def _escape(text: str) -> str:
     from html import escape  # imported here because the command line does not need it
 
     return escape(text)
-
-
-class NotebookTrace(Trace):
-    """A trace that notebooks display as a table."""
-
-    def _repr_html_(self) -> str:
-        rows = [step[:3] for step in self.steps]
-        return html_table(Table(self.operator, ("rule", "with", "result"), rows))
-
-
-def use_notebook_trace(error: RuleError) -> None:
-    """Replace an error's trace, if any, by a trace that notebooks display as a table."""
-    if isinstance(error.trace, Trace):
-        error.trace = NotebookTrace(*error.trace)

@@ -6,7 +6,7 @@ arguments registers each URL, and `redact_secrets` removes the registered secret
 
 import re
 from collections.abc import Callable, Iterator
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 _MAX_URLS = 32  # registered URLs, the most recent ones
@@ -26,7 +26,7 @@ _WORD = (
     r"|(?<=\\[nrt]))"
 )
 
-_lock = Lock()
+_lock = RLock()  # a signal handler may register URLs, too
 _registered: dict[tuple[str, ...], None] = {}  # the secrets of each URL; the most recent is last
 # Secrets that the URL patterns do not match (with spaces, or of addresses), and replacements.
 _literal_replacements: tuple[tuple[str, str], ...] = ()

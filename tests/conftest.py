@@ -12,6 +12,7 @@ from typing import Any
 import bucket
 import forkserver
 import pytest
+import webserver
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from bucket import Bucket
 from hypothesis import settings
@@ -135,6 +136,14 @@ def check_files_closed() -> Iterator[None]:
 def without_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable coverage in processes that cannot write its data or lack memory for it."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+@pytest.fixture
+def web() -> Iterator[webserver.Server]:
+    """Run an HTTP server."""
+    pytest.importorskip("aiohttp")
+    with webserver.serving() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

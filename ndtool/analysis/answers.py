@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from ndtool import __version__, notebook
 from ndtool.notebook import Table
@@ -47,36 +47,15 @@ class Value:
         return record
 
 
-class Fields(dict[str, Any]):
-    """An immutable dict; unlike a mappingproxy, it can be pickled."""
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("an answer does not change")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    update = setdefault = pop = popitem = clear = _refuse
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Fields, (dict(self),)
-
-
 def json_value(value: Any) -> Any:
     """Return a value of JSON's types."""
     if isinstance(value, Value):
         return value.to_dict()
+    if hasattr(value, "_asdict"):  # a NamedTuple of another layer
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {key: json_value(item) for key, item in value.items()}
     return [json_value(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def frozen(value: Any) -> Any:
-    """Return an immutable copy of lists and dicts."""
-    if isinstance(value, Mapping):
-        return Fields({key: frozen(item) for key, item in value.items()})
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ndtool.analysis.answers import Answer, Fields, Output, Typed, Value, frozen
+from ndtool.analysis.answers import Answer, Output, Typed, Value
 from ndtool.analysis.typed import type_source
 from ndtool.errors import argument_name, format_size
 from ndtool.formats import locators
@@ -143,13 +143,11 @@ def _fields(call: Inference, output: Output) -> dict[str, Any]:
         "operator": call.operator,
         "spec": call.spec,
         "resolved": Resolved(row.standard, row.title, row.version),
-        "attributes": Fields(operator.attribute_values(call.attributes)),
-        "inputs": Fields(
-            {
-                role: Typed(argument.name, argument.dtype.name, _sizes(argument.shape))
-                for role, argument in call.inputs.items()
-            }
-        ),
+        "attributes": operator.attribute_values(call.attributes),
+        "inputs": {
+            role: Typed(argument.name, argument.dtype.name, _sizes(argument.shape))
+            for role, argument in call.inputs.items()
+        },
         "output": output,
         "trace": rules_of(call.trace),
     }
@@ -171,17 +169,17 @@ def run_report(
     mode, bounds = call.inference.attributes.out_of_bounds, outcome.bounds_report
     outside = None
     if mode != "error":
-        count, first = (bounds.count, frozen(bounds.first())) if bounds else (0, None)
+        count, first = (bounds.count, bounds.first()) if bounds else (0, None)
         outside = OutOfBounds(mode, count, first)
     plan = {name: value for name, value in outcome.plan._asdict().items() if name != "partitioning"}
     output = Output(call.request.output, *_output_type(call.reported), outcome.preserved)
     return RunReport(
         **_fields(call.reported, output),
-        resumed=Fields(outcome.resumed) if call.request.resume else None,
+        resumed=outcome.resumed if call.request.resume else None,
         out_of_bounds=outside,
         seconds=seconds,
         threads=call.threads,
-        plan=frozen(plan),
+        plan=plan,
         dry_run=dry_run,
         warnings=tuple(warnings),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ndtool.analysis.answers import ARRAY_COLUMNS, HIDDEN, Answer, Output, Typed, Value, frozen
+from ndtool.analysis.answers import ARRAY_COLUMNS, HIDDEN, Answer, Output, Typed, Value
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
 from ndtool.errors import NdtoolError, UsageError, argument_name, printable
 from ndtool.notebook import Table
@@ -77,25 +77,6 @@ class Array(Value):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Node(Value):
-    """A gather or scatter node of an ONNX model. version: that of its operator set."""
-
-    model: str
-    node: str
-    operator: str
-    title: str
-    version: int | None
-    attributes: Mapping[str, Any]
-    inputs: tuple[str, ...]
-    output: str | None
-
-    @property
-    def attributes_text(self) -> str:
-        """The attributes as text; `?` for a parameter of the node's ONNX function."""
-        return attributes_text(self.attributes)
-
-
 def attributes_text(attributes: Mapping[str, Any]) -> str:
     """Return a node's attributes as text; `?` for a parameter of the node's ONNX function."""
     values = ((name, "?" if value is None else value) for name, value in attributes.items())
@@ -107,7 +88,7 @@ class Inspection(Answer):
     """The arrays in files, and the nodes of ONNX models. error: of the first unreadable file."""
 
     arrays: tuple[Array, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[OperatorNode, ...]
     error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
 
     def tables(self) -> list[Table]:
@@ -122,7 +103,7 @@ class Inspection(Answer):
                 f"{node.model}:{node.node}",
                 node.title,
                 "" if node.version is None else f"onnx:{node.version}",
-                node.attributes_text,
+                attributes_text(node.attributes),
                 ", ".join(node.inputs),
                 node.output or "",
             )
@@ -150,10 +131,7 @@ def inspect(names: Sequence[str]) -> Inspection:
                 raise
             first_error = first_error or exc
             members.append(MemberInfo(name, None, None, None, 0, exc.message, None))
-    listed = [
-        Node(**{**node._asdict(), "attributes": frozen(node.attributes)}) for node in model_nodes
-    ]
-    return Inspection(tuple(map(_array, members)), tuple(listed), first_error)
+    return Inspection(tuple(map(_array, members)), tuple(model_nodes), first_error)
 
 
 def _array(info: MemberInfo) -> Array:
@@ -178,18 +156,20 @@ def _array(info: MemberInfo) -> Array:
             "chunks": blocks,
             "bytes": metadata.nbytes,
         }
-        fields |= {name: frozen(notes.pop(name)) for name in list(notes) if name in fields}
+        for name in fields.keys() & notes.keys():
+            value = notes.pop(name)
+            fields[name] = tuple(value) if isinstance(value, list) else value
     return Array(
         name=info.name,
         member=info.member,
         **fields,
-        notes=frozen(notes),
+        notes=notes,
         mappable=info.position is not None,
         position=info.position,
         file_size=info.file_size,
         problem=info.problem or None,
         warning=info.warning,
-        columns=frozen(columns),
+        columns=columns,
     )
 
 
@@ -248,42 +228,24 @@ def converted(
 
 
 @dataclass(frozen=True, slots=True)
-class Standard(Value):
-    """A version of an operator in a standard, as in specs.OperatorVersion."""
-
-    spec: str
-    standard: str
-    operator: str
-    title: str
-    version: int
-    attributes: tuple[str, ...]
-    reductions: tuple[str, ...]
-    indices: tuple[str, ...]
-    data: tuple[str, ...]
-    negatives: bool
-    out_of_bounds: tuple[str, ...]
-    limits: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Standards(Answer):
-    """What the standards accept, an item for each version of an operator."""
+    """What the standards accept: the fields of an OperatorVersion, and `spec`, for each of them."""
 
-    specs: tuple[Standard, ...]
+    specs: tuple[dict[str, Any], ...]
 
     def tables(self) -> list[Table]:
         """Return a row for each version."""
         rows = [
             (
-                row.spec,
-                row.title,
+                row["spec"],
+                row["title"],
                 ", ".join(
-                    f"reduction ({', '.join(row.reductions)})" if name == "reduction" else name
-                    for name in row.attributes
+                    f"reduction ({', '.join(row['reductions'])})" if name == "reduction" else name
+                    for name in row["attributes"]
                 )
                 or "-",
-                _abbreviate_types(row.indices) + ("" if row.negatives else ", none negative"),
-                _abbreviate_types(row.data),
+                _abbreviate_types(row["indices"]) + ("" if row["negatives"] else ", none negative"),
+                _abbreviate_types(row["data"]),
             )
             for row in self.specs
         ]
@@ -294,7 +256,7 @@ def standards(command: str | None) -> Standards:
     """Return what the standards accept; command: an operator's name, None for all operators."""
     names = [name for name, row in ALL_OPERATORS.items() if command in (None, row.command)]
     rows = [row for row in specs.table() if row.operator in names]
-    return Standards(tuple(Standard(row.spec, *row) for row in rows))
+    return Standards(tuple({"spec": row.spec, **row._asdict()} for row in rows))
 
 
 def _abbreviate_types(names: tuple[str, ...]) -> str:

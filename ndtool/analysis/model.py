@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ndtool import __version__
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
-from ndtool.analysis.answers import HIDDEN, Answer, Fields, Typed, Value, frozen
+from ndtool.analysis.answers import HIDDEN, Answer, Typed, Value
 from ndtool.analysis.engines import (
     MAX_LISTED,
     EngineCall,
@@ -200,8 +200,8 @@ def _model_node(typed_node: TypedNode, outputs: dict[str, DeclaredType]) -> Mode
     if output.shape is None and inferred is not None:
         output, assumed = inferred
     return ModelNode(
-        node.node, node.operator, node.title, version, node.version, frozen(node.attributes),
-        Fields({role: Typed(name, *declared) for role, (name, declared) in inputs.items()}),
+        node.node, node.operator, node.title, version, node.version, node.attributes,
+        {role: Typed(name, *declared) for role, (name, declared) in inputs.items()},
         Typed(node.output, *output), assumed, problem,
     )  # fmt: skip
 
@@ -413,10 +413,10 @@ class _ModelRun:
         if not model_node.runs and self.folder is not None:
             tensors = {**dict(zip(model_node.inputs, arrays, strict=True)), "output": result}
             saved = modeltensors.save(self.folder, node_index, model_node.node, tensors)
-            model_node = replace(model_node, saved=Fields(saved))
+            model_node = replace(model_node, saved=saved)
         self.nodes[node_index] = replace(
             model_node,
-            inputs=Fields({role: _typed(item.name, array) for (role, item), array in named_arrays}),
+            inputs={role: _typed(item.name, array) for (role, item), array in named_arrays},
             output=_typed(model_node.output.name, result),
             assumed=(),
             runs=(model_node.runs or 0) + 1,

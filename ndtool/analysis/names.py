@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ndtool.analysis.answers import Fields
 from ndtool.analysis.typed import TypeSource
 from ndtool.errors import argument_name
 from ndtool.rules.modes import MODES
@@ -40,7 +39,7 @@ class ElementNames:
             if not isinstance(source, TypeSource) and not source.name.startswith("[")
         }
         return cls(
-            Fields(files),
+            files,
             plan.has_scalar_indices,
             plan.sizes,
             attributes.pad,

@@ -19,7 +19,6 @@ from ndtool.analysis.values import EDGE_ITEMS
 from ndtool.arrays.loaded import load
 from ndtool.arrays.source import Source
 from ndtool.engine import layouts
-from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
@@ -29,11 +28,9 @@ from ndtool.runs import operands
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
-ElementUpdates = Iterator[tuple[Array, Array]]  # linear indices in the window, and updates
 
 _MAX_SHOWN = 1000  # elements of a preview
 _MAX_COMPLETE = 100  # elements of an array that is not summarized
-_BLOCK_TUPLES = 1 << 18  # index tuples in a block
 
 
 class Window(NamedTuple):
@@ -115,20 +112,11 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
         return _gather(plan, data, arrays["indices"], window, fill_value).view(dtype)
     result = pick(data, _index_arrays(window.positions), window.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype
-    arrays = {**arrays, "updates": arrays["updates"].view(void_type)}
-    if not plan.is_elementwise:
-        targets = _linear_indices(_index_arrays(window.positions), plan.data).reshape(-1)
-        element_updates = tuples.element_updates(plan, arrays["indices"], targets)
-        updates_in_order = flat_view(arrays["updates"])
-        updates_in_window: ElementUpdates = (
-            (positions, np.asarray(updates_in_order[update_indices]))
-            for positions, update_indices in element_updates
-        )
-    else:
-        updates_in_window = _updates_along_axis(plan, arrays, window)
+    updates = flat_view(arrays["updates"].view(void_type))
+    targets = _linear_indices(_index_arrays(window.positions), plan.data).reshape(-1)
     running = RunningValues(result.reshape(-1), plan.attributes)
-    for positions, updates in updates_in_window:
-        running.apply(positions, updates.view(updates_dtype))
+    for positions, update_indices in tuples.element_updates(plan, arrays["indices"], targets):
+        running.apply(positions, np.asarray(updates[update_indices]).view(updates_dtype))
     return running.values().reshape(result.shape)
 
 
@@ -148,43 +136,12 @@ def _gather(plan: Plan, data: Array, indices: Array, window: Window, fill_value:
     return gathered.reshape(window.shape)
 
 
-def _updates_along_axis(plan: Plan, arrays: dict[str, Array], window: Window) -> ElementUpdates:
-    """Yield linear indices of elements in the window, and updates, in order along the axis."""
-    axis, (size,) = plan.axis_of(0), plan.sizes
-    coordinates = [
-        [p for p in axis_positions if p < n]
-        for axis_positions, n in zip(window.positions, plan.indices, strict=True)
-    ]
-    line_count = int(np.prod([len(p) for d, p in enumerate(coordinates) if d != axis]))
-    step = max(1, _BLOCK_TUPLES // max(1, line_count))
-    for first in range(0, plan.indices[axis], step):
-        coordinates[axis] = list(range(first, min(first + step, plan.indices[axis])))
-        index_arrays = _index_arrays(coordinates)
-        block_shape = tuple(map(len, coordinates))
-        stored = pick(arrays["indices"], index_arrays, block_shape)
-        normalized, _ = normalize_indices(stored, size, plan.attributes)
-        axis_matches, matches = _match(np.array(window.positions[axis]), normalized.reshape(-1))
-        if len(axis_matches):
-            coordinates_in_window = list(np.unravel_index(matches, normalized.shape))
-            coordinates_in_window[axis] = axis_matches
-            updates = pick(arrays["updates"], index_arrays, block_shape).reshape(-1)[matches]
-            yield _linear_indices(coordinates_in_window, window.shape), updates
-
-
 def _linear_indices(coordinates: Sequence[Array] | Array, sizes: Shape) -> Array:
     """Return linear indices of coordinates; np.ravel_multi_index supports only 63 axes."""
     strides = layouts.contiguous_strides(sizes, 1)
     return np.asarray(
         sum(coordinate * stride for coordinate, stride in zip(coordinates, strides, strict=True))
     )
-
-
-def _match(targets: Array, values: Array) -> tuple[Array, Array]:
-    """Return the positions in `targets`, which ascend, and in `values` of equal elements."""
-    positions = np.searchsorted(targets, values)
-    positions[positions == len(targets)] = 0
-    (matches,) = np.nonzero(targets[positions] == values)
-    return positions[matches], matches
 
 
 def element_at(array: Array, position: tuple[int, ...]) -> Array:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ndtool import notebook
 from ndtool.analysis import diagnosis
-from ndtool.analysis.answers import HIDDEN, Answer, Fields, Scalar, Value
+from ndtool.analysis.answers import HIDDEN, Answer, Scalar, Value
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, block_ranges, flat_view, portion, silent
 from ndtool.analysis.oracle.distances import (
@@ -455,7 +455,7 @@ class _ComparisonPass:
             total,
             self._difference(first) if different else None,
             self._difference(int(self._worst_indices[0])) if different else None,
-            Fields({**self.counts, CLASSES[0]: total - different}),
+            {**self.counts, CLASSES[0]: total - different},
             examined,
             lost,
             doubled,

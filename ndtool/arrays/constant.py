@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
 
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, Storage
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
-from ndtool.rules.grid import Box
-from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.plans import Plan
 from ndtool.storage import tempfiles
 
 PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
@@ -70,14 +68,7 @@ class Constant(ContiguousSource):
             self.buffer, self._is_filled = self._allocate(), True
         return self.buffer
 
-    def read(
-        self,
-        shape: Shape,
-        box: Box,
-        buffer: memoryview,
-        chunks: Iterable[int] | None = None,
-        threads: int = 1,
-    ) -> None:
+    def read_bytes(self, start: int, buffer: memoryview) -> None:
         self.fill(buffer)
 
     def _allocate(self) -> memoryview:

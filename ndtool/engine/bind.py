@@ -5,12 +5,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import BLOCK, LINE, Indices
+from ndtool._kernels import Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.layouts import Strides
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Shape
 
 Buffer = Any  # an object with the buffer protocol and slicing: memoryview, uint8 ndarray
 
@@ -32,7 +32,7 @@ def bind_indices(
     """Bind the bytes of indices to their type, out-of-bounds mode, padding and fill value."""
     return Indices(
         buffer, dtype.itemsize, dtype.kind == "u", dtype.is_swapped, attributes.out_of_bounds,
-        fill_bytes, 0, attributes.pad, attributes.negatives,
+        fill_bytes, attributes.pad, attributes.negatives,
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class BoundSlices(NamedTuple):
 @lru_cache(maxsize=1024)
 def bind_slices(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices | None:
     """Bind a plan to strides; None for an elements operator along an axis that is not the last."""
-    if isinstance(plan, ElementsPlan):
+    if plan.is_elementwise:
         return _bind_last_axis(plan, strides, itemsize)
     b, k = len(plan.batch), plan.k
     batch = layouts.merge_axes(plan.batch, strides[:b])
@@ -76,9 +76,9 @@ def bind_slices(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices | No
     return BoundSlices(addressing, layout, width, itemsize, plan.tuples, k, plan.tuples_per_batch)
 
 
-def _bind_last_axis(plan: ElementsPlan, strides: Strides, itemsize: int) -> BoundSlices | None:
+def _bind_last_axis(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices | None:
     """Bind elements along the last axis as tuples of one component, with a batch per row."""
-    axis = plan.axis
+    axis = plan.axis_of(0)
     if prod(plan.indices[axis + 1 :]) != 1:
         return None
     batch = layouts.merge_axes(plan.indices[:axis], strides[:axis])
@@ -92,12 +92,12 @@ def _bind_last_axis(plan: ElementsPlan, strides: Strides, itemsize: int) -> Boun
 @lru_cache(maxsize=1024)
 def bind_rows(plan: Plan) -> _kernels.Addressing:
     """Bind a plan to linear row indices instead of byte offsets; each tuple selects a row."""
-    if isinstance(plan, ElementsPlan):
+    if plan.is_elementwise:
         strides = layouts.contiguous_strides(plan.data, 1)
         slices = bind_slices(plan, strides, 1)
         if slices is not None:
             return slices.addressing
-        axis = plan.axis  # every index is a batch: the axes other than `axis` are batch axes
+        axis = plan.axis_of(0)  # every index is a batch: the axes other than `axis` are batch axes
         batch = layouts.merge_axes(plan.indices, (*strides[:axis], 0, *strides[axis + 1 :]))
         return _kernels.Addressing(
             (plan.data[axis],), (strides[axis],), 1, *batch, plan.attributes.negatives
@@ -141,89 +141,9 @@ def bind_check(plan: Plan) -> tuple[_kernels.Addressing, int, int]:
     )
 
 
-class Panels(NamedTuple):
-    """An elements operator along an axis that is not the last, bound to strides.
-
-    A panel is a matrix whose rows are along the indexed axis. sizes, index_strides (elements),
-    data_strides (bytes): the axes that enumerate the panels. index_rows, data_rows: rows of a panel
-    of indices and of data. index_row_stride (elements), row_stride (bytes): their row strides.
-    columns: columns of a panel. column_stride: its column stride in bytes.
-    """
-
-    sizes: Shape
-    index_strides: Strides
-    data_strides: Strides
-    index_rows: int
-    index_row_stride: int
-    data_rows: int
-    row_stride: int
-    columns: int
-    column_stride: int
-    itemsize: int
-    negatives: bool
-
-
-@lru_cache(maxsize=1024)
-def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int) -> Panels:
-    """Bind an elements plan to strides, as panels; its axis is not the last."""
-    axis, index_rows = plan.axis, plan.indices[plan.axis]
-    inner_shape, inner_strides = layouts.merge_axes(plan.indices[axis + 1 :], strides[axis + 1 :])
-    outer_shape, outer_strides = layouts.merge_axes(plan.indices[:axis], strides[:axis])
-    inner_index_strides = layouts.contiguous_strides(inner_shape, 1)
-    index_row_stride = prod(inner_shape)
-    outer_index_strides = layouts.contiguous_strides(outer_shape, index_rows * index_row_stride)
-    return Panels(
-        outer_shape + inner_shape[:-1],
-        outer_index_strides + inner_index_strides[:-1],
-        outer_strides + inner_strides[:-1],
-        index_rows,
-        index_row_stride,
-        plan.data[axis],
-        strides[axis],
-        inner_shape[-1],
-        inner_strides[-1],
-        itemsize,
-        plan.attributes.negatives,
-    )
-
-
-class Units(NamedTuple):
-    """Panels divided into units: tiles of columns that fit in the cache."""
-
-    grid: _kernels.Grid
-    scratch: int  # bytes of a packed tile, 0 if tiles are not packed
-    is_packing_faster: bool  # of gathers
-    unit_bytes: int  # estimated bytes that one unit moves
-
-
-@lru_cache(maxsize=1024)
-def bind_tiles(panels: Panels, threads: int = 1) -> Units:
-    """Divide panels into at least `threads` units, if tiles of full cache lines allow it."""
-    rows = panels.data_rows
-    itemsize, tile_limit = panels.itemsize, tuning.TILE
-    line_items = max(LINE // itemsize, 1)  # elements of a cache line
-    columns = min(panels.columns, BLOCK, max(line_items, tile_limit // max(1, rows * itemsize)))
-    panel_count = prod(panels.sizes)
-    if panel_count < threads:
-        columns = min(columns, max(line_items, -(-panels.columns * panel_count // threads)))
-    if columns < panels.columns and columns > LINE:
-        columns = columns // LINE * LINE
-    row_bytes = columns * itemsize
-    scratch = rows * row_bytes
-    is_contiguous = panels.row_stride == row_bytes and panels.column_stride == itemsize
-    grid = _kernels.Grid(
-        panels.sizes,
-        panels.index_strides,
-        panels.data_strides,
-        (panels.index_rows, panels.index_row_stride, panels.data_rows, panels.row_stride),
-        (panels.columns, panels.column_stride, columns),
-        itemsize,
-        panels.negatives,
-    )
-    fits_in_cache = scratch <= 2 * tile_limit
-    is_reused = 2 * panels.index_rows >= panels.data_rows
-    is_packing_faster = fits_in_cache and not is_contiguous and is_reused
-    unit_bytes = columns * panels.index_rows * (itemsize + 8)
-    if is_packing_faster:
-        unit_bytes += rows * row_bytes
-    return Units(grid, scratch if fits_in_cache else 0, is_packing_faster, unit_bytes)
+def bind_grid(plan: Plan, strides: Strides, itemsize: int) -> _kernels.Grid:
+    """Bind an elements plan to strides, as tiles of panels; its axis is not the last."""
+    return _kernels.Grid(
+        plan.data, plan.indices, strides, plan.axis_of(0), itemsize, plan.attributes.negatives,
+        tuning.TILE,
+    )  # fmt: skip

@@ -1,7 +1,6 @@
 """Normalization: copies of arrays in C order and a given byte order, for the kernels."""
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -39,11 +38,14 @@ def normalize(
     size = prod(shape) * dtype.itemsize
     if not size:
         return
-    layout, is_scattered = _bind_layout(shape, data.strides, dtype.itemsize)
-    if is_scattered:
-        _copy_strips(data, layout, size, out, threads, progress)
-    else:
-        _pack(data, layout, dtype.itemsize, size, out)
+    sizes, strides = layouts.merge_axes(shape, data.strides)
+    layout = _kernels.Layout(sizes or (1,), strides or (dtype.itemsize,), dtype.itemsize)
+    options = KernelOptions(limit_threads(threads, 2 * size))
+    step = max(1, layout.pieces * tuning.WORK_ITEM // size)
+    for first in range(0, layout.pieces, step):
+        stop = min(layout.pieces, first + step)
+        _kernels.copy_pieces(layout, data.buffer, data.origin, out, first, stop, options)
+        progress(stop / layout.pieces)
     if dtype.swap_size > 1 and dtype.order != order:
         swap_bytes(out[:size], dtype.swap_size)
 
@@ -127,39 +129,6 @@ def divide_into_boxes(sizes: Shape, strides: Strides, itemsize: int, limit: int)
 def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int) -> bool:
     """Whether packing strided data before a gather is faster than gathering strided slices."""
     return layouts.is_scattered(shape, strides) and nbytes <= min(tuning.MAX_PACKED, 2 * gathered)
-
-
-@lru_cache(maxsize=1024)
-def _bind_layout(shape: Shape, strides: Strides, itemsize: int) -> tuple[_kernels.Layout, bool]:
-    """Return an array's bound layout, and whether it is scattered (`layouts.is_scattered`)."""
-    sizes, steps = layouts.merge_axes(shape, strides)
-    layout = _kernels.Layout(sizes or (1,), steps or (itemsize,), itemsize)
-    return layout, layouts.is_scattered(shape, strides)
-
-
-def _copy_strips(
-    data: Operand,
-    layout: _kernels.Layout,
-    size: int,
-    out: Buffer,
-    threads: int,
-    progress: ProgressCallback,
-) -> None:
-    """Copy an array in strips (see loops/views.pxd), which read and write complete cache lines."""
-    options = KernelOptions(limit_threads(threads, 2 * size))
-    step = -(-layout.strips * tuning.WORK_ITEM // size)
-    for first in range(0, layout.strips, step):
-        stop = min(layout.strips, first + step)
-        _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, options)
-        progress(stop / layout.strips)
-
-
-def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out: Buffer) -> None:
-    step = max(1, tuning.WORK_ITEM // itemsize)
-    for first in range(0, size // itemsize, step):
-        n = min(step, size // itemsize - first)
-        target = out[first * itemsize : (first + n) * itemsize]
-        _kernels.pack(layout, data.buffer, data.origin, target, first, n)
 
 
 def swap_bytes(buffer: Buffer, unit_bytes: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool._kernels import LINE, Indices
+from ndtool._kernels import LINE, Grid, Indices
 from ndtool.engine import bind, copies, gathers, layouts, tuning
-from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels
+from ndtool.engine.bind import BoundSlices, Buffer, Operand
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.plans import Plan, Shape
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class GatherKernel(NamedTuple):
-    """The kernel of a gather: of slices or of panels, one of which is None.
+    """The kernel of a gather: of slices or of a grid, one of which is None.
 
-    slices: each tuple selects a slice of data. panels: elements along an axis that is not the last.
+    slices: each tuple selects a slice of data. grid: elements along an axis that is not the last.
     packs_data: whether data is copied to row-major order first, as its slices are strided.
     """
 
     slices: BoundSlices | None
-    panels: Panels | None = None
+    grid: Grid | None = None
     packs_data: bool = False
 
 
@@ -37,8 +37,8 @@ def choose_gather(
     if is_reused and layouts.is_contiguous(shape, data.strides, itemsize):
         is_reused = False
     if slices is None:
-        panels = bind.bind_panels(plan, data.strides, itemsize)
-        return GatherKernel(None, panels, is_reused and panels.column_stride != itemsize)
+        grid = bind.bind_grid(plan, data.strides, itemsize)
+        return GatherKernel(None, grid, is_reused and not grid.has_contiguous_rows)
     if is_reused and (slices.layout is not None or slices.width <= LINE):
         return GatherKernel(slices, None, True)
     packs_data = slices.layout is not None and copies.is_worth_packing(
@@ -58,8 +58,8 @@ def gather(
     """Gather all of out; return False if an index is out of bounds."""
     if kernel.slices is not None:
         return gathers.gather(kernel.slices, data, indices, out, threads, progress)
-    assert kernel.panels is not None, "a GatherKernel has either slices or panels"
-    return gathers.gather_panels(kernel.panels, data, indices, out, threads, progress)
+    assert kernel.grid is not None, "a GatherKernel has either slices or a grid"
+    return gathers.gather_tiles(kernel.grid, data, indices, out, threads, progress)
 
 
 def needs_algorithm(
@@ -80,8 +80,6 @@ def needs_algorithm(
     is_one_batch, updates = per_batch == tuples, tuples * width
     if is_counted or by_panels:
         return is_counted or (nbytes > tuning.TILE and 2 * updates >= nbytes)  # packed tiles
-    if is_one_batch and threads > 1 and threads * nbytes <= min(tuning.CACHE_SIZE, updates):
-        return True  # copies of the output
     batch_bytes = nbytes * per_batch // max(tuples, 1)
     limit = (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
     if width < tuning.WIDE_SLICE and nbytes > limit and tuples >= tuning.MIN_SORTED:

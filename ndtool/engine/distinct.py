@@ -18,7 +18,7 @@ from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import bind_rows
 from ndtool.engine.counting import random_factor, row_slots
 from ndtool.errors import DuplicatesError, OutputError
-from ndtool.rules.plans import ElementsPlan, Plan
+from ndtool.rules.plans import Plan
 
 
 class TupleBlock(NamedTuple):
@@ -45,12 +45,8 @@ class StoredTuples(NamedTuple):
 @lru_cache(maxsize=1024)
 def stored_tuples(plan: Plan) -> StoredTuples:
     """Bind the stored tuples of a plan to linear row indices."""
-    tuples = prod(plan.positions)
-    if isinstance(plan, ElementsPlan):
-        return StoredTuples(plan, bind_rows(plan), tuples, 1, prod(plan.data))
-    stored_plan = plan._replace(batch=plan.index_batch, tuples=tuples)
-    rows = prod(stored_plan.batch) * prod(stored_plan.sizes)
-    return StoredTuples(plan, bind_rows(stored_plan), tuples, plan.k, rows)
+    stored, rows = plan.stored_tuples, prod(plan.slice_grid)
+    return StoredTuples(plan, bind_rows(stored), stored.tuples, plan.k, rows)
 
 
 def memory_bytes(plan: Plan) -> int:

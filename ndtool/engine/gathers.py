@@ -7,9 +7,9 @@ maps, uint8 arrays). Indices are C-contiguous; data may have any strides.
 from collections.abc import Callable, Iterator
 
 from ndtool import _kernels
-from ndtool._kernels import PAGE, Indices, KernelOptions, WorkItem
+from ndtool._kernels import PAGE, Grid, Indices, KernelOptions, WorkItem
 from ndtool.engine import tuning
-from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels, Units, bind_tiles
+from ndtool.engine.bind import BoundSlices, Buffer, Operand
 from ndtool.machine.threads import limit_threads
 
 ProgressCallback = Callable[[float], object]  # its argument: the completed fraction
@@ -101,8 +101,8 @@ def prefetch_pages(slices: BoundSlices, data: Operand, indices: Indices, item: W
         _kernels.will_need(slices.addressing, data.buffer, data.origin, indices, item)
 
 
-def gather_panels(
-    panels: Panels,
+def gather_tiles(
+    grid: Grid,
     data: Operand,
     indices: Indices,
     out: Buffer,
@@ -110,24 +110,10 @@ def gather_panels(
     progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather along an axis that is not the last; return False if an index is out of bounds."""
-    units = bind_tiles(panels)
-    threads = limit_threads(threads, units.grid.units * units.unit_bytes)
-    return gather_tiles(bind_tiles(panels, threads=threads), data, indices, out, threads, progress)
-
-
-def gather_tiles(
-    units: Units,
-    data: Operand,
-    indices: Indices,
-    out: Buffer,
-    threads: int,
-    progress: ProgressCallback = ignore_progress,
-) -> bool:
-    """Gather units of panels; return False if an index is out of bounds."""
-    unit_count, grid = units.grid.units, units.grid
-    step = max(threads, tuning.WORK_ITEM // max(1, units.unit_bytes))
-    threads = limit_threads(threads, unit_count * units.unit_bytes)
-    buffers = memoryview(bytearray(threads * units.scratch)) if units.is_packing_faster else None
+    grid = grid.divided(limit_threads(threads, grid.units * grid.unit_bytes))
+    threads, unit_count = limit_threads(threads, grid.units * grid.unit_bytes), grid.units
+    step = max(threads, tuning.WORK_ITEM // max(1, grid.unit_bytes))
+    buffers = memoryview(bytearray(threads * grid.scratch)) if grid.is_packing_faster else None
     options = KernelOptions(threads, len(out) >= tuning.NON_TEMPORAL, buffers)
     for first in range(0, unit_count, step):
         stop = min(unit_count, first + step)

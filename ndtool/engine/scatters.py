@@ -2,27 +2,23 @@
 
 The result has the bits of the sequential loop: each slice of the output is updated by one thread,
 in row-major order of the indices. The algorithms: by destination (a radix partition of the tuples,
-so that each partition of the output fits in cache), by copies (each thread reduces its updates into
-a copy of a small output), by batches (no two batches update the same slice), in order (each thread
-applies the updates of the slices that it owns), by units (tiles of columns, for elements along an
-axis that is not the last).
+so that each partition of the output fits in cache), by batches (no two batches update the same
+slice), in order (each thread applies the updates of the slices that it owns), by units (tiles of
+columns, for elements along an axis that is not the last).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 
 from ndtool import _kernels
-from ndtool._kernels import Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
-from ndtool.engine import check, layouts, narrow, tuning
-from ndtool.engine.bind import BoundSlices, Buffer, bind_panels, bind_slices, bind_tiles
+from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
+from ndtool.engine import check, layouts, tuning
+from ndtool.engine.bind import BoundSlices, bind_grid, bind_slices
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
 from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data, current_values
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.modes import MODES
-from ndtool.rules.plans import ElementsPlan
-from ndtool.rules.reductions import combining_identity, neutral_element
+from ndtool.rules.reductions import neutral_element
 
 
 def scatter(call: ScatterCall) -> bool:
@@ -43,15 +39,13 @@ def scatter(call: ScatterCall) -> bool:
     width = call.dtype.itemsize if slices is None else slices.width
     call = call._replace(current=current_values(call, width))
     if slices is None:
-        with _validate_indices(call) as validated:
-            return _by_units(validated)
+        _validate(call)
+        return _by_units(call)
     rows = len(call.out) // slices.width
     batch_bytes = prod(plan.sizes) * slices.width  # the range of the output that one batch updates
     is_one_batch = slices.per_batch == slices.tuples
     threads = limit_threads(call.threads, len(call.updates))
     is_wide_slice = slices.width >= tuning.WIDE_SLICE and call.write_at is None
-    if is_one_batch and threads > 1 and _is_worth_copies(call, threads):
-        return _by_copies(call, slices, threads)
     has_enough_tuples = slices.tuples >= tuning.MIN_SORTED and rows >= 4 * threads
     is_sortable = has_enough_tuples and slices.width <= tuning.CACHE_SIZE and not is_wide_slice
     if call.data is None and call.attributes.is_counted:
@@ -64,22 +58,18 @@ def scatter(call: ScatterCall) -> bool:
         local_fraction = _kernels.sample_locality(slices.addressing, call.indices, slices.tuples)
         if local_fraction < tuning.LOCAL_FRACTION:
             return scatter_by_destination(call, slices, rows)
-    with _validate_indices(call) as validated:
-        batches = slices.tuples // slices.per_batch
-        if not is_one_batch and (slices.width < tuning.WIDE_SLICE or batches >= threads):
-            return _by_batches(validated, batch_bytes)
-        copy_data(validated)
-        return _in_order(validated)
+    _validate(call)
+    batches = slices.tuples // slices.per_batch
+    if not is_one_batch and (slices.width < tuning.WIDE_SLICE or batches >= threads):
+        return _by_batches(call, batch_bytes)
+    copy_data(call)
+    return _in_order(call)
 
 
-@contextmanager
-def _validate_indices(call: ScatterCall) -> Iterator[ScatterCall]:
-    """Validate all indices if call.validates_first; yield the call with the validated indices."""
-    if not call.validates_first:
-        yield call
-        return
-    with narrow.validate(call.plan, call.indices, call.threads) as validated:
-        yield call._replace(**validated._asdict(), validates_first=False)
+def _validate(call: ScatterCall) -> None:
+    """Validate all indices if call.validates_first."""
+    if call.validates_first:
+        check.check(call.plan, call.indices, call.threads)
 
 
 def _bind_output(call: ScatterCall) -> BoundSlices | None:
@@ -126,46 +116,6 @@ def _in_order(call: ScatterCall) -> bool:
     return apply_in_passes(call, slices.width, apply)
 
 
-def _is_worth_copies(call: ScatterCall, threads: int) -> bool:
-    """Whether the output is small enough for a copy per thread, with the same bits as result."""
-    if threads * len(call.out) > min(tuning.CACHE_SIZE, len(call.updates)):
-        return False
-    return not call.attributes.is_counted and bool(
-        combining_identity(call.dtype, call.attributes.reduction)
-    )
-
-
-def _by_copies(call: ScatterCall, slices: BoundSlices, threads: int) -> bool:
-    """Scatter by copies: threads reduce updates into copies of neutral elements, reduced to out."""
-    size, spec, addressing = len(call.out), call.update_spec(slices.width), slices.addressing
-    copies = memoryview(bytearray(threads * size))
-    options = KernelOptions(threads, False, copies)
-    neutral = combining_identity(call.dtype, call.attributes.reduction) * (
-        size // call.dtype.itemsize
-    )
-    copies[:size] = neutral
-    step = max(1, tuning.WORK_ITEM // (slices.width + slices.components * call.indices.itemsize))
-    for first in range(0, slices.tuples, step):
-        n = min(step, slices.tuples - first)
-        copies[size:] = neutral * (threads - 1)
-        if _kernels.scatter_copies(addressing, call.indices, first, n, spec, size, options):
-            return False
-        _combine_copies(call, copies[size:], copies[:size])
-        call.progress((first + n) / slices.tuples)
-    copy_data(call)
-    _combine_copies(call, copies[:size], call.out)
-    return True
-
-
-def _combine_copies(call: ScatterCall, copies: Buffer, out: Buffer) -> None:
-    """Reduce copies of the output into it, in order: each is an update of the complete output."""
-    addressing, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
-    spec = UpdateSpec(copies, len(out), call.attributes.reduction, call.dtype.name)
-    no_indices = Indices(copies, call.indices.itemsize, False, False)  # tuples of no components
-    item = WorkItem(0, n, 0, len(out))
-    _kernels.scatter(addressing, no_indices, item, spec, out, False, KernelOptions(1))
-
-
 def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
     """Scatter by batches: the contiguous bytes of each are updated in cache and written once."""
     slices = _bind_output(call)
@@ -209,23 +159,20 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
 def _by_units(call: ScatterCall) -> bool:
     """Scatter along an axis that is not the last by tiles of columns, packed if they cover data."""
     plan, itemsize = call.plan, call.dtype.itemsize
-    assert isinstance(plan, ElementsPlan)
-    panels = bind_panels(plan, layouts.contiguous_strides(plan.data, itemsize), itemsize)
+    grid = bind_grid(plan, layouts.contiguous_strides(plan.data, itemsize), itemsize)
     covers_data = all(
-        plan.indices[d] == plan.data[d] for d in range(len(plan.data)) if d != plan.axis
+        plan.indices[d] == plan.data[d] for d in range(len(plan.data)) if d != plan.elements_axis
     )
-    units = bind_tiles(panels)
-    threads = limit_threads(call.threads, units.grid.units * units.unit_bytes)
-    units = bind_tiles(panels, threads=threads)
-    unit_count, grid, source, scratch_bytes = units.grid.units, units.grid, call.data, units.scratch
+    grid = grid.divided(limit_threads(call.threads, grid.units * grid.unit_bytes))
+    unit_count, source, scratch_bytes = grid.units, call.data, grid.scratch
     is_counted = call.attributes.is_counted
     if source is None or not covers_data or not scratch_bytes or len(call.out) <= tuning.TILE:
         copy_data(call)
-        packs_tiles = units.is_packing_faster and covers_data
+        packs_tiles = grid.is_packing_faster and covers_data
         if is_counted:
-            packs_tiles = panels.column_stride == itemsize and not call.is_sparse(itemsize)
-        source, scratch_bytes = call.out, units.scratch if packs_tiles else 0
-    work_bytes = units.unit_bytes + 2 * scratch_bytes
+            packs_tiles = grid.has_contiguous_rows and not call.is_sparse(itemsize)
+        source, scratch_bytes = call.out, grid.scratch if packs_tiles else 0
+    work_bytes = grid.unit_bytes + 2 * scratch_bytes
     threads = limit_threads(call.threads, unit_count * work_bytes)
     window_spec = call.window_spec(itemsize)
     tiles = None

@@ -14,8 +14,6 @@ NON_TEMPORAL = 1 << 24  # bytes of an output, from which non-temporal stores are
 CACHE_SIZE = 1 << 19  # bytes that fit in a core's cache under random access
 TILE = 1 << 20  # bytes of a tile: half of a core's cache; indices and updates use the other half
 
-NARROW_INDICES = 1 << 24  # bytes of indices, from which validation narrows them
-
 # Scatters
 WIDE_SLICE = 65  # bytes of a slice, from which tuples are not sorted: more than a cache line
 LONG_BATCH = 128  # tuples of a batch, from which it is updated in a window: a copy in cache

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ndtool.arrays.assembly import ChunkedSource, as_bytes
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable
+from ndtool.errors import NdtoolError, RuleError, UsageError, printable, refuse
 from ndtool.formats import members
 from ndtool.formats.decoding import InputFile, library_errors
 from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
@@ -161,7 +161,7 @@ class Table:
         """The first row of each group, then the number of rows."""
         starts = [0, *accumulate(self.row_counts)]
         if min(self.row_counts, default=0) < 0:
-            raise InputError(f"{printable(self.path)}: a row group of {min(self.row_counts)} rows")
+            refuse(self.path, f"a row group of {min(self.row_counts)} rows")
         return starts
 
     @cached_property
@@ -171,7 +171,7 @@ class Table:
     def only_column(self) -> str:
         """Return the name of the only column; an error lists the columns if there are several."""
         if not (names := self.names):
-            raise InputError(f"{printable(self.path)}: the file has no columns")
+            refuse(self.path, "the file has no columns")
         if len(names) != 1:
             count = f"the file has {len(names)} columns"
             raise members.unnamed_member_error(self.path, count, names[0], self._listing())
@@ -188,15 +188,16 @@ class Table:
         )
         for name, column in zip(names[1:], others, strict=True):
             if column[:2] != first[:2]:
-                raise InputError(
-                    f"{printable(label)}: {printable(name)} is {column.description}, and"
-                    f" {printable(names[0])} {first.description}: expected columns of one type"
+                refuse(
+                    label,
+                    f"{printable(name)} is {column.description}, and"
+                    f" {printable(names[0])} {first.description}: expected columns of one type",
                 )
         inner_shape = first.inner_shape if len(names) == 1 else (*first.inner_shape, len(names))
         shape, itemsize = (self.group_starts[-1], *inner_shape), first.dtype.itemsize
         nbytes = prod(size or 1 for size in shape) * itemsize
         if min(shape) < 0 or nbytes > shapes.MAX_SIZE:
-            raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
+            refuse(label, f"the file claims the shape {list(shape)}")
         rows = BLOCK_BYTES // (prod(inner_shape) * itemsize or 1)
         rows = min(self.block_rows, max(1, rows))
         metadata = ArrayMetadata(first.dtype, shape, "C", (rows, *inner_shape), {})
@@ -211,9 +212,8 @@ class Table:
         if path is None or self.name_counts[path[0]] != 1:
             count = self.name_counts[path[0]] if path else 0
             reason = f"names {count} columns" if path else "is not a column"
-            raise InputError(
-                f"{printable(self.path)}: {printable(repr(name))} {reason} of the file",
-                places=self._listing(),
+            refuse(
+                self.path, f"{printable(repr(name))} {reason} of the file", places=self._listing()
             )
         return path
 
@@ -244,9 +244,10 @@ class Table:
                 break
         dtype = _DTYPE_NAMES.get(str(arrow_type), str(arrow_type))
         if dtype not in TYPES or len(inner_shape) > _MAX_RANK:
-            raise InputError(
-                f"{printable(label)}: a column of {printable(str(declared_type), 80)}: expected"
-                " numbers, or lists of them of equal length"
+            refuse(
+                label,
+                f"a column of {printable(str(declared_type), 80)}: expected"
+                " numbers, or lists of them of equal length",
             )
         return _Column(dtypes.from_name(dtype), tuple(inner_shape), length)
 
@@ -325,9 +326,9 @@ class ColumnsSource(ChunkedSource):
                 yield row, batch
                 row += batch.num_rows
         if row != starts[-1]:
-            raise InputError(
-                f"{printable(self._columns.label)}: the row groups do not have the {starts[-1]}"
-                " rows that the file claims"
+            refuse(
+                self._columns.label,
+                f"the row groups do not have the {starts[-1]} rows that the file claims",
             )
 
     def _values(self, batch: Any, row: int) -> Any:
@@ -339,9 +340,7 @@ class ColumnsSource(ChunkedSource):
             values, problems = column_values(batch, path, self._columns, row)
             for bad_row, problem in problems:
                 if self._is_read(bad_row):
-                    raise InputError(
-                        f"{printable(self._columns.label)}: row {bad_row} is {problem}"
-                    )
+                    refuse(self._columns.label, f"row {bad_row} is {problem}")
             columns.append(values)
         return np.stack(columns, -1) if len(columns) > 1 else columns[0]
 
@@ -404,7 +403,7 @@ def column_values(
     dtype, shape = np.dtype(columns.metadata.dtype.descr), (len(kept), *inner_shape)
     values = _values(array) if per_row else np.empty(0, dtype)
     if values.dtype != dtype or values.size != prod(shape):
-        raise InputError(f"{printable(columns.label)}: rows from {row} on are not {dtype.name}")
+        refuse(columns.label, f"rows from {row} on are not {dtype.name}")
     values = values.reshape(shape)
     if len(kept) == rows:
         return values, iter(())
@@ -501,9 +500,9 @@ def _open_table(storage: File | LocalFolder, path: str) -> Table:
         return _ParquetFolder(storage, path)
     start = storage.peek(0, 6)
     if start[:4] == ENCRYPTED:
-        raise InputError(f"{printable(path)}: the file is encrypted")
+        refuse(path, "the file is encrypted")
     if start[:4] == FEATHER_1:
-        raise InputError(f"{printable(path)}: a Feather file of version 1: expected version 2")
+        refuse(path, "a Feather file of version 1: expected version 2")
     return (_ParquetFile if start[:4] == PARQUET else _ArrowFile)(storage, path)
 
 
@@ -524,9 +523,10 @@ class _ParquetFile(Table):
             groups = range(metadata.num_row_groups)
             self.row_counts = [metadata.row_group(group).num_rows for group in groups]
         if sum(self.row_counts) != metadata.num_rows:
-            raise InputError(
-                f"{printable(path)}: the row groups have {sum(self.row_counts)} rows: the file"
-                f" claims {metadata.num_rows}"
+            refuse(
+                path,
+                f"the row groups have {sum(self.row_counts)} rows: the file"
+                f" claims {metadata.num_rows}",
             )
 
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
@@ -613,9 +613,7 @@ class _ParquetFolder(Table):
             with closing(local.open_file(name)) as file:
                 table = _open_table(file, name)
                 if self._groups and table.schema != self.schema:
-                    raise InputError(
-                        f"{printable(name)}: its columns are not those of {self._groups[0][0]}"
-                    )
+                    refuse(name, f"its columns are not those of {self._groups[0][0]}")
                 self.schema = table.schema
                 self._groups += [(name, group) for group in range(len(table.row_counts))]
                 self.row_counts += table.row_counts

@@ -2,7 +2,7 @@
 
 import os
 
-from ndtool.errors import InputError, printable
+from ndtool.errors import printable, refuse
 from ndtool.storage import locations
 from ndtool.storage.local import File
 
@@ -16,17 +16,15 @@ def locate(storage: File, path: str, name: str, label: str, kind: str) -> str:
     location = locations.sibling(storage, path, name)
     is_invalid = not name or name[0] == "/" or ".." in name.split("/") or "\0" in name
     if is_invalid or location is None or locations.is_url(name):
-        raise InputError(
-            f"{printable(label)}: the location of {kind} is {printable(repr(name))}: expected a"
-            " relative path inside the model's folder"
+        refuse(
+            label,
+            f"the location of {kind} is {printable(repr(name))}: expected a"
+            " relative path inside the model's folder",
         )
     # In a cache, the model and its files may be links to files of another folder.
     folders = (os.path.realpath(os.path.dirname(path)), os.path.dirname(os.path.realpath(path)))
     real_path = os.path.realpath(location)
     is_inside = any(os.path.commonpath([real_path, folder]) == folder for folder in folders)
     if not is_inside and not locations.is_url(location):
-        raise InputError(
-            f"{printable(label)}: {kind} is in {printable(location)}, a link out of the model's"
-            " folder"
-        )
+        refuse(label, f"{kind} is in {printable(location)}, a link out of the model's folder")
     return location

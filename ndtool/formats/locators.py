@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ContiguousSource, MemberInfo, ModelInfo, OperatorNode, Source
-from ndtool.errors import InputError, NdtoolError, printable, redact_urls
+from ndtool.errors import InputError, NdtoolError, printable, redact_urls, refuse
 from ndtool.formats import table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format, TextOptions
@@ -260,9 +260,7 @@ def open_location(argument: str) -> tuple[File | Folder, Locator]:
                 file_format = table.recognised_format(storage, file_path)
             reason = "the file holds one array" if file_format else "the file has no known format"
             hint = "" if file_format else f"a column of text is read as text:{printable(argument)}"
-            raise InputError(
-                f"{printable(argument)}: {reason}, and has no members", hint=hint
-            ) from None
+            refuse(argument, f"{reason}, and has no members", hint=hint)
         raise
 
 

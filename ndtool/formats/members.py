@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from ndtool.errors import InputError, UsageError, printable
+from ndtool.errors import UsageError, printable, refuse
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def only_member(
     name and the description of a member.
     """
     if not members:
-        raise InputError(f"{printable(path)}: {plural.format('no')}")
+        refuse(path, plural.format("no"))
     if len(members) > 1:
         lines = listing(map(describe, members), len(members))
         count = plural.format(len(members))

@@ -4,12 +4,12 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
-from ndtool.errors import DtypeError, InputError, UsageError, format_value, printable
+from ndtool.errors import DtypeError, InputError, UsageError, format_value, printable, refuse
 from ndtool.rules import dtypes, mistakes
-from ndtool.rules.shapes import format_type
+from ndtool.rules.shapes import MAX_RANK, MAX_SIZE, format_type
 from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # NumPy has the same limit
-MAX_NBYTES = 2**63 - 1
-MAX_RANK = 64
 _ALIGNMENT = 64
 _GROWTH_AXIS_MAX_DIGITS = 21  # digits that NumPy reserves for the first axis to grow
 _KEYS = ("descr", "fortran_order", "shape")
@@ -73,24 +71,20 @@ def read_header(read: Callable[[int], bytes], available: int | None, name: str) 
     version, start, length = _read_prefix(read, available, name)
     raw = read(length)
     if len(raw) < length:
-        _refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
+        refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
     try:
         text = raw.decode(_ENCODINGS[version])
     except UnicodeDecodeError:
-        _refuse(name, "the header is not UTF-8, which version 3.0 requires")
-    descr, fortran, shape = _parse_simple(text) or _parse_literal(text, name)
+        refuse(name, "the header is not UTF-8, which version 3.0 requires")
+    descr, fortran, shape = _parse_literal(text, name)
     try:
         dtype = dtypes.from_descr(descr)
     except DtypeError as exc:
         objects = "where it was written, np.save(FILE, np.array(x.tolist())) saves numbers"
-        _refuse(name, exc.message, objects if "Python objects" in exc.message else "")
+        refuse(name, exc.message, objects if "Python objects" in exc.message else "")
     header = Header(dtype, shape, fortran, version, start + length)
     _check_size(header, available, name)
     return header
-
-
-def _refuse(name: str, text: str, hint: str = "") -> NoReturn:
-    raise InputError(f"{printable(name)}: {printable(text)}", hint=hint) from None
 
 
 def _read_prefix(
@@ -99,7 +93,7 @@ def _read_prefix(
     """Return the format version, and the offset and length of the header's text."""
     magic = read(8)
     if not magic:
-        _refuse(name, "no data: expected a .npy array")
+        refuse(name, "no data: expected a .npy array")
     if magic[:6] != MAGIC[: len(magic)]:
         hint = next((h for m, h in _HINTS_BY_MAGIC.items() if magic.startswith(m)), "")
         if magic == b"MATLAB 5" and os.path.isfile(name):
@@ -107,63 +101,39 @@ def _read_prefix(
             hint = mistakes.then(hint, mistakes.python_command(_CONVERT_MATLAB, name, stem))
         if not hint and not magic.translate(None, _TEXT_BYTES):
             hint = "numbers in text are read as text:FILE, indices and updates also by --text"
-        _refuse(name, f"not a .npy array: it starts with {magic!r}", hint)
+        refuse(name, f"not a .npy array: it starts with {magic!r}", hint)
     if len(magic) < 8:
-        _refuse(name, f"truncated: expected a magic string of 8 bytes, found {len(magic)}")
+        refuse(name, f"truncated: expected a magic string of 8 bytes, found {len(magic)}")
     version = (magic[6], magic[7])
     if version not in _ENCODINGS:
-        _refuse(name, f"format version {version[0]}.{version[1]}: valid 1.0, 2.0, 3.0")
+        refuse(name, f"format version {version[0]}.{version[1]}: valid 1.0, 2.0, 3.0")
     width = 2 if version == (1, 0) else 4
     raw = read(width)
     if len(raw) < width:
-        _refuse(name, "truncated before the header length")
+        refuse(name, "truncated before the header length")
     start, length = 8 + width, int.from_bytes(raw, "little")
     if available is not None and length > available - start:
-        _refuse(name, f"the header claims {length} bytes, only {available - start} remain")
+        refuse(name, f"the header claims {length} bytes, only {available - start} remain")
     if length > MAX_HEADER_BYTES:
-        _refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
+        refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
     return version, start, length
-
-
-def _parse_simple(text: str) -> tuple[str, bool, tuple[int, ...]] | None:
-    """Parse a header with a simple dtype as NumPy formats it, without ast; None for other text."""
-    head, _, remaining = text.partition("', 'fortran_order': ")
-    order, _, remaining = remaining.partition(", 'shape': (")
-    sizes, separator, tail = remaining.partition("), }")
-    code = head[11:]
-    if not separator or order not in ("True", "False") or tail.removesuffix("\n").strip(" "):
-        return None
-    if head[:11] != "{'descr': '" or not code.isprintable() or "'" in code or "\\" in code:
-        return None
-    sizes_text = sizes.removesuffix(",").split(", ") if sizes else []
-    if (len(sizes_text) == 1) != sizes.endswith(","):
-        return None
-    for size in sizes_text:
-        if not (size.isascii() and size.isdecimal() and len(size) <= 19):
-            return None
-        if size[0] == "0" and size != "0":
-            return None
-    shape = tuple(map(int, sizes_text))
-    return (code, order == "True", shape) if len(shape) <= MAX_RANK else None
 
 
 def _parse_literal(text: str, name: str) -> tuple[Any, bool, tuple[int, ...]]:
     """Parse a header as a Python literal; return descr, fortran_order and shape."""
     fields = _evaluate(text, name)
     if sorted(fields) != list(_KEYS):
-        _refuse(name, f"the header has the keys {sorted(fields)}: expected {list(_KEYS)}")
+        refuse(name, f"the header has the keys {sorted(fields)}: expected {list(_KEYS)}")
     descr, fortran, shape = (fields[key] for key in _KEYS)
     if type(fortran) is not bool:
-        _refuse(name, f"fortran_order is {format_value(fortran)}: valid True, False")
+        refuse(name, f"fortran_order is {format_value(fortran)}: valid True, False")
     if type(shape) is not tuple:
-        _refuse(name, f"shape is {format_value(shape)}: expected a tuple of sizes")
+        refuse(name, f"shape is {format_value(shape)}: expected a tuple of sizes")
     if len(shape) > MAX_RANK:
-        _refuse(name, f"shape has {len(shape)} axes: valid up to {MAX_RANK}")
+        refuse(name, f"shape has {len(shape)} axes: valid up to {MAX_RANK}")
     for axis, size in enumerate(shape):
-        if type(size) is not int or not 0 <= size <= MAX_NBYTES:
-            _refuse(
-                name, f"shape[{axis}] is {format_value(size)}: expected a size of 0..{MAX_NBYTES}"
-            )
+        if type(size) is not int or not 0 <= size <= MAX_SIZE:
+            refuse(name, f"shape[{axis}] is {format_value(size)}: expected a size of 0..{MAX_SIZE}")
     return descr, fortran, shape
 
 
@@ -179,18 +149,18 @@ def _evaluate(text: str, name: str) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # SyntaxWarnings would go to stderr
             tree = ast.parse(text, mode="eval").body
             if not isinstance(tree, ast.Dict):
-                _refuse(name, f"the header is not a dictionary: {text}")
+                refuse(name, f"the header is not a dictionary: {text}")
             keys = [ast.literal_eval(key) for key in tree.keys if key is not None]
             if len(keys) != len(tree.values) or not all(isinstance(k, str) for k in keys):
-                _refuse(name, f"the header has a key that is not a string: {text}")
+                refuse(name, f"the header has a key that is not a string: {text}")
             for key in keys:
                 if keys.count(key) > 1:
-                    _refuse(name, f"the header has the key {key!r} {keys.count(key)} times")
+                    refuse(name, f"the header has the key {key!r} {keys.count(key)} times")
             return dict(zip(keys, map(ast.literal_eval, tree.values), strict=True))
     except InputError:
         raise
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        _refuse(name, f"the header is not a Python literal: {text}", _literal_hint(text))
+        refuse(name, f"the header is not a Python literal: {text}", _literal_hint(text))
 
 
 def _literal_hint(text: str) -> str:
@@ -202,15 +172,15 @@ def _literal_hint(text: str) -> str:
 def _check_size(header: Header, available: int | None, name: str) -> None:
     """Raise InputError if the data exceed the address space or the available bytes."""
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in header.shape) * header.dtype.itemsize > MAX_NBYTES:
+    if prod(size or 1 for size in header.shape) * header.dtype.itemsize > MAX_SIZE:
         description = format_type(header.dtype, header.shape)
-        _refuse(
+        refuse(
             name,
-            f"the header claims {description}: valid up to {MAX_NBYTES} bytes,"
+            f"the header claims {description}: valid up to {MAX_SIZE} bytes,"
             " axes of size 0 counted as 1",
         )
     if available is not None and header.nbytes > available - header.offset:
-        _refuse(
+        refuse(
             name,
             f"expected {header.nbytes} bytes of data after the header,"
             f" found {available - header.offset}",
@@ -294,12 +264,12 @@ def _open_field(
             problem = "the file holds one array, and has no members"
             if record.names:
                 problem = f"no field {printable(field)}: expected one of {', '.join(record.names)}"
-            raise InputError(f"{printable(path)}: {printable(problem, 300)}")
+            refuse(path, problem)
         dtype = dtype[part]
     element = from_numpy(dtype.base)
     shape, order = (*header.shape, *dtype.shape), "F" if header.fortran else "C"
     if dtype.shape and header.fortran:
-        raise InputError(f"{printable(name)}: arrays in records in Fortran order: expected C order")
+        refuse(name, "arrays in records in Fortran order: expected C order")
     step = max(1, BLOCK_SIZE // record.itemsize) * record.itemsize
 
     def blocks() -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, trailing_bytes_warning
-from ndtool.errors import InputError, UsageError, printable, redact_urls
+from ndtool.errors import UsageError, printable, redact_urls, refuse
 from ndtool.formats.decoding import open_range
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
@@ -88,8 +88,9 @@ def _check_size(storage: File, argument: str, raw: Raw) -> str | None:
     """Raise InputError if the file is too short; return a warning if it is too long."""
     surplus_bytes = storage.size - raw.offset - raw.metadata.nbytes
     if surplus_bytes < 0:
-        raise InputError(
-            f"{printable(argument)}: expected {raw.metadata.nbytes} bytes at offset {raw.offset},"
-            f" found {max(0, storage.size - raw.offset)}"
+        refuse(
+            argument,
+            f"expected {raw.metadata.nbytes} bytes at offset {raw.offset},"
+            f" found {max(0, storage.size - raw.offset)}",
         )
     return trailing_bytes_warning(argument, surplus_bytes) if raw.warns_of_surplus else None

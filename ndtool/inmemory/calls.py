@@ -100,8 +100,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     except BoundsError as error:
         restore_exact_index(error, indices)
         raise
-    except NdtoolError as error:
-        _show_trace(error)
+    except NdtoolError:
         raise
     except (MemoryError, OSError) as error:
         message = f"{call[0]}: not enough memory: {format_value(error, str)}".removesuffix(": ")
@@ -168,14 +167,6 @@ def _unbound_updates(attributes: Attributes, dtype: Dtype) -> UpdateSpec:
         return counting.counted_updates(b"", dtype.itemsize, attributes, dtype, counts)
     name = attributes.reduction
     return UpdateSpec(b"", dtype.itemsize, name, dtype.name, "neutral", counts, neutral)
-
-
-def _show_trace(error: NdtoolError) -> None:
-    """Display the trace of a broken rule, in a notebook."""
-    from ndtool import notebook
-
-    if isinstance(error, RuleError):
-        notebook.use_notebook_trace(error)
 
 
 def _without_slices(plan: Plan, dtype: Dtype, data: Array) -> Array:

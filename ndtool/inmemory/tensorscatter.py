@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.errors import BoundsError, RuleError
+from ndtool.errors import BoundsError
 from ndtool.inmemory import calls
 from ndtool.inmemory.arguments import (
     array,
@@ -48,13 +48,7 @@ def tensor_scatter(
     types = {role: element_type(role, value.dtype) for role, value in arrays.items()}
     rules.accept(string("spec", spec), types, string("mode", mode))
     sizes = {role: value.shape for role, value in arrays.items()}
-    try:
-        lowering = rules.infer(sizes, integer("axis", axis))[1]
-    except RuleError as error:
-        from ndtool import notebook
-
-        notebook.use_notebook_trace(error)
-        raise
+    lowering = rules.infer(sizes, integer("axis", axis))[1]
     positions = arrays.get("write_indices", np.broadcast_to(np.int64(0), lowering.batch))
     require_bounds(lowering, positions, mode)
     if out is not None:

@@ -1,12 +1,11 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Checks: bounds checks of index tuples without a gather or scatter, which may store them as linear
-# row indices of 2 or 4 bytes; the search for the first tuple out of bounds; and a sample of how
-# many tuples are spatially local.
+# Checks: bounds checks of index tuples without a gather or scatter; the search for the first tuple
+# out of bounds; and a sample of how many tuples are spatially local.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ndtool.loops.blocks cimport (
-    BLOCK, MAX_RANK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
+    MAX_RANK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
 )
 from ndtool.loops.indices cimport (
     ENTRIES, ERROR, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
@@ -16,9 +15,6 @@ cdef extern from *:
     """
     static inline uint64_t ndtool_out_of_bounds(
         int64_t const *, Py_ssize_t, void const *
-    ) ndtool_clones;
-    static inline void ndtool_narrow_rows(
-        int64_t const *, Py_ssize_t, uint8_t *, int
     ) ndtool_clones;
     """
 
@@ -117,42 +113,6 @@ cdef inline uint64_t out_of_bounds "ndtool_out_of_bounds"(
     for j in range(1, LANES):
         bad[0] |= bad[j]
     return bad[0]
-
-
-cdef struct Ravel:
-    # index tuples to convert to linear row indices of 2 or 4 bytes
-    Walk walk
-    uint8_t* target
-    int index_itemsize
-    int64_t count, tasks
-
-
-cdef inline uint64_t ravel_task(const void* args, int64_t task, int thread) noexcept nogil:
-    cdef const Ravel* ravel = <const Ravel*> args
-    cdef int64_t rows[BLOCK]
-    cdef int64_t t = ravel.count * task // ravel.tasks
-    cdef int64_t stop = ravel.count * (task + 1) // ravel.tasks, n
-    cdef Cursor cursor
-    seek(&cursor, &ravel.walk, t)
-    while t < stop:
-        n = min(block_size(ravel.walk.space), stop - t)
-        if convert_next_offsets(&cursor, &ravel.walk, t, n, rows):
-            return 1
-        narrow_rows(rows, n, ravel.target + t * ravel.index_itemsize, ravel.index_itemsize)
-        t += n
-    return 0
-
-
-cdef inline void narrow_rows "ndtool_narrow_rows"(
-    const int64_t* rows, Py_ssize_t n, uint8_t* target, int index_itemsize
-) noexcept nogil:
-    cdef Py_ssize_t i
-    if index_itemsize == 2:
-        for i in range(n):
-            (<uint16_t*> target)[i] = <uint16_t> rows[i]
-    else:
-        for i in range(n):
-            (<uint32_t*> target)[i] = <uint32_t> rows[i]
 
 
 cdef inline double local_fraction(const Walk* walk, int64_t count) noexcept nogil:

@@ -12,7 +12,7 @@ from ndtool.loops.blocks cimport (
     resolve_offsets, seek, task_column,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, REDIRECT, UNVECTORIZED, VALIDATED, as_int64, load_row_index, read_once,
+    ENTRIES, ERROR, REDIRECT, UNVECTORIZED, as_int64, load_row_index, read_once,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
@@ -27,13 +27,12 @@ cdef extern from *:
     ) ndtool_inline;
     static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
     static inline uint64_t ndtool_copy_and_check(void const *, Py_ssize_t, int, int) ndtool_inline;
-    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int, int) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int) ndtool_inline;
     """
 
 cdef enum:
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
     PREFETCH_INTERVAL = 16    # rows between prefetches, where rows are gathered by index
-    PREFETCH_ROWS = 128       # prefetch distance of these, in rows
 
 
 cdef struct Gather:
@@ -417,13 +416,11 @@ cdef struct RowBlock:
 
 cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     """Return whether rows are gathered by their stored indices, without offsets."""
-    return has_row_indices(&g.walk, g.width) and (
-        g.walk.kind & VALIDATED or g.walk.space.fits_in_cache
-    )
+    return has_row_indices(&g.walk, g.width) and g.walk.space.fits_in_cache
 
 
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
-    """Gather rows by their stored indices; validated ones are not checked again.
+    """Gather rows by their stored indices.
 
     After an index out of bounds, the remaining rows of a step are gathered by offsets.
     """
@@ -433,13 +430,11 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
     # a batch further ahead, as the last bytes to be prefetched may be needed first
     cdef int64_t batches = 1 + PREFETCH_DISTANCE // max(1, space.span)
-    cdef bint has_next_batch = space.fits_in_cache and space.batch_rank
     cdef int64_t batch_bytes = (
-        space.span * PREFETCH_INTERVAL // space.per_batch if has_next_batch else 0
+        space.span * PREFETCH_INTERVAL // space.per_batch if space.batch_rank else 0
     )
     cdef int64_t step = min(BLOCK, SHORT_BLOCK * LINE // g.width)
     cdef Py_ssize_t completed, copied, pending = 0    # bytes in the stage
-    cdef bint is_uncached
     cdef int64_t offsets[BLOCK]
     cdef Cursor cursor
     cdef RowBlock rows
@@ -460,8 +455,10 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
         rows.target = target
         if g.non_temporal:
             rows.target = stage + pending
-        is_uncached = not space.fits_in_cache and t + rows.n + PREFETCH_ROWS <= g.count
-        copied = copy_rows(&rows, g.width, g.walk.tuple_bytes, is_uncached)
+        if g.walk.tuple_bytes == 4:
+            copied = copy_by_width(&rows, g.width, 4)
+        else:
+            copied = copy_by_width(&rows, g.width, 8)
         cursor.remaining -= copied
         if copied < rows.n:
             if next_offsets(&cursor, &g.walk, t + copied, rows.n - copied, offsets):
@@ -480,44 +477,25 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     return 0
 
 
-cdef inline Py_ssize_t copy_rows(
-    const RowBlock* rows, Py_ssize_t width, int index_itemsize, bint is_uncached
-) noexcept nogil:
-    """Call copy_by_row with a constant index itemsize."""
-    if is_uncached and index_itemsize == 2:
-        return copy_by_width(rows, width, 2, True)
-    if is_uncached:
-        return copy_by_width(rows, width, 4, True)
-    if index_itemsize == 2:
-        return copy_by_width(rows, width, 2, False)
-    if index_itemsize == 4:
-        return copy_by_width(rows, width, 4, False)
-    return copy_by_width(rows, width, 8, False)
-
-
 cdef inline Py_ssize_t copy_by_width(
-    const RowBlock* rows, Py_ssize_t width, int index_itemsize, bint is_uncached
+    const RowBlock* rows, Py_ssize_t width, int index_itemsize
 ) noexcept nogil:
     """Call copy_by_row with a constant width."""
     if width == 1:
-        return copy_by_row(rows, 1, index_itemsize, is_uncached)
+        return copy_by_row(rows, 1, index_itemsize)
     if width == 2:
-        return copy_by_row(rows, 2, index_itemsize, is_uncached)
+        return copy_by_row(rows, 2, index_itemsize)
     if width == 4:
-        return copy_by_row(rows, 4, index_itemsize, is_uncached)
+        return copy_by_row(rows, 4, index_itemsize)
     if width == 8:
-        return copy_by_row(rows, 8, index_itemsize, is_uncached)
-    return copy_by_row(rows, 16, index_itemsize, is_uncached)
+        return copy_by_row(rows, 8, index_itemsize)
+    return copy_by_row(rows, 16, index_itemsize)
 
 
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
-    const void* args, Py_ssize_t width, int index_itemsize, bint is_uncached
+    const void* args, Py_ssize_t width, int index_itemsize
 ) noexcept nogil:
-    """Copy rows up to the first index out of bounds; return the number of rows copied.
-
-    is_uncached: data exceed the cache and indices are validated, so rows are prefetched.
-    Indices of two bytes are always validated.
-    """
+    """Copy rows up to the first index out of bounds; return the number of rows copied."""
     cdef const RowBlock* rows = <const RowBlock*> args
     cdef const uint8_t* source = rows.source
     cdef const uint8_t* indices = rows.indices
@@ -533,15 +511,10 @@ cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
             prefetch(next_rows + k)
         next_rows += batch_bytes
         for j in range(i, min(i + PREFETCH_INTERVAL, n)):
-            if is_uncached:
-                prefetch(
-                    source + load_row_index(indices, j + PREFETCH_ROWS, index_itemsize) * width
-                )
             row = load_row_index(indices, j, index_itemsize)
-            if index_itemsize != 2 and not is_uncached:
-                read_once(row)
-                if row >= size:
-                    return j
+            read_once(row)
+            if row >= size:
+                return j
             memcpy(target + j * width, source + row * width, width)
         i += PREFETCH_INTERVAL
     return n

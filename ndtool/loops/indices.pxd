@@ -47,7 +47,6 @@ cdef enum:               # an index type, or kind: its itemsize, and these flags
     UNSIGNED = 16
     SWAPPED = 32
     UNVECTORIZED = 64     # not vectorized: there is padding, or negative indices are out of bounds
-    VALIDATED = 128       # in bounds, in memory that no other process can write to
 
 cdef enum:               # out-of-bounds modes
     ERROR = 0       # error: the result is non-zero
@@ -109,19 +108,15 @@ cdef inline void convert_to_int64 "ndtool_widen"(
 
 cdef inline bint is_row_index_kind(int kind) noexcept nogil:
     """Return whether load_row_index can read indices of this kind."""
-    return kind & VALIDATED or kind & ~UNSIGNED == 8 or kind == 4
+    return kind & ~UNSIGNED == 8 or kind == 4
 
 
 cdef inline uint64_t load_row_index(
     const uint8_t* rows, Py_ssize_t i, int index_itemsize
 ) noexcept nogil:
-    """Return index i of int64, int32 or uint16; negative indices become huge."""
-    cdef uint16_t n2
+    """Return index i of int64 or int32; negative indices become huge."""
     cdef int32_t n4
     cdef uint64_t n8
-    if index_itemsize == 2:
-        memcpy(&n2, rows + 2 * i, 2)
-        return n2
     if index_itemsize == 4:
         memcpy(&n4, rows + 4 * i, 4)
         return <uint64_t> <int64_t> n4

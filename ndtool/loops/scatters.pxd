@@ -127,7 +127,6 @@ cdef enum:            # how threads divide a scatter
     BY_COLUMNS = 0
     BY_SLICES = 1     # each thread reads all tuples and updates the slices that it owns
     BY_BATCHES = 2    # no two batches update the same slice
-    BY_COPIES = 3     # each thread applies a share of the tuples to its own copy of the output
 
 
 cdef struct Scatter:
@@ -136,7 +135,6 @@ cdef struct Scatter:
     uint8_t* target     # the first byte to update of the slice at offset 0
     int64_t count, tasks
     Py_ssize_t width    # bytes to update of each slice
-    Py_ssize_t copy     # bytes from one copy to the next
     int division
     bint non_temporal
 
@@ -150,11 +148,6 @@ cdef inline uint64_t scatter_task(const void* args, int64_t task, int thread) no
             s, s.target, batches * task // s.tasks * per_batch,
             batches * (task + 1) // s.tasks * per_batch,
             0, s.width, 0, 1,
-        )
-    if s.division == BY_COPIES:
-        return scatter_range(
-            s, s.target + task * s.copy, s.count * task // s.tasks,
-            s.count * (task + 1) // s.tasks, 0, s.width, 0, 1,
         )
     if s.division == BY_SLICES:
         return scatter_range(s, s.target, 0, s.count, 0, s.width, task, s.tasks)

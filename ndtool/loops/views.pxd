@@ -14,7 +14,17 @@ cdef extern from *:
     static inline void ndtool_copy_fixed(
         uint8_t *, uint8_t const *, int64_t, int64_t, Py_ssize_t
     ) ndtool_inline;
+    static inline void ndtool_copy_square(
+        uint8_t *, uint8_t const *, int64_t, int64_t, int
+    ) ndtool_inline;
+    static inline void ndtool_exchange_blocks(uint64_t *, int, int, int) ndtool_inline;
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ || defined(_WIN32)
+      #define NDTOOL_WORD 8
+    #else
+      #define NDTOOL_WORD 0
+    #endif
     """
+    const int WORD "NDTOOL_WORD"    # bytes of a word in which elements are in memory's order
 
 cdef enum:
     STRIP_ROWS = 4096    # rows of a strip: elements along the axis of the smallest stride
@@ -87,6 +97,61 @@ cdef inline void copy_fixed "ndtool_copy_fixed"(
         memcpy(target + itemsize * i, source + i * stride, itemsize)
 
 
+cdef inline int64_t copy_squares(
+    uint8_t* target, const uint8_t* source, int64_t pitch, int64_t stride, int64_t rows,
+    int64_t columns, Py_ssize_t itemsize,
+) noexcept nogil:
+    """Copy all but the last rows of columns, which are contiguous, to rows; return their number.
+
+    stride, pitch: bytes from one column to the next, and from one row to the next.
+    """
+    cdef int64_t n = WORD // itemsize, i, j
+    if n < 2 or WORD % itemsize or columns % n:
+        return 0
+    for i in range(rows // n):
+        for j in range(columns // n):
+            if itemsize == 1:
+                copy_square(target + 8 * j, source + 8 * i, pitch, stride, 1)
+            elif itemsize == 2:
+                copy_square(target + 8 * j, source + 8 * i, pitch, stride, 2)
+            else:
+                copy_square(target + 8 * j, source + 8 * i, pitch, stride, 4)
+            source += n * stride
+        source -= columns * stride
+        target += n * pitch
+    return rows - rows % n
+
+
+cdef inline void copy_square "ndtool_copy_square"(
+    uint8_t* target, const uint8_t* source, int64_t pitch, int64_t stride, int itemsize
+) noexcept nogil:
+    """Copy as many columns as a word has elements to rows, each of a word."""
+    cdef uint64_t words[8]
+    cdef int n = 8 // itemsize, i
+    for i in range(n):
+        memcpy(&words[i], source + i * stride, 8)
+    if n == 8:
+        exchange_blocks(words, n, 4, itemsize)
+    if n >= 4:
+        exchange_blocks(words, n, 2, itemsize)
+    exchange_blocks(words, n, 1, itemsize)
+    for i in range(n):
+        memcpy(target + i * pitch, &words[i], 8)
+
+
+cdef inline void exchange_blocks "ndtool_exchange_blocks"(
+    uint64_t* words, int n, int step, int itemsize
+) noexcept nogil:
+    """Exchange the blocks of step x step elements off the diagonal of n words."""
+    cdef int bits = 8 * itemsize * step, i
+    cdef uint64_t mask = <uint64_t> 0xFFFFFFFFFFFFFFFF // ((<uint64_t> 1 << bits) + 1), exchanged
+    for i in range(n):
+        if not i & step:
+            exchanged = (words[i] >> bits ^ words[i + step]) & mask
+            words[i + step] ^= exchanged
+            words[i] ^= exchanged << bits
+
+
 cdef inline int64_t count_strips(const View* view, int smallest_stride_axis) noexcept nogil:
     """Return the number of strips; smallest_stride_axis is not the last axis.
 
@@ -127,7 +192,7 @@ cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noex
     cdef int64_t tiles = (columns + strip_columns - 1) // strip_columns
     cdef int64_t bands = (rows + STRIP_ROWS - 1) // STRIP_ROWS
     cdef int64_t column = strip % tiles * strip_columns, row = strip // tiles % bands * STRIP_ROWS
-    cdef int64_t i, outer = strip // tiles // bands, step = view.itemsize, pitch = 0
+    cdef int64_t i = 0, outer = strip // tiles // bands, step = view.itemsize, pitch = 0
     for d in reversed(range(view.rank)):
         if d == smallest_stride_axis:
             pitch = step
@@ -138,10 +203,15 @@ cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noex
         step *= view.sizes[d]
     target += row * pitch + column * view.itemsize
     source += row * view.strides[smallest_stride_axis] + column * view.strides[last]
-    for i in range(min(STRIP_ROWS, rows - row)):
+    rows, columns = min(STRIP_ROWS, rows - row), min(strip_columns, columns - column)
+    if view.strides[smallest_stride_axis] == view.itemsize:
+        i = copy_squares(
+            target, source, pitch, view.strides[last], rows, columns, view.itemsize
+        )
+    for i in range(i, rows):
         copy_strided(
             target + i * pitch, source + i * view.strides[smallest_stride_axis], view.strides[last],
-            min(strip_columns, columns - column), view.itemsize,
+            columns, view.itemsize,
         )
     return 0
 

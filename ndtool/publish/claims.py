@@ -10,18 +10,18 @@ import json
 import os
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redact_urls
 from ndtool.machine import signals
-from ndtool.storage import failures, locations, objects
+from ndtool.storage import locations, objects
 from ndtool.storage.local import ZARR_METADATA
 from ndtool.storage.objects import Version, join, split_query
-from ndtool.storage.remotefolder import RemoteFolder, read_object
+from ndtool.storage.remotefolder import RemoteFolder, read_small
 
 _MAX_LOCK_SIZE = 1 << 16  # bytes of a lock object
-_LOCK_NAME = re.compile(r"\..+\.ndtool", re.DOTALL)
 _NO_PROCESS = 0  # process ID in the lock object of a suspended folder
 
 
@@ -75,19 +75,16 @@ class Claim:
         self._is_active, self._is_confirmed = True, False
         signals.add_cleanup(self.drop)
         try:
-            self._acquire(resumes)
+            try:
+                self.lock.put({"IfNoneMatch": "*"})
+            except FileExistsError:
+                self._take_over()
+                if not resumes:
+                    _clear(self.working_folder)
         except BaseException:
             self._close()
             raise
         self._is_confirmed = True
-
-    def _acquire(self, resumes: bool) -> None:
-        try:
-            self.lock.put({"IfNoneMatch": "*"})
-        except FileExistsError:
-            self._take_over()
-            if not resumes:
-                _clear(self.working_folder)
 
     def release(self) -> None:
         """Release the folder and keep its content."""
@@ -153,16 +150,10 @@ def is_abandoned(url: str, path: str) -> bool:
 
 def abandoned_folders(url: str, name: str) -> list[str]:
     """Return the URLs of the abandoned folders in a folder; name: a pattern of their names."""
-    _require_folder(url)
-    owners = [
-        (lock_url, _owner(_read(lock_url)[0]))
-        for lock_url in _lock_urls(url)
-        if re.fullmatch(rf"\.{name}\.ndtool", lock_url.rpartition("/")[2])
-    ]
     return [
         join(lock_url, owner.folder, sibling=True)
-        for lock_url, owner in owners
-        if owner is not None and owner.has_ended
+        for lock_url, _, _, owner in _locks_in(url, name)
+        if owner.has_ended
     ]
 
 
@@ -172,15 +163,8 @@ def clean(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     force: also folders of other machines, whose processes may be running. Returns the URLs of the
     removed folders, and the owners of the other ones.
     """
-    _require_folder(url)
-    lock_urls = [] if is_bucket(url) else [_lock_url(url, "")]
-    lock_urls += _lock_urls(url)
     removed, possibly_active = [], []
-    for lock_url in lock_urls:
-        body, version = _read(lock_url)
-        owner = _owner(body)
-        if owner is None:
-            continue
+    for lock_url, body, version, owner in _locks_in(url, ".+", is_bucket(url)):
         folder = join(lock_url, owner.folder, sibling=True)
         if owner.has_ended or (force and owner.machine != _machine_id()):
             if not _replace(_new_lock(lock_url, owner.folder), body, version):
@@ -192,32 +176,36 @@ def clean(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     return removed, possibly_active
 
 
-def _require_folder(url: str) -> None:
-    """Raise UsageError if a URL has no folder, OutputError if its store is not writable."""
+def _locks_in(
+    url: str, name: str, only_in: bool = True
+) -> Iterator[tuple[str, bytes | None, Version | None, Owner]]:
+    """Yield the URL, content, version and owner of the locks of folders in a folder.
+
+    name: a pattern of the folders' names. only_in: whether to ignore the lock of the folder itself.
+    Raises UsageError if a URL has no folder, OutputError if its store is not writable.
+    """
     if not url.partition("://")[2].strip("/"):
         raise UsageError(
             f"{printable(url)} is not a folder: expected one such as s3://bucket/folder"
         )
     objects.open_output(join(url, "any"))
-
-
-def _lock_urls(url: str) -> list[str]:
-    """Return the URLs of the lock objects in a folder."""
-    entries = objects.wait(objects.list_folder(url), url)
-    return [
-        join(url, name)
-        for name, is_folder in entries
-        if not is_folder and _LOCK_NAME.fullmatch(name)
+    pattern = re.compile(rf"\.{name}\.ndtool", re.DOTALL)
+    lock_urls = [] if only_in else [_lock_url(url, "")]
+    lock_urls += [
+        join(url, entry)
+        for entry, is_folder in objects.wait(objects.list_folder(url), url)
+        if not is_folder and pattern.fullmatch(entry)
     ]
-
-
-def _folder_name(url: str) -> str:
-    return split_query(url)[0].rstrip("/").rpartition("/")[2]
+    for lock_url in lock_urls:
+        body, version = _read(lock_url)
+        if (owner := _owner(body)) is not None:
+            yield lock_url, body, version, owner
 
 
 def _relative_folder(url: str, path: str) -> str:
     """Return the path of a folder in a store, relative to its lock object."""
-    return path if is_bucket(url) else f"{_folder_name(url)}/{path}".rstrip("/")
+    folder_name = split_query(url)[0].rstrip("/").rpartition("/")[2]
+    return path if is_bucket(url) else f"{folder_name}/{path}".rstrip("/")
 
 
 def _new_lock(url: str, folder: str, process: int | None = None) -> LockObject:
@@ -248,17 +236,8 @@ def _lock_url(url: str, path: str) -> str:
 
 
 def _read(url: str) -> tuple[bytes | None, Version | None]:
-    """Read a small object with its version, None if it does not exist."""
-
-    async def read() -> tuple[bytes | None, Version | None]:
-        try:
-            return await read_object(objects.open_object(url), _MAX_LOCK_SIZE)
-        except Exception as exc:
-            if failures.is_missing(exc):
-                return None, None
-            raise
-
-    return objects.wait(read(), url, OutputError)
+    """Read a lock object with its version, None if it does not exist."""
+    return read_small(url, _MAX_LOCK_SIZE, OutputError)
 
 
 def _owner(body: bytes | None) -> Owner | None:

@@ -1,11 +1,10 @@
 """Removal of temporary files and folders that killed runs abandoned: no process locks them."""
 
-import errno
 import os
 import re
-import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from ndtool.storage.descriptors import lock
@@ -56,47 +55,34 @@ def clean(parent: str, all_boots: bool = False) -> CleanupResult:
     """
     suffix = "(-[0-9a-f-]{8})?" if all_boots else f"-{boot_id()}"
     result = CleanupResult([], [])
-    for path in _temporary_paths(parent, ".*", suffix):
-        if (lock_fd := _lock(path)) < 0:
-            continue
+    for path in _lock_each(parent, ".*", suffix):
         if error := remove(path):
             result.failed.append((path, error))
         else:
             result.removed.append(path)
-        os.close(lock_fd)
     return result
 
 
 def remove(path: str) -> OSError | None:
-    """Remove a file or a folder tree; return the error if any of it remains."""
-    if not os.path.isdir(path):
-        try:
-            os.unlink(path)
-        except OSError as exc:
-            return exc if os.path.lexists(path) else None
-        return None
-    try:
-        shutil.rmtree(path)
-        return None
-    except OSError as exc:
-        error = exc
-    if error.errno in (errno.EMFILE, errno.ENFILE):  # rmtree has a descriptor open per level
-        _remove_by_paths(path)
-    else:
-        shutil.rmtree(path, ignore_errors=True)  # removes the remaining entries
-    return error if os.path.lexists(path) else None
+    """Remove a file or a folder tree; return the error if any of it remains.
 
-
-def _remove_by_paths(path: str) -> None:
-    """Remove a folder tree with one open descriptor at a time; errors are ignored."""
-    for folder, folders, files in os.walk(path, topdown=False):
-        for name in (*files, *folders, ""):
-            entry = os.path.join(folder, name)
-            with suppress(OSError):
-                is_folder = os.path.isdir(entry) and not os.path.islink(entry)
-                (os.rmdir if is_folder else os.unlink)(entry)
-    with suppress(OSError):  # needs no descriptor if the folder is empty
-        os.rmdir(path)
+    Opens one descriptor at a time, where shutil.rmtree has one open per level.
+    """
+    for _ in range(2):  # a writer may have added a file meanwhile
+        errors: list[OSError] = []
+        for folder, folders, files in chain(
+            os.walk(path, False, errors.append), [(path, [], [""])]
+        ):
+            for name in (*files, *folders):
+                entry = os.path.join(folder, name).rstrip("/")
+                try:
+                    is_folder = os.path.isdir(entry) and not os.path.islink(entry)
+                    (os.rmdir if is_folder else os.unlink)(entry)
+                except OSError as exc:
+                    errors.append(exc)
+        if not os.path.lexists(path):
+            return None
+    return errors[0]
 
 
 def find_unremovable(path: str) -> str:
@@ -115,20 +101,17 @@ def abandoned_folders(parent: str, name: str) -> list[str]:
 
     name: a pattern of their final names.
     """
-    abandoned = []
-    for path in _temporary_paths(parent, name, f"-{boot_id()}"):
-        if (lock_fd := _lock(path)) >= 0:
-            os.close(lock_fd)
-            abandoned.append(path)
-    return abandoned
+    return list(_lock_each(parent, name, f"-{boot_id()}"))
 
 
-def _temporary_paths(parent: str, name: str, suffix: str) -> list[str]:
-    if suffix == "-":
-        return []
+def _lock_each(parent: str, name: str, suffix: str) -> Iterator[str]:
+    """Yield the paths of abandoned files and folders, each locked until the next one."""
     pattern = re.compile(rf"\.{name}{_TEMPORARY_NAME}{suffix}", re.DOTALL)
-    with os.scandir(parent) as entries:
-        return [entry.path for entry in entries if pattern.fullmatch(entry.name)]
+    for entry in os.listdir(parent) if suffix != "-" else ():
+        path = os.path.join(parent, entry)
+        if pattern.fullmatch(entry) and (lock_fd := _lock(path)) >= 0:
+            yield path
+            os.close(lock_fd)
 
 
 def _lock(path: str) -> int:

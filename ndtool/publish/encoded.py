@@ -10,6 +10,7 @@ from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, ResourceError
 from ndtool.publish.preserved import new_file
+from ndtool.publish.sinks import SequentialSink
 from ndtool.publish.targets import Target
 from ndtool.storage.descriptors import os_errors, reserve, write_at
 
@@ -28,16 +29,12 @@ class Encoder(Protocol):
         """Encode the end of the file."""
 
 
-class EncodedSink:
+class EncodedSink(SequentialSink):
     """Sink for a file that an encoder writes.
 
     batch_size: bytes of the rows that are encoded together. min_size, max_size: bounds of the
     file's size, which depends on the elements.
     """
-
-    streamed = True
-    concurrency = 1
-    preserved: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -51,7 +48,7 @@ class EncodedSink:
         self.name, self.metadata = target.path, metadata
         self._encoder, self._batch_size = encoder, batch_size
         self._max_size, self._is_dry_run = max_size, target.is_dry_run
-        self._rows, self._position, self._size = bytearray(), 0, 0
+        self._rows, self._size = bytearray(), 0
         with os_errors(self.name, OutputError):
             self._file = new_file(target)
             try:
@@ -59,9 +56,6 @@ class EncodedSink:
             except BaseException:
                 self._file.drop()
                 raise
-
-    def map(self) -> None:
-        return None
 
     def fits(self) -> bool:
         """Whether a dry run need not encode the array, as the disk has space for any elements."""
@@ -76,12 +70,7 @@ class EncodedSink:
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Encode the next bytes of the array."""
-        if start != self._position or start + len(view) > self.metadata.nbytes:
-            raise ValueError(
-                f"{len(view)} bytes at offset {start} cannot be appended at offset"
-                f" {self._position} of {self.metadata.nbytes} bytes"
-            )
-        self._position += len(view)
+        self._advance(start, len(view))
         offset = 0
         while offset < len(view):
             data = view[offset : offset + self._batch_size - len(self._rows)]
@@ -95,8 +84,7 @@ class EncodedSink:
                 self._encode(memoryview(rows))
 
     def finish(self) -> Unpublished:
-        if self._position != self.metadata.nbytes:
-            raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
+        self._require_all()
         if self._rows:
             self._encode(memoryview(self._rows))
         with os_errors(self.name, OutputError):

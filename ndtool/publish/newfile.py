@@ -38,7 +38,7 @@ class NewFile(Unpublished):
     link's target is replaced. clobber: whether the file may be replaced. condition: raises
     OutputError if it may no longer be replaced; called while the directory is locked.
     never_replaces: never replace a file, even with clobber; without hard links, the condition and
-    the lock ensure it. fd: open for reading and writing. Raises OSError.
+    the lock ensure it. descriptor: open for reading and writing. Raises OSError.
     """
 
     def __init__(
@@ -50,10 +50,8 @@ class NewFile(Unpublished):
         condition: Callable[[], None] | None = None,
         never_replaces: bool = False,
     ) -> None:
-        self.path = path
-        self._condition, self._sync = condition, sync
-        self._is_exclusive = never_replaces or not clobber
-        self._requires_links = not clobber
+        self.path, self._condition, self._sync = path, condition, sync
+        self._clobber, self._may_replace = clobber, clobber and not never_replaces
         real_path = path
         if os.path.islink(path):
             real_path = os.path.realpath(path)
@@ -64,17 +62,16 @@ class NewFile(Unpublished):
         parent, self._name = os.path.split(real_path)
         # fsync requires read permission on the directory, a new file only write permission.
         access = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
-        self._temporary: str | None = None
-        self._slot = -1  # registration of the temporary name, for `signals.unregister_file`
+        # The slot is the registration of the temporary name, for `signals.unregister_file`.
+        self._temporary, self._slot, self.descriptor = "", -1, -1
         signals.set_published(False)  # an earlier publication by this process may have set it
-        self.fd: int | None = None
-        self._parent: int | None = os.open(parent or ".", access | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._parent = os.open(parent or ".", access | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self.fd = self._create(0o666 if current is None else 0o600)
+            self.descriptor = self._create(0o666 if current is None else 0o600)
             if current is not None:
                 from ndtool.publish import permissions
 
-                permissions.inherit(self.fd, real_path, current)
+                permissions.inherit(self.descriptor, real_path, current)
         except BaseException:
             self.drop()
             raise
@@ -95,17 +92,11 @@ class NewFile(Unpublished):
 
     def _set_temporary_name(self, suffix: str = "") -> str:
         """Choose the temporary name and register it for removal on failure or a signal."""
-        assert self._parent is not None
         if is_protected(".", self._parent):
             raise OutputError(f"{printable(self.path)}: files in its folder cannot be removed")
         self._temporary = temporary_name(self._name) + suffix
         self._slot = signals.register_file(self._parent, self._temporary)
         return self._temporary
-
-    @property
-    def descriptor(self) -> int:
-        assert self.fd is not None, "the file is closed"
-        return self.fd
 
     def share(self, cleans: bool = True) -> str:
         """Return a path where other processes can write to the file until it is published.
@@ -119,9 +110,8 @@ class NewFile(Unpublished):
         if cleans:
             cleanup.clean(folder)
         lock(self.descriptor)  # else the next cleanup would remove it
-        if self._temporary is None:
-            self._link(self.descriptor, self._set_temporary_name(f"-{cleanup.boot_id()}"))
-        assert self._temporary is not None, "the file has a temporary name"
+        if not self._temporary:
+            self._link(self._set_temporary_name(f"-{cleanup.boot_id()}"))
         return os.path.join(folder, self._temporary)
 
     def sync(self) -> None:
@@ -138,79 +128,56 @@ class NewFile(Unpublished):
             self._condition()
 
     def publish(self) -> None:
-        if self._temporary is None:
-            self._publish_unnamed(self.descriptor)
-            return
-        lock_fd = -1
-        with suppress(OSError):  # on failure, the lock is released earlier
-            lock_fd = os.dup(self.descriptor)  # keeps the lock, else a cleanup may remove the file
-        try:
-            self._close_fd()  # a network file system reports write errors on close
-            self._move()
-        finally:
-            if lock_fd >= 0:
-                with suppress(OSError):  # the file is published and its bytes are written
-                    os.close(lock_fd)
-
-    def _publish_unnamed(self, fd: int) -> None:
-        try:
-            self._link(fd, self._name)
-        except FileExistsError:
-            if self._is_exclusive:
-                raise exists_error(self.path) from None
-            lock(fd)
-            self._link(fd, self._set_temporary_name())
-            self._move()
-
-    def _link(self, fd: int, name: str) -> None:
         parent = self._parent
-        # os.link follows the link in /proc only with a directory descriptor.
-        os.link(
-            f"{_DESCRIPTORS}/{fd}", name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=True
-        )
-
-    def _move(self) -> None:
-        """Rename the temporary file to its final name, or link it if no file may be replaced."""
-        temporary, parent = self._temporary, self._parent
-        assert temporary is not None
-        if self._is_exclusive:
+        if not self._temporary:
             try:
-                os.link(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+                self._link(self._name)
                 return
             except FileExistsError:
-                raise exists_error(self.path) from None
-            except OSError as exc:
-                if exc.errno not in _NO_LINKS or self._requires_links:
-                    raise
-        os.replace(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+                if not self._may_replace:
+                    raise exists_error(self.path) from None
+            lock(self.descriptor)
+            self._link(self._set_temporary_name())
+        else:
+            os.close(os.dup(self.descriptor))  # network file systems report write errors on close
+            if not self._may_replace:
+                try:
+                    os.link(self._temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+                    return
+                except FileExistsError:
+                    raise exists_error(self.path) from None
+                except OSError as exc:
+                    if exc.errno not in _NO_LINKS or not self._clobber:
+                        raise
+        os.replace(self._temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
         self._forget()  # not only in `drop`: slots are few, and many files may be published
 
-    def sync_folder(self) -> None:
-        if self._sync and self._parent is not None:
-            sync_published(self.path, self._parent)
+    def _link(self, name: str) -> None:
+        """Give the unnamed file a name."""
+        # os.link follows the link in /proc only with a directory descriptor.
+        link, parent = f"{_DESCRIPTORS}/{self.descriptor}", self._parent
+        os.link(link, name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=True)
 
-    def _close_fd(self) -> None:
-        fd, self.fd = self.fd, None
-        if fd is not None:
-            os.close(fd)
+    def sync_folder(self) -> None:
+        if self._sync and self._parent >= 0:
+            sync_published(self.path, self._parent)
 
     def _forget(self) -> None:
         """Unregister the temporary name, which no longer exists."""
-        self._temporary = None
+        self._temporary = ""
         signals.unregister_file(self._slot)
         self._slot = -1
 
     def drop(self) -> None:
-        with suppress(OSError):
-            self._close_fd()
-        if self._temporary is not None:
+        if self._temporary:
             with suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._parent)
         self._forget()
-        parent, self._parent = self._parent, None
-        if parent is not None:
+        descriptors = self.descriptor, self._parent
+        self.descriptor = self._parent = -1
+        for fd in descriptors:
             with suppress(OSError):
-                os.close(parent)
+                os.close(fd)
 
 
 def sync_published(path: str, folder: int) -> None:
@@ -262,8 +229,6 @@ def lock_folders(files: Sequence[Any]) -> Iterator[None]:
     readable, or whose file system supports no locks, is not locked. Raises OutputError on timeout,
     and OSError.
     """
-    import fcntl
-
     folders: dict[tuple[int, int], int] = {}
     with ExitStack() as stack:
         for file in files:
@@ -271,12 +236,10 @@ def lock_folders(files: Sequence[Any]) -> Iterator[None]:
             with suppress(PermissionError):
                 fd = file.open_folder()
             if fd is not None:
-                stack.callback(_close, fd)
+                stack.callback(_release, fd)
                 status = os.fstat(fd)
                 folders.setdefault((status.st_dev, status.st_ino), fd)
         for _, fd in sorted(folders.items()):
-            # else a child forked meanwhile would hold the lock
-            stack.callback(_unlock, fd, fcntl.LOCK_UN)
             _lock(fd)
         yield
 
@@ -298,13 +261,11 @@ def _lock(fd: int) -> None:
         time.sleep(_RETRY_INTERVAL)
 
 
-def _unlock(fd: int, operation: int) -> None:
+def _release(fd: int) -> None:
+    """Unlock and close a folder; errors are ignored, as the files are published."""
     import fcntl
 
     with suppress(OSError):
-        fcntl.flock(fd, operation)
-
-
-def _close(fd: int) -> None:
-    with suppress(OSError):  # the files are published: closing a folder loses no data
+        fcntl.flock(fd, fcntl.LOCK_UN)  # else a child forked meanwhile would hold the lock
+    with suppress(OSError):
         os.close(fd)

@@ -12,7 +12,7 @@ from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
 from ndtool.publish.claims import Claim, LockObject
 from ndtool.publish.targets import exists_error
-from ndtool.storage import failures, objects
+from ndtool.storage import objects
 from ndtool.storage.localfolder import METADATA_NAMES
 from ndtool.storage.objects import MAX_CONCURRENCY, Version, join
 from ndtool.storage.remotefolder import RemoteFolder
@@ -42,12 +42,7 @@ class NewObject(Unpublished):
         self._current, self._clobber, self._must_match = current, clobber, requires_unchanged
         self._condition = condition
         self._object = objects.open_output(url)
-        self.fd: int | None = unnamed_file()
-
-    @property
-    def descriptor(self) -> int:
-        assert self.fd is not None, "the file is closed"
-        return self.fd
+        self.descriptor = unnamed_file()
 
     def sync(self) -> None:
         """Upload the parts, which are not visible yet."""
@@ -60,16 +55,18 @@ class NewObject(Unpublished):
 
     def publish(self) -> None:
         signals.set_published(False)  # the upload may take long; the object is visible after it
+        current, condition = self._current, dict[str, str]()
         if self._must_match or not self._clobber:
-            self._require_unchanged(
-                objects.current_version(self._object.url, required=self._current is not None)
-            )
-        etag = self._current.etag if self._current else None
-        condition: dict[str, str] = {}
-        if self._must_match and etag:
-            condition = {"IfMatch": etag}
-        elif self._current is None and (self._must_match or not self._clobber):
-            condition = {"IfNoneMatch": "*"}
+            latest = objects.current_version(self._object.url, required=current is not None)
+            if latest is not None and (current is None or not self._must_match):
+                raise self._exists_error()
+            if current is not None and (latest is None or latest.differs(current)):
+                change = "was removed" if latest is None else "changed"
+                raise OutputError(f"{self.path} {change} during the run")
+            if current is None:
+                condition = {"IfNoneMatch": "*"}
+            elif current.etag:
+                condition = {"IfMatch": current.etag}
         try:
             self._wait(self._object.commit(self.descriptor, condition))
         except FileExistsError:
@@ -84,18 +81,9 @@ class NewObject(Unpublished):
             )
         return exists_error(self.path)
 
-    def _require_unchanged(self, latest: Version | None) -> None:
-        if not self._must_match and latest is not None:
-            raise self._exists_error()
-        if self._must_match and (self._current is None) != (latest is None):
-            change = "was removed" if latest is None else "was created by another process"
-            raise OutputError(f"{self.path} {change} during the run")
-        if self._current is not None and latest is not None and latest.differs(self._current):
-            raise OutputError(f"{self.path} changed during the run")
-
     def drop(self) -> None:
         """Abort the upload unless it is published, and close the file."""
-        if self.fd is None:
+        if self.descriptor < 0:
             return
         try:
             objects.wait(
@@ -103,8 +91,8 @@ class NewObject(Unpublished):
             )
         except NdtoolError:
             pass  # parts are invisible; a lifecycle rule of the bucket can remove them
-        fd, self.fd = self.fd, None
-        if fd is not None:
+        fd, self.descriptor = self.descriptor, -1
+        if fd >= 0:
             os.close(fd)
         signals.remove_cleanup(self.drop)
 
@@ -161,7 +149,8 @@ class NewObjects(RemoteFolder, Unpublished):
             self.pending_metadata, key=lambda key: (key.count("/"), ".zattrs" not in key)
         ):
             try:
-                objects.wait(self._create(key, self.pending_metadata[key]), self.path, OutputError)
+                request = self._create(key, self.pending_metadata[key])
+                objects.wait(request, join(self.url, key), OutputError)
             except OutputError:
                 if key.startswith(prefix) or self.subfolder("").read(key) is None:
                     raise  # a group that another process has created is accepted
@@ -195,8 +184,6 @@ class NewObjects(RemoteFolder, Unpublished):
             raise OutputError(
                 f"{redact_urls(url)} was created by another process during the run"
             ) from None
-        except Exception as exc:
-            raise failures.failure(exc, url, OutputError) from None
         if created and not is_in_array:
             self._created_keys.append(key)
 

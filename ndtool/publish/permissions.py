@@ -4,6 +4,8 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _ACL = "system.posix_acl_access"
 _ENTRY = struct.Struct("<2HI")  # tag, permissions, ID; the first entry follows a 4-byte version
@@ -20,10 +22,13 @@ def inherit(fd: int, path: str, current: os.stat_result) -> None:
     """
     mode = stat.S_IMODE(current.st_mode) & 0o777
     same_group = _set_owner(fd, current)
-    acl = _read_acl(path)
+    acl = b""
+    with _optional():
+        acl = os.getxattr(path, _ACL)
     entries = {tag: permissions for tag, permissions, _ in _ENTRY.iter_unpack(acl[4:])}
     if not acl:
-        _remove_acl(fd)  # inherited from the folder's default ACL
+        with _optional():
+            os.removexattr(fd, _ACL)  # inherited from the folder's default ACL
         group, other = mode >> 3 & 7, mode & 7
     else:
         group, other = entries[_GROUP], entries[_OTHER]
@@ -32,7 +37,22 @@ def inherit(fd: int, path: str, current: os.stat_result) -> None:
     if not (acl and _set_acl(fd, acl, group)):
         group &= entries.get(_MASK, 7)
         os.fchmod(fd, mode & 0o700 | group << 3 | other)
-    _copy_attributes(fd, path)
+    with _optional(errno.EPERM, errno.EACCES):
+        for name in os.listxattr(path):
+            if name.startswith("user."):
+                os.setxattr(fd, name, os.getxattr(path, name))
+
+
+@contextmanager
+def _optional(*errnos: int) -> Iterator[None]:
+    """Ignore errors of attributes that the system lacks, and other `errnos`."""
+    try:
+        yield
+    except AttributeError:
+        pass
+    except OSError as exc:
+        if exc.errno not in (*_UNSUPPORTED_ERRNOS, *errnos):
+            raise
 
 
 def _set_owner(fd: int, current: os.stat_result) -> bool:
@@ -49,17 +69,6 @@ def _set_owner(fd: int, current: os.stat_result) -> bool:
     return created.st_gid == current.st_gid
 
 
-def _read_acl(path: str) -> bytes:
-    try:
-        return os.getxattr(path, _ACL)
-    except AttributeError:
-        return b""
-    except OSError as exc:
-        if exc.errno not in _UNSUPPORTED_ERRNOS:
-            raise
-        return b""
-
-
 def _set_acl(fd: int, acl: bytes, group: int) -> bool:
     """Set an ACL with permissions `group` for the owning group; False if not possible."""
     raw = bytearray(acl)
@@ -74,26 +83,3 @@ def _set_acl(fd: int, acl: bytes, group: int) -> bool:
             raise
         return False
     return True
-
-
-def _remove_acl(fd: int) -> None:
-    try:
-        os.removexattr(fd, _ACL)
-    except AttributeError:
-        pass
-    except OSError as exc:
-        if exc.errno not in _UNSUPPORTED_ERRNOS:
-            raise
-
-
-def _copy_attributes(fd: int, path: str) -> None:
-    """Copy the extended attributes of the user namespace."""
-    try:
-        for name in os.listxattr(path):
-            if name.startswith("user."):
-                os.setxattr(fd, name, os.getxattr(path, name))
-    except AttributeError:
-        pass
-    except OSError as exc:
-        if exc.errno not in (*_UNSUPPORTED_ERRNOS, errno.EPERM, errno.EACCES):
-            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import NamedTuple
 
 from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata
@@ -34,12 +35,34 @@ def commit(*sinks: Sink) -> None:
     publish([file for sink in sinks if (file := sink.finish()) is not None])
 
 
-class StreamSink:
-    """Sink for standard output, a FIFO or a device: bytes are written in order, irrevocably."""
+class SequentialSink:
+    """Base class of sinks whose bytes are written in order."""
 
+    metadata: ArrayMetadata
     streamed = True
     concurrency = 1
-    preserved = None
+    preserved: tuple[str, ...] | None = None
+    _position = 0
+
+    def map(self) -> None:
+        return None
+
+    def _advance(self, start: int, count: int) -> None:
+        """Raise ValueError unless these are the next bytes."""
+        if start != self._position or start + count > self.metadata.nbytes:
+            raise ValueError(
+                f"{count} bytes at offset {start} cannot be appended at offset"
+                f" {self._position} of {self.metadata.nbytes} bytes"
+            )
+        self._position += count
+
+    def _require_all(self) -> None:
+        if self._position != self.metadata.nbytes:
+            raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
+
+
+class StreamSink(SequentialSink):
+    """Sink for standard output, a FIFO or a device: bytes are written in order, irrevocably."""
 
     def __init__(
         self, fd: int, name: str, metadata: ArrayMetadata, header: bytes, owns_fd: bool
@@ -48,30 +71,18 @@ class StreamSink:
         self._fd: int | None = fd
         self._owns_fd = owns_fd
         self._header = header
-        self._position = 0
-
-    def map(self) -> None:
-        return None
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write the next bytes of the data; a closed pipe raises BrokenPipeError."""
-        if start != self._position or start + len(view) > self.metadata.nbytes:
-            raise ValueError(
-                f"{len(view)} bytes at offset {start} cannot be appended at offset"
-                f" {self._position} of {self.metadata.nbytes} bytes"
-            )
+        self._advance(start, len(view))
         self._begin()
         self._send(view)
-        self._position += len(view)
 
     def finish(self) -> None:
         self._begin()
-        if self._position != self.metadata.nbytes:
-            raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
-        fd, self._fd = self._fd, None
-        if fd is not None and self._owns_fd:
-            with os_errors(self.name, OutputError):
-                os.close(fd)
+        self._require_all()
+        with os_errors(self.name, OutputError):
+            self.abort()
 
     def abort(self) -> None:
         fd, self._fd = self._fd, None
@@ -223,20 +234,18 @@ class FileSink:
             self._view = None
 
 
-class DrySink:
+class DrySink(NamedTuple):
     """The sink of a dry run, in place of a sink whose creation has side effects.
 
     Such sinks are a FIFO or a device, whose reader would see it opened and closed, and a remote
     store. There is no `write`. name, metadata, streamed, preserved: as in the actual sink.
     """
 
-    concurrency = 1
-
-    def __init__(
-        self, name: str, metadata: ArrayMetadata, streamed: bool, preserved: tuple[str, ...] | None
-    ) -> None:
-        self.name, self.metadata = name, metadata
-        self.streamed, self.preserved = streamed, preserved
+    name: str
+    metadata: ArrayMetadata
+    streamed: bool
+    preserved: tuple[str, ...] | None
+    concurrency: int = 1
 
     def map(self) -> None:
         return None

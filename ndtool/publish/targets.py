@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ndtool.arrays.source import ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redact_urls
 from ndtool.storage.descriptors import is_closed, is_protected, os_errors
-from ndtool.storage.local import is_zarr_store
+from ndtool.storage.local import FILE_TYPES, is_zarr_store
 
 if TYPE_CHECKING:
     from ndtool.storage.objects import Version
@@ -188,43 +188,33 @@ def existing(path: str) -> os.stat_result | None:
 def _status(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)
-    except NotADirectoryError:
-        raise _missing_folder_error(path) from None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(path):
             raise OutputError(
                 f"{printable(path)}: it is a dangling link: expected a file"
             ) from None
         if not os.path.basename(path):
             raise OutputError(f"{printable(path)}: expected a file name") from None
-        if not os.path.exists(os.path.dirname(path) or "."):
-            raise _missing_folder_error(path) from None
+        if not os.path.isdir(os.path.dirname(path) or "."):
+            raise OutputError(
+                f"{printable(path)}: there is no folder {printable(os.path.dirname(path))}",
+                hint="ndtool creates files, but not their folders",
+            ) from None
         return None
     except ValueError as exc:
         raise OutputError(f"{printable(path)} is not a valid file name: {exc}") from None
     if is_closed(status):
         raise OutputError(f"{printable(path)}: it is closed")
-    for is_kind, kind in (
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISBLK, "a block device"),
-        (stat.S_ISSOCK, "a socket"),
-    ):
-        if is_kind(status.st_mode) and not is_zarr_store(path):
-            raise OutputError(f"{printable(path)} is {kind}: expected a file")
+    kind = stat.S_IFMT(status.st_mode)
+    if kind in (stat.S_IFDIR, stat.S_IFBLK, stat.S_IFSOCK) and not is_zarr_store(path):
+        raise OutputError(f"{printable(path)} is {FILE_TYPES[kind]}: expected a file")
     # A rename needs no write permission on the file, but its owner has revoked it on purpose.
-    if stat.S_ISREG(status.st_mode) and not os.access(path, os.W_OK):
-        raise OutputError(f"{printable(path)} is read-only", hint="chmod u+w lets it be replaced")
-    if stat.S_ISREG(status.st_mode):
+    if kind == stat.S_IFREG:
+        if not os.access(path, os.W_OK):
+            hint = "chmod u+w lets it be replaced"
+            raise OutputError(f"{printable(path)} is read-only", hint=hint)
         _require_removable(path, status)
     return status
-
-
-def _missing_folder_error(path: str) -> OutputError:
-    """Return the error for a file whose folder does not exist."""
-    return OutputError(
-        f"{printable(path)}: there is no folder {printable(os.path.dirname(path))}",
-        hint="ndtool creates files, but not their folders",
-    )
 
 
 def _require_removable(path: str, status: os.stat_result) -> None:

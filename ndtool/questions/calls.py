@@ -18,7 +18,7 @@ from ndtool.analysis.explain import Explanation
 from ndtool.analysis.infer import Inferred
 from ndtool.analysis.stats import Stats
 from ndtool.analysis.verify import Verification
-from ndtool.errors import RuleError, UsageError
+from ndtool.errors import UsageError
 from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
 from ndtool.options import (
@@ -77,7 +77,6 @@ def infer(
     >>> infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).output.shape
     (8, 5, 64)
     """
-    from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
     inputs = arguments_by_role(operator, arguments)
@@ -88,11 +87,7 @@ def infer(
         if role not in files and (source := array_source(role, value))
     }
     checked = validate_attributes(operator, dict(attributes))
-    try:
-        return inferring.infer(operator, files, checked, spec, dtype, types)
-    except RuleError as error:
-        notebook.use_notebook_trace(error)
-        raise
+    return inferring.infer(operator, files, checked, spec, dtype, types)
 
 
 def explain(

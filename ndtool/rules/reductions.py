@@ -117,14 +117,3 @@ def neutral_element(dtype: Dtype, reduction: str) -> bytes:
     """
     bits = REDUCTIONS[reduction].neutral_bits(dtype)
     return b"" if bits is None else bits.to_bytes(dtype.itemsize, sys.byteorder)
-
-
-def combining_identity(dtype: Dtype, reduction: str) -> bytes:
-    """Return the neutral element of a reduction, b"" if updates may not be combined first.
-
-    Updates of floats may not be combined first in sums and products: these are rounded, so the
-    order matters. In max and min, the order decides which NaN, and which of equal values, is the
-    result.
-    """
-    row = REDUCTIONS[reduction]
-    return b"" if row.needs_counts or row.is_rounded(dtype) else neutral_element(dtype, reduction)

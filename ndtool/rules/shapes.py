@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ndtool.errors import format_integer
 from ndtool.rules.operators import Attributes
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace, Tracer
 
@@ -107,7 +107,7 @@ def format_type(dtype: Dtype, shape: Shape) -> str:
 
 
 @lru_cache(maxsize=1024)
-def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPlan]:
+def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, Plan]:
     """Infer ONNX GatherND: output.shape = indices.shape[:-1] + data.shape[b+k:].
 
     >>> gather_nd((8, 128, 64), (8, 5, 1), 1)[1].output
@@ -136,7 +136,7 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
 @lru_cache(maxsize=1024)
 def scatter_nd(
     data: Shape, indices: Shape, updates: Shape, batch_dims: int = 0
-) -> tuple[Trace, NdPlan]:
+) -> tuple[Trace, Plan]:
     """Infer ONNX ScatterND: updates.shape must be indices.shape[:-1] + data.shape[k:].
 
     With b batch axes it is indices.shape[:-1] + data.shape[b+k:].
@@ -194,7 +194,7 @@ def _require_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> Non
         )
 
 
-def _nd_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
+def _nd_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> Plan:
     k, tuples = indices[-1], prod(indices[:-1])
     slice_shape = data[b + k :]
     tracer.derive(
@@ -207,13 +207,13 @@ def _nd_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, b: int)
         format_shape(slice_shape),
         f"{format_integer(prod(slice_shape))} elements each",
     )
-    return NdPlan(
+    return Plan(
         tracer.operator, data, indices, output, data[:b], tuples, data[b : b + k], slice_shape
     )
 
 
 @lru_cache(maxsize=1024)
-def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, ElementsPlan]:
+def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, Plan]:
     """Infer ONNX GatherElements: output.shape = indices.shape.
 
     >>> gather_elements((3, 3), (2, 3), 0)[1].output
@@ -222,13 +222,11 @@ def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, Elem
     tracer = Tracer("gather_elements")
     a = _check_elements(tracer, data, indices, axis)
     _derive_output(tracer, "indices.shape", format_shape(indices), indices)
-    return tracer.trace(), ElementsPlan("gather_elements", data, indices, indices, a)
+    return tracer.trace(), _elements_plan(tracer, data, indices, indices, a)
 
 
 @lru_cache(maxsize=1024)
-def scatter_elements(
-    data: Shape, indices: Shape, updates: Shape, axis: int
-) -> tuple[Trace, ElementsPlan]:
+def scatter_elements(data: Shape, indices: Shape, updates: Shape, axis: int) -> tuple[Trace, Plan]:
     """Infer ONNX ScatterElements: output.shape = data.shape, updates.shape = indices.shape.
 
     >>> scatter_elements((3, 3), (2, 3), (2, 3), 0)[1].output
@@ -238,13 +236,13 @@ def scatter_elements(
     a = _check_elements(tracer, data, indices, axis)
     _require_shape(tracer, "updates", updates, "indices.shape", indices)
     _derive_output(tracer, "data.shape", format_shape(data), data)
-    return tracer.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
+    return tracer.trace(), _elements_plan(tracer, data, indices, data, a)
 
 
 @lru_cache(maxsize=1024)
 def gather(
     data: Shape, indices: Shape, axis: int | None = None, batch_dims: int = 0
-) -> tuple[Trace, NdPlan]:
+) -> tuple[Trace, Plan]:
     """Infer ONNX Gather: output.shape = data.shape[:a] + indices.shape + data.shape[a+1:].
 
     With b batch axes indices.shape[b:] replaces axis a, which is b by default.
@@ -261,7 +259,7 @@ def gather(
 @lru_cache(maxsize=1024)
 def scatter(
     data: Shape, indices: Shape, updates: Shape, axis: int | None = None, batch_dims: int = 0
-) -> tuple[Trace, NdPlan]:
+) -> tuple[Trace, Plan]:
     """Infer the inverse of `gather`: updates must have the shape that gather returns.
 
     >>> scatter((128, 64), (5,), (5, 64), 0)[1].output
@@ -307,7 +305,7 @@ def _infer_scalar_indices(
 
 def _scalar_plan(
     tracer: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int
-) -> NdPlan:
+) -> Plan:
     """Return the plan of scalar indices along axis a; add the number of slices to the trace."""
     batch, slice_shape, index_shape = data[:a], data[a + 1 :], indices[b:]
     tuples = prod(batch) * prod(index_shape)
@@ -322,9 +320,7 @@ def _scalar_plan(
         f"{format_integer(prod(slice_shape))} elements each",
     )
     sizes = data[a : a + 1]
-    return NdPlan(
-        tracer.operator, data, indices, output, batch, tuples, sizes, slice_shape, True, b
-    )
+    return Plan(tracer.operator, data, indices, output, batch, tuples, sizes, slice_shape, True, b)
 
 
 def _check_elements(tracer: Tracer, data: Shape, indices: Shape, axis: int) -> int:
@@ -349,6 +345,13 @@ def _check_elements(tracer: Tracer, data: Shape, indices: Shape, axis: int) -> i
                 f"{_format_axis('indices', d, indices)} is at most {_format_axis('data', d, data)}",
             )
     return a
+
+
+def _elements_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, a: int) -> Plan:
+    sizes = data[a : a + 1]
+    return Plan(
+        tracer.operator, data, indices, output, (), prod(indices), sizes, (), True, elements_axis=a
+    )
 
 
 def _normalize_axis(tracer: Tracer, data: Shape, axis: int) -> int:

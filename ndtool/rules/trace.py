@@ -36,6 +36,12 @@ class Trace(NamedTuple):
         """The assumptions about symbolic sizes, without duplicates."""
         return tuple(dict.fromkeys(text for step in self.steps for text in step.assumptions))
 
+    def _repr_html_(self) -> str:
+        from ndtool.notebook import Table, html_table
+
+        rows = [step[:3] for step in self.steps]
+        return html_table(Table(self.operator, ("rule", "with", "result"), rows))
+
 
 class Tracer:
     """Collects the steps of a trace; a broken rule raises RuleError with the trace so far.

@@ -11,8 +11,10 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent import futures
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from queue import Empty, SimpleQueue
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -85,20 +87,37 @@ def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = 
     except ImportError:
         return asyncio.run(coroutine)  # raises the error about the missing package
 
-    future = asyncio.run_coroutine_threadsafe(coroutine, asyn.get_loop())
+    # A signal handler that interrupts this thread may wait for other requests. So this thread must
+    # hold no lock that the event loop needs, such as that of a future.
+    outcomes = SimpleQueue[tuple[Any, BaseException | None]]()
+
+    async def run() -> None:
+        try:
+            outcomes.put((await coroutine, None))
+        except BaseException as exc:
+            outcomes.put((None, exc))
+
+    future = asyncio.run_coroutine_threadsafe(run(), asyn.get_loop())
     _awaited.add(future)
+    outcome = None
     try:
-        while not futures.wait((future,), 1).done:  # never done if the loop's thread has died
-            if not asyn.iothread[0].is_alive():
+        while outcome is None:
+            with suppress(Empty):
+                outcome = outcomes.get(timeout=1)
+            if outcome is None and not asyn.iothread[0].is_alive():
                 raise ResourceError(f"{printable(url)}: not enough memory for requests")
-        return future.result()
-    except (NdtoolError, FileExistsError):
+    except BaseException:
+        future.cancel()
         raise
-    except Exception as exc:
-        raise failures.failure(exc, url, kind) from None
     finally:
         _awaited.discard(future)
-        future.cancel()
+    result: T
+    result, error = outcome
+    if isinstance(error, Exception) and not isinstance(error, FileExistsError):
+        error = failures.failure(error, url, kind)
+    if error is not None:
+        raise error from None
+    return result
 
 
 def finish(timeout: float) -> None:
@@ -279,7 +298,9 @@ class HttpObject(RemoteObject):
             version, ranged = self._version(response), response.status == 206
             if ranged and _range_start(response) != 0:
                 raise failures.HttpStatusError(206, "another byte range than the requested one")
-            head = await _read_up_to(response.content, count)
+            head = b""
+            while len(head) < count and (block := await response.content.read(count - len(head))):
+                head += block
             if not ranged and len(head) < count:
                 version = version._replace(size=len(head))
             return FirstResponse(version, head, ranged and version.size is not None)
@@ -296,7 +317,11 @@ class HttpObject(RemoteObject):
 
     async def download_all(self, write: Write) -> Version:
         async with self._get() as response:
-            return self._version(response)._replace(size=await _copy_all(response.content, write))
+            offset = 0
+            while block := await response.content.read(_BLOCK_SIZE):
+                write(offset, block)
+                offset += len(block)
+            return self._version(response)._replace(size=offset)
 
     async def version(self) -> Version:
         async with self._get(0, 1) as response:
@@ -334,14 +359,12 @@ class HttpObject(RemoteObject):
         return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
 
 
-class S3Object(RemoteObject):
+class S3Object(HttpObject):
     """An object in an S3 bucket, through s3fs's client.
 
-    Byte ranges are requested by a URL that the client signs: a request then takes less than half of
-    the processor time. What a server refuses is requested by the client, whose errors are reported.
+    Objects are read by a URL that the client signs: a request then takes less than half of the
+    processor time. What a server refuses is requested by the client, whose errors are reported.
     """
-
-    max_request = MAX_REQUEST
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
         super().__init__(url, fs, path)
@@ -360,51 +383,45 @@ class S3Object(RemoteObject):
         self._workers: list[asyncio.Future[None]] = []
         self._parts: dict[int, dict[str, Any]] = {}
 
-    async def open(self, count: int) -> FirstResponse:
+    @asynccontextmanager
+    async def _get(self, start: int = 0, stop: int = 0) -> AsyncIterator[Any]:
+        bucket, response = f"{self._fs.endpoint_url} {self._location['Bucket']}", None
+        async with AsyncExitStack() as stack:
+            if bucket not in _client_only and self._is_direct():
+                try:
+                    signed = await self._sign()
+                    response = await stack.enter_async_context(signed._get(start, stop))
+                except Exception as exc:
+                    if failures.is_transient(exc) or failures.is_missing(exc):
+                        raise
+            if response is None:
+                byte_range = {"Range": f"bytes={start}-{stop - 1}"} if stop else {}
+                response = await self._request("get_object", **byte_range)
+                if response.content is not None:
+                    await stack.enter_async_context(response.content)
+                _client_only.add(bucket)
+            yield response
+
+    async def version(self) -> Version:
+        return self._version(await self._request("head_object"))
+
+    async def _request(self, operation: str, **arguments: Any) -> Any:
+        """Call an operation on the object; return a response with the attributes of aiohttp's."""
+        import multidict
+
         try:
-            response = await self._call("get_object", Range=f"bytes=0-{count - 1}")
+            response = await self._call(operation, **arguments)
         except Exception as exc:
             if failures.status_of(exc) != 416:
                 raise
-            return FirstResponse(await self.version(), b"", True)
-        async with response["Body"] as body:
-            head = await _read_up_to(body, count)
-        content_range = response.get("ContentRange", "")
-        if content_range and not content_range.startswith("bytes 0-"):
-            raise failures.HttpStatusError(206, "another byte range than the requested one")
-        size = object_size(content_range) if content_range else response["ContentLength"]
-        version = self._version(response)._replace(size=size)
-        return FirstResponse(version, head, bool(content_range) and size is not None)
-
-    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
-        bucket = f"{self._fs.endpoint_url} {self._location['Bucket']}"
-        if bucket not in _client_only and self._is_direct():
-            try:
-                await (await self._sign()).fetch(start, stop, version, write)
-                return
-            except (failures.ChangedError, OutputError, ResourceError):
-                raise
-            except Exception as exc:
-                if failures.is_transient(exc):
-                    raise
-        condition = {"IfMatch": version.etag} if version.etag else {}
-        response = await self._call("get_object", Range=f"bytes={start}-{stop - 1}", **condition)
-        _client_only.add(bucket)
-        async with response["Body"] as body:
-            if self._version(response).differs(version):
-                raise failures.ChangedError
-            if not response.get("ContentRange", "").startswith(f"bytes {start}-"):
-                raise failures.HttpStatusError(206, "another byte range than the requested one")
-            await _copy(body, start, stop, write)
-
-    async def download_all(self, write: Write) -> Version:
-        response = await self._call("get_object")
-        async with response["Body"] as body:
-            return self._version(response)._replace(size=await _copy_all(body, write))
-
-    async def version(self) -> Version:
-        response = await self._call("head_object")
-        return self._version(response)._replace(size=response["ContentLength"])
+            response = exc.response  # type: ignore[attr-defined]
+        metadata = response["ResponseMetadata"]
+        return SimpleNamespace(
+            status=metadata["HTTPStatusCode"],
+            headers=multidict.CIMultiDict(metadata["HTTPHeaders"]),
+            content_length=response.get("ContentLength"),
+            content=response.get("Body"),
+        )
 
     async def current_version(self) -> Version | None:
         try:
@@ -563,11 +580,6 @@ class S3Object(RemoteObject):
         except Exception:
             return False  # the caller raises the first error
 
-    @staticmethod
-    def _version(response: dict[str, Any]) -> Version:
-        modified = response.get("LastModified")
-        return Version(response.get("ETag"), str(modified) if modified else None)
-
 
 def current_version(url: str, required: bool = True) -> Version | None:
     """Return the version of the object at an output's URL, None if it does not exist.
@@ -686,15 +698,6 @@ def _range_start(response: Any) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else -1
 
 
-async def _read_up_to(body: Any, count: int) -> bytes:
-    """Read at most `count` bytes of a response."""
-    blocks, nbytes = [], 0
-    while nbytes < count and (block := await body.read(count - nbytes)):
-        blocks.append(block)
-        nbytes += len(block)
-    return b"".join(blocks)
-
-
 async def _copy(body: Any, start: int, stop: int, write: Write) -> None:
     """Write bytes [start, stop) of a response, in order; TruncatedError if it ends early."""
     while start < stop:
@@ -703,15 +706,6 @@ async def _copy(body: Any, start: int, stop: int, write: Write) -> None:
             raise failures.TruncatedError
         write(start, block)
         start += len(block)
-
-
-async def _copy_all(body: Any, write: Write) -> int:
-    """Write all bytes of a response, in order; return their number."""
-    offset = 0
-    while block := await body.read(_BLOCK_SIZE):
-        write(offset, block)
-        offset += len(block)
-    return offset
 
 
 def _md5(body: bytes) -> str:

@@ -170,17 +170,12 @@ class _SparseFile:
         self._lock = Lock()  # threads read concurrently, and a cancelled request may still write
         self._starts: list[int] = []  # starts of the written ranges: ascending, disjoint
         self._stops: list[int] = []
-        self._fd: int | None = unnamed_file()
+        self.descriptor = unnamed_file()
         try:
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self.descriptor, size)
         except OSError as exc:
             self.close()
             raise failure(exc, self._label, ResourceError) from None
-
-    @property
-    def descriptor(self) -> int:
-        assert self._fd is not None, "the file is closed"
-        return self._fd
 
     def reserve(self, start: int, stop: int) -> None:
         """Reserve disk space for the missing bytes of a range; ResourceError without space."""
@@ -223,9 +218,9 @@ class _SparseFile:
     def close(self) -> None:
         """Close the file; its memory maps remain valid."""
         with self._lock:
-            fd, self._fd = self._fd, None
-            if fd is not None:
-                os.close(fd)
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+            self.descriptor = -1
 
 
 def merge_ranges(ranges: Ranges, max_gap: int, max_size: int) -> Iterator[tuple[int, int]]:

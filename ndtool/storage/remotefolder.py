@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from threading import Lock
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from ndtool.errors import OutputError, ResourceError, printable, redact_urls
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    printable,
+    redact_urls,
+)
 from ndtool.machine import pool
 from ndtool.storage import failures, objects
 from ndtool.storage.local import Fingerprint
@@ -38,7 +44,6 @@ class RemoteFolder:
         self._prefetched: dict[str, bytes | None] = {}  # for the next `read_file`
         self._versions: dict[str, Version | None] = {}  # of objects read by range requests
         self._indices: dict[tuple[str, ByteSlice], bytes] = {}
-        self._lock = Lock()
 
     def peek(self, start: int, nbytes: int) -> bytes:
         return b""
@@ -50,7 +55,7 @@ class RemoteFolder:
     def read(self, key: str) -> bytes | None:
         """Read a metadata object, None if it does not exist; the result is cached."""
         if key not in self._metadata:
-            self._metadata[key] = self._wait(self._read_file(key, MAX_METADATA_SIZE))[0]
+            self._metadata[key] = self._read_file(key, MAX_METADATA_SIZE)[0]
         return self._metadata[key]
 
     def subfolders(self, key: str) -> list[str]:
@@ -58,7 +63,7 @@ class RemoteFolder:
 
     def list_entries(self, key: str) -> list[tuple[str, bool]]:
         """List a folder: (name, whether it is a folder) of each entry."""
-        return self._wait(objects.list_folder(join(self.url, key)))
+        return self._wait(objects.list_folder(join(self.url, key)), key)
 
     def prefetch(self, key: str, limit: int | None) -> tuple[Any, ...]:
         """Prefetch an object, and return its fingerprint, () if it does not exist.
@@ -66,39 +71,34 @@ class RemoteFolder:
         limit: the maximum size of the object; None to request only the fingerprint.
         """
         if limit is None:
-            return _fingerprint(self._wait(self._first_version(key)))
-        body, version = self._wait(self._read_file(key, limit))
-        with self._lock:
-            self._prefetched[key] = body
+            return _fingerprint(self._wait(self._first_version(key), key))
+        body, version = self._read_file(key, limit)
+        self._prefetched[key] = body
         return _fingerprint(version)
 
     def file_fingerprint(self, key: str) -> tuple[Any, ...]:
-        return _fingerprint(self._wait(self._version(key)))
+        return _fingerprint(self._wait(self._version(key), key))
 
     def read_file(self, key: str, limit: int) -> bytes | None:
-        with self._lock:
-            if key in self._prefetched:
-                return self._prefetched.pop(key)
-        return self._wait(self._read_file(key, limit))[0]
+        try:
+            return self._prefetched.pop(key)
+        except KeyError:
+            return self._read_file(key, limit)[0]
 
     def read_range(self, key: str, start: int, stop: int | None) -> bytes | None:
-        return self._wait(self._read_range(key, (start, stop)))
+        return self._wait(self._read_range(key, (start, stop)), key)
 
     async def put(self, key: str, body: bytes | memoryview) -> None:
         """Write an object, replacing an existing one."""
-        url = join(self.url, key)
-        try:
-            await objects.open_output(url).put(bytes(body), {})
-        except Exception as exc:
-            raise failures.failure(exc, url, OutputError) from None
+        await objects.open_output(join(self.url, key)).put(bytes(body), {})
 
     def write(self, key: str, body: bytes | memoryview) -> None:
         """Write an object, replacing an existing one, and wait until it is stored."""
-        self._wait(self.put(key, body))
+        objects.wait(self.put(key, body), join(self.url, key), OutputError)
 
     def read_unchecked(self, key: str, start: int, stop: int) -> bytes:
         """Read a byte range of an object without checking its version."""
-        return self._wait(self._fetch(key, start, stop, Version()))
+        return self._wait(self._fetch(key, start, stop, Version()), key)
 
     def describe_change(self) -> str:
         """Return "": a prefix cannot be replaced."""
@@ -106,7 +106,7 @@ class RemoteFolder:
 
     def contents(self, key: str = "") -> dict[str, Version]:
         """Return the versions of all objects in a folder, by their relative paths."""
-        return self._wait(objects.object_versions(join(self.url, key)))
+        return self._wait(objects.object_versions(join(self.url, key)), key)
 
     def fingerprint(self, key: str) -> Fingerprint:
         """Return the fingerprint of all objects below a key, None if unavailable."""
@@ -119,7 +119,7 @@ class RemoteFolder:
                     return {}
                 raise
 
-        versions = self._wait(contents()) if self.can_list else {}
+        versions = self._wait(contents(), key) if self.can_list else {}
         rows = [
             (name, version.etag or version.modified, version.size)
             for name, version in versions.items()
@@ -129,23 +129,11 @@ class RemoteFolder:
     def close(self) -> None:
         pass
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return objects.wait(coroutine, self.path)
-
-    async def _request(
-        self, key: str, send: Callable[[RemoteObject], Coroutine[Any, Any, T]]
-    ) -> T | None:
-        """Send a request for an object; return None if the object does not exist."""
-        url = join(self.url, key)
-        try:
-            return await send(objects.open_object(url))
-        except Exception as exc:
-            if failures.is_missing(exc):
-                return None
-            raise failures.failure(exc, url) from None
+    def _wait(self, coroutine: Coroutine[Any, Any, T], key: str) -> T:
+        return objects.wait(coroutine, join(self.url, key))
 
     async def _version(self, key: str) -> Version | None:
-        return await self._request(key, lambda source: failures.retry(source.version))
+        return await if_exists(failures.retry(objects.open_object(join(self.url, key)).version))
 
     async def _first_version(self, key: str) -> Version | None:
         """Return the version of an object when it was first read; all its ranges must have it."""
@@ -153,8 +141,8 @@ class RemoteFolder:
             self._versions.setdefault(key, await self._version(key))
         return self._versions[key]
 
-    async def _read_file(self, key: str, limit: int) -> tuple[bytes | None, Version | None]:
-        return await self._request(key, lambda source: read_object(source, limit)) or (None, None)
+    def _read_file(self, key: str, limit: int) -> tuple[bytes | None, Version | None]:
+        return read_small(join(self.url, key), limit)
 
     async def _read_range(self, key: str, span: ByteSlice) -> bytes | None:
         if (key, span) in self._indices:
@@ -175,14 +163,29 @@ class RemoteFolder:
         url = join(self.url, key)
         if stop - start > MAX_RANGE:
             raise ResourceError(f"{printable(url)}: {stop - start} bytes: at most {MAX_RANGE}")
-        try:
-            return await _read_bytes(objects.open_object(url), start, stop, version)
-        except Exception as exc:
-            raise failures.failure(exc, url) from None
+        return await _read_bytes(objects.open_object(url), start, stop, version)
 
 
 def _fingerprint(version: Version | None) -> tuple[Any, ...]:
     return () if version is None else (version.etag or version.modified or version.size,)
+
+
+async def if_exists(request: Coroutine[Any, Any, T]) -> T | None:
+    """Await a request for an object; return None if it does not exist."""
+    try:
+        return await request
+    except Exception as exc:
+        if failures.is_missing(exc):
+            return None
+        raise
+
+
+def read_small(
+    url: str, limit: int, kind: type[NdtoolError] = InputError
+) -> tuple[bytes | None, Version | None]:
+    """Read an object of at most `limit` bytes with its version, None if it does not exist."""
+    source = objects.open_object(url)
+    return objects.wait(if_exists(read_object(source, limit)), url, kind) or (None, None)
 
 
 async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
+from command import ndtool, save, snapshot
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
@@ -30,7 +30,6 @@ from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
-from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs.calls import OpenCall
@@ -356,16 +355,6 @@ def test_values_of_every_type_are_printed(array: Array, expected: Any) -> None:
     assert "\x1b" not in ndtool(*command).out.decode()
 
 
-def test_bfloat16_needs_an_option() -> None:
-    pytest.importorskip("ml_dtypes")
-    save(data=np.array([0x3F80], "u2").view("V2"), upd=np.array([0x3C00], "u2").view("V2"))
-    command = ("explain", "scatter-nd", "data.npy", "[[0]]", "upd.npy", "--at", "0")
-    record = ndtool(*command, "--dtype", "bfloat16", "--reduction", "add", "--json").json
-    assert (record["value"], record["steps"][1]["value"]) == (1.0078125, 0.0078125)
-    assert ndtool(*command).status == 0
-    assert ndtool(*command, "--reduction", "add").status == 4
-
-
 def test_types_may_replace_files() -> None:
     save(idx=np.array([[3], [1], [-1]]))
     command = ("explain", "scatter-nd", "float32[4,2]", "idx.npy", "float32[3,2]")
@@ -385,50 +374,51 @@ def test_types_may_replace_files() -> None:
     assert ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,3]", "--at", "0").status == 4
 
 
-INPUTS = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
-TYPES = {"data": "float32[4,2]", "updates": "float32[4,2]"}
-
-
-@pytest.mark.parametrize(
-    "roles_of_types", [("data",), ("updates",), ("data", "updates")], ids="+".join
-)
-@pytest.mark.parametrize("operator", ["scatter-nd", "scatter-elements"])
-@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min", "mean"])
-def test_types_as_inputs_have_no_values(
-    operator: str, reduction: str, roles_of_types: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("reduction", ["none", "add", "mean"])
+def test_types_as_inputs_have_no_values(reduction: str) -> None:
     """With types as inputs, values of files are not printed either: they might pass for results."""
-    index = np.array([[3], [1], [-1], [3]])
     save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))
-    save(idx=np.tile(index, 2) if operator == "scatter-elements" else index)
-    arguments = [TYPES[role] if role in roles_of_types else name for role, name in INPUTS.items()]
-    options = [word for row in (1, 3, -1) for word in ("--at", f"{row},1")]
-    command = ("explain", operator, *arguments, "--reduction", reduction, *options)
-    completed = ndtool(*command)
-    assert (completed.status, completed.err) == (0, "")
-    assert b"4321.5" not in completed.out
-    assert b"1234.5" not in completed.out
-    for record in ndtool(*command, "--all", "--json").json["explained"]:
-        assert record["value"] is None
-        assert {step["value"] for step in record["steps"]} == {None}
-        assert {step["result"] for step in record["steps"]} == {None}
+    save(idx=np.array([[3], [1], [-1], [3]]))
+    positions = ("--at", "1,1", "--at", "3,1", "--at", "-1,1")
+    kind = "float32[4,2]"
+    for inputs in ((kind, "upd.npy"), ("data.npy", kind), (kind, kind)):
+        command = ("explain", "scatter-nd", inputs[0], "idx.npy", inputs[1], *positions)
+        completed = ndtool(*command, "--reduction", reduction)
+        assert (completed.status, completed.err) == (0, "")
+        assert b"4321.5" not in completed.out
+        assert b"1234.5" not in completed.out
+        answer = ndtool(*command, "--reduction", reduction, "--all", "--json").json
+        for record in answer["explained"]:
+            assert record["value"] is None
+            assert {step[key] for step in record["steps"] for key in ("value", "result")} == {None}
+
+
+def test_bfloat16_and_64_axes() -> None:
+    pytest.importorskip("ml_dtypes")
+    save(data=np.array([0x3F80], "u2").view("V2"), upd=np.array([0x3C00], "u2").view("V2"))
+    command = ("explain", "scatter-nd", "data.npy", "[[0]]", "upd.npy", "--at", "0")
+    record = ndtool(*command, "--dtype", "bfloat16", "--reduction", "add", "--json").json
+    assert (record["value"], record["steps"][1]["value"]) == (1.0078125, 0.0078125)
+    assert ndtool(*command, "--reduction", "add").status == 4
+    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
+    save(data=data, idx=np.zeros(data.shape, int), upd=data)
+    command = ("explain", "scatter-elements", "data.npy", "idx.npy", "upd.npy")
+    position = ("--at", ",".join("01" + 62 * "0"))
+    record = ndtool(*command, *position, "--json", "--reduction", "add").json
+    assert [step["result"] for step in record["steps"]] == [1, 2, 5]
 
 
 def test_values_that_depend_only_on_files_are_printed() -> None:
     save(data=np.array([5.5, 6.5], "f4"), upd=np.array([7.5], "f4"))
     command = ("explain", "scatter-nd", "data.npy", "[[1]]", "float32[1]", "--reduction", "add")
-    records_found = ndtool(*command, "--at", "0", "--from", "1", "--json").json["explained"]
-    assert [record["value"] for record in records_found] == [5.5, 6.5]
+    records = ndtool(*command, "--at", "0", "--from", "1", "--json").json["explained"]
+    assert [record["value"] for record in records] == [5.5, 6.5]
     command = ("explain", "scatter-nd", "float32[2]", "[[1]]", "upd.npy")
-    records_found = ndtool(*command, "--at", "0", "--at", "1", "--from", "1", "--json").json[
-        "explained"
-    ]
-    assert [record["value"] for record in records_found] == [None, None, None]
+    records = ndtool(*command, "--at", "0", "--at", "1", "--from", "1", "--json").json["explained"]
+    assert [record["value"] for record in records] == [None, None, None]
     command = ("explain", "gather-nd", "float32[2]", "[[7], [1]]", "--out-of-bounds", "fill")
-    records_found = ndtool(*command, "--fill", "9", "--at", "0", "--at", "1", "--json").json[
-        "explained"
-    ]
-    assert [record["value"] for record in records_found] == [9.0, None]
+    records = ndtool(*command, "--fill", "9", "--at", "0", "--at", "1", "--json").json["explained"]
+    assert [record["value"] for record in records] == [9.0, None]
 
 
 @pytest.mark.parametrize("mode", ["clip", "wrap", "drop"])
@@ -456,12 +446,11 @@ def test_an_invalid_position_is_refused(flags: Any, message: str) -> None:
     completed = ndtool("explain", "gather-nd", "float32[4,2]", "[[3], [1], [-1]]", *flags)
     assert (completed.status, completed.out) == (2, b"")
     assert message in completed.err
-
-
-def test_an_empty_axis_has_no_position() -> None:
     completed = ndtool("explain", "gather-nd", "float32[4,0]", "[[3]]", "--at", "0,0")
-    assert completed.status == 2
-    assert "axis 1 of the output has size 0: no number is valid" in completed.err
+    assert (completed.status, "axis 1 of the output has size 0: no number" in completed.err) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -481,57 +470,6 @@ def test_an_index_out_of_bounds_gives_the_error_of_the_operator(operator: str) -
     assert "idx.npy[5, 0] = 7" in completed.err
 
 
-def test_a_spec_is_respected() -> None:
-    command = ("explain", "gather-nd", "float32[4]", "[[-1]]", "--at", "0", "--spec", "openvino:8")
-    assert ndtool(*command).status == 5
-    assert ndtool(*command[:-2]).status == 0
-
-
-def test_explanations_support_64_axes() -> None:
-    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
-    save(data=data, idx=np.zeros(data.shape, int), upd=data)
-    zeros = ",".join("0" * 62)
-    command = ("explain", "scatter-elements", "data.npy", "idx.npy", "upd.npy")
-    record = ndtool(*command, "--at", f"0,1,{zeros}", "--json", "--reduction", "add").json
-    assert [step["result"] for step in record["steps"]] == [1, 2, 5]
-
-
-@pytest.mark.parametrize("columns", [60, 200])
-def test_output_fits_the_width_of_the_terminal(columns: int) -> None:
-    save(**{"a-table-with-a-name": np.zeros((900, 2)), "updates-of-it": np.ones((3, 2))})
-    save(**{"rows-that-change": np.array([[800], [1], [-100]])})
-    names = ("a-table-with-a-name.npy", "rows-that-change.npy", "updates-of-it.npy")
-    command = (*NDTOOL, "explain", "scatter-nd", *names, "--reduction", "add", "--at", "800,1")
-    completed = run_in_terminal(*command, columns=columns)
-    assert completed.status == 0
-    lines = completed.screen.splitlines()
-    assert max(map(len, lines)) <= columns
-    assert len(lines) == (4 if columns == 200 else 6)
-    assert completed.screen.split() == ndtool(*command[len(NDTOOL) :]).out.decode().split()
-
-
-def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
-    count = 3_000_000
-    save(data=np.zeros(3, "i1"), idx=np.ones((count, 1), "i1"), upd=np.ones(count, "i1"))
-    before = snapshot(workdir)
-    request = Request(
-        "scatter_nd", "data.npy", "idx.npy", "upd.npy", attributes=Attributes(reduction="add")
-    )
-    fractions: list[float] = []
-    tracemalloc.start()
-    try:
-        with typed.open_typed_call(request) as call:
-            (element,) = explain.explain(call, [(1,)], progress=fractions.append).elements
-            assert element.value is not None
-            assert element.value == np.int64(count).astype("i1")
-        assert tracemalloc.get_traced_memory()[1] < 8 << 20
-    finally:
-        tracemalloc.stop()
-    assert fractions == sorted(fractions)
-    assert fractions[-1] == 1
-    assert snapshot(workdir) == before
-
-
 @pytest.mark.parametrize("operator", ["scatter_nd", "gather_nd"])
 def test_long_lists_have_their_first_and_last_items(operator: str, workdir: Path) -> None:
     """An answer takes bounded time and memory, and says how much it omits."""
@@ -544,14 +482,18 @@ def test_long_lists_have_their_first_and_last_items(operator: str, workdir: Path
     attributes = Attributes(reduction="add" if is_scatter else "none")
     request = Request(operator, *files, attributes=attributes)
     elements, origins = ([(1,)], []) if is_scatter else ([], [(1,)])
+    fractions: list[float] = []
     tracemalloc.start()
     try:
         with typed.open_typed_call(request) as call:
-            explanation = explain.explain(call, elements, origins, list_all=True)
+            explanation = explain.explain(
+                call, elements, origins, list_all=True, progress=fractions.append
+            )
             (item,) = explanation.explained
         assert tracemalloc.get_traced_memory()[1] < 48 << 20
     finally:
         tracemalloc.stop()
+    assert (fractions, fractions[-1]) == (sorted(fractions), 1)
     (table,) = explanation.tables()
     remark = f"... {count - 2 * edge} more{' updates' * is_scatter}: --all lists up to 10000"
     assert [row for row in table.rows if len(row) == 1] == [(remark,)]
@@ -626,11 +568,3 @@ def test_indices_that_change_during_the_run_are_an_error() -> None:
     request = Request("gather_nd", "data.npy", "idx.npy")
     with typed.open_typed_call(request) as call, pytest.raises(OSError, match=r"idx\.npy changed"):
         explain.explain(call, [(0,)], progress=corrupt)
-
-
-def test_positions_of_python_calls_are_validated() -> None:
-    with open_case(Case("gather_nd", (np.zeros(3), np.array([[5]])), {})) as call:
-        with pytest.raises(UsageError):
-            explain.explain(call, [(0, 0)])
-        with pytest.raises(BoundsError):
-            explain.explain(call, [(0,)])

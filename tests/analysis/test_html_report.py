@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -17,9 +16,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, call, cases, many, note_attributes, plain_axes
 from test_explain import gathered_positions, open_case, running_values, updates_of
-from test_stats import sizes_of, tuples_and_slices
 
-from ndtool.analysis import drawing, stats
+from ndtool.analysis import drawing
 from ndtool.analysis.drawing import Drawing, Grid
 from ndtool.analysis.engines import EngineReport
 from ndtool.analysis.oracle import reference
@@ -99,24 +97,6 @@ def draw_case(case: Case) -> Drawing:
     return diagram
 
 
-@pytest.mark.slow("links of reports on random calls equal brute force")
-@many
-@given(case=cases)
-def test_the_links_of_a_drawing_equal_brute_force(case: Case) -> None:
-    note_attributes(case)
-    expected, diagram = call(reference, case), draw_case(case)
-    assert grid_of(diagram, "output").values == texts(expected)
-    links = list(diagram.links)
-    for position in np.ndindex(expected.shape):
-        check = check_gather_links if len(case.arrays) == 2 else check_scatter_links
-        links = check(case, diagram, position, links)
-    assert links == []
-
-
-def texts(array: Array) -> tuple[str, ...]:
-    return tuple(short_text(array[(*position, ...)]) for position in np.ndindex(array.shape))
-
-
 def check_gather_links(
     case: Case, diagram: Drawing, position: tuple[int, ...], links: list[Any]
 ) -> list[Any]:
@@ -128,29 +108,6 @@ def check_gather_links(
     assert link.result == short_text(case.arrays[0][(*link.data, ...)])
     check_tuple(case, diagram, link.indices)
     return links[1:]
-
-
-def check_scatter_links(
-    case: Case, diagram: Drawing, position: tuple[int, ...], links: list[Any]
-) -> list[Any]:
-    data, _, updates = case.arrays
-    applied_updates = list(updates_of(case, position))
-    update_values = [updates[(*origin, ...)] for _, origin in applied_updates]
-    values = running_values(data[(*position, ...)], update_values, case.arguments)
-    original_link, *update_links = links[: 1 + len(applied_updates)]
-    assert (
-        original_link.output,
-        original_link.data,
-        original_link.indices,
-        original_link.updates,
-    ) == (position, position, None, None)
-    for (tuple_position, origin), link, value in zip(
-        applied_updates, update_links, values, strict=True
-    ):
-        assert (link.output, link.data, link.updates) == (position, None, origin)
-        assert (link.indices, link.result) == (tuple_position, short_text(value))
-        check_tuple(case, diagram, link.indices)
-    return links[1 + len(applied_updates) :]
 
 
 def check_tuple(case: Case, diagram: Drawing, position: tuple[int, ...]) -> None:
@@ -606,18 +563,20 @@ def test_large_arrays_are_drawn_around_the_first_difference() -> None:
     assert page.grid("actual")["values"][10] == "2578.0"
 
 
-@pytest.mark.slow("excerpts of large arrays are correct on random calls")
+@pytest.mark.slow("links of reports on random calls equal brute force")
+@pytest.mark.parametrize(
+    "limits", [{"MAX_ELEMENTS": drawing.MAX_ELEMENTS}, {"MAX_ELEMENTS": 12, "_MAX_COMPLETE": 4}]
+)
 @many
 @given(case=cases, strategy_data=st.data())
-def test_the_links_of_an_excerpt_equal_brute_force(
-    case: Case, strategy_data: st.DataObject
+def test_the_links_of_a_drawing_equal_brute_force(
+    limits: dict[str, int], case: Case, strategy_data: st.DataObject
 ) -> None:
     note_attributes(case)
     expected = call(reference, case)
     focus = tuple(strategy_data.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(focus) == expected.ndim)
-    small_limits = patch.multiple(drawing, MAX_ELEMENTS=12, _MAX_COMPLETE=4)
-    with small_limits, open_case(case) as opened_call:
+    with patch.multiple(drawing, **limits), open_case(case) as opened_call:
         diagram = drawing.draw(opened_call, [focus])
     assume(diagram is not None)
     assert diagram is not None
@@ -626,38 +585,36 @@ def test_the_links_of_an_excerpt_equal_brute_force(
     assert output.values is not None
     assert focus in positions
     links = list(diagram.links)
+    check = check_gather_links if len(case.arrays) == 2 else check_scatter_links
     for position, text in zip(positions, output.values, strict=True):
         assert text == short_text(expected[(*position, ...)])
-        if len(case.arrays) == 2:
-            links = check_gather_links(case, diagram, position, links)
-        else:
-            links = check_excerpt_links(case, diagram, position, links)
+        links = check(case, diagram, position, links)
     assert links == []
 
 
-def check_excerpt_links(
+def check_scatter_links(
     case: Case, diagram: Drawing, position: tuple[int, ...], links: list[Any]
 ) -> list[Any]:
     """Check the links of an element: the original, and the first and last updates."""
-    applied_updates = list(updates_of(case, position))
+    data, _, updates = case.arrays
+    applied = list(updates_of(case, position))
+    values = [updates[(*origin, ...)] for _, origin in applied]
+    results = list(map(short_text, running_values(data[(*position, ...)], values, case.arguments)))
     positions = list(product(*grid_of(diagram, "output").axes))
-    assert diagram.counts[positions.index(position)] == len(applied_updates)
-    element_links = [link for link in links if link.output == position]
-    assert (element_links[0].output, element_links[0].data, element_links[0].indices) == (
-        position,
-        position,
-        None,
-    )
-    listed_at_each_end = (len(element_links) - 1) // 2
-    expected = (
-        applied_updates
-        if len(element_links) > len(applied_updates)
-        else [*applied_updates[:listed_at_each_end], *applied_updates[-listed_at_each_end:]]
-    )
-    assert [(link.indices, link.updates) for link in element_links[1:]] == expected
-    for link in element_links[1:]:
+    if not diagram.is_complete:
+        assert diagram.counts[positions.index(position)] == len(applied)
+    original, *update_links = [link for link in links if link.output == position]
+    assert (original.data, original.indices, original.updates) == (position, None, None)
+    edge = len(update_links) // 2
+    shown = slice(None) if len(update_links) == len(applied) else np.r_[:edge, -edge:0]
+    numbers = np.arange(len(applied))[shown].tolist()
+    assert [(link.indices, link.updates, link.result) for link in update_links] == [
+        (*applied[number], results[number]) for number in numbers
+    ]
+    for link in update_links:
+        assert link.data is None
         check_tuple(case, diagram, link.indices)
-    return links[len(element_links) :]
+    return links[1 + len(update_links) :]
 
 
 def test_large_updates_in_chunks_are_not_read_for_a_drawing(
@@ -685,27 +642,3 @@ def test_statistics_are_plotted_from_exact_counts() -> None:
     assert plotted["repetitions"] == [500, 0, 0, 0, 0, 0, 0, 0, 0, 1]
     assert plotted["title"] == "Slices of data.npy that the indices of gather_nd select"
     assert "0..624" in page.visible_text, "without scripts the histogram is a table"
-
-
-@pytest.mark.slow("random cases of each plotted figure")
-@many
-@given(case=cases)
-def test_plotted_counts_equal_brute_force(case: Case) -> None:
-    note_attributes(case)
-    sizes = sizes_of(case)
-    assume(0 not in sizes)
-    counts = Counter(
-        int(np.ravel_multi_index([i % n for i, n in zip(row, sizes, strict=True)], sizes))
-        for _, row, _, _ in tuples_and_slices(case)
-    )
-    with open_case(case) as call:
-        answer = stats.stats(call)
-    width = -(-int(np.prod(sizes)) // len(answer.density))
-    expected = [0] * len(answer.density)
-    for row, times in counts.items():
-        expected[row // width] += times
-    assert list(answer.density) == expected
-    classes = Counter((times - 1).bit_length() for times in counts.values())
-    assert dict(enumerate(answer.repetitions)) == {
-        n: classes[n] for n in range(max(classes, default=-1) + 1)
-    }

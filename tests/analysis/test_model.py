@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, ndtool, run_in_terminal, snapshot
+from command import ndtool, snapshot
 from nodetests import CASES, OPERATORS
 from test_html_report import MARKUP, Page
 
@@ -23,6 +23,7 @@ from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, Us
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
+parser = pytest.importorskip("onnx.parser")
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -37,6 +38,12 @@ def save_model(graph: Any, version: int = 18, functions: Any = (), file: str = "
     opsets = [helper.make_opsetid("", version), helper.make_opsetid("mine", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions))
     onnx.save(model, file)
+
+
+def save_text(graph: str, version: int = 18) -> None:
+    """Save a model from ONNX's text format."""
+    header = f'<ir_version: 8, opset_import: ["": {version}, "mine": 1]>'
+    onnx.save(parser.parse_model(header + graph), "m.onnx")
 
 
 def save_embedding_model(version: int = 13) -> None:
@@ -60,18 +67,26 @@ def check_progress(share: float, engine_name: str) -> None:
     assert 0 <= share <= 1
 
 
-def test_metadata_of_a_model() -> None:
-    save_embedding_model()
-    gather, scatter = models.nodes("m.onnx").nodes
-    assert (gather.node, gather.operator, gather.version) == ("take", "gather_nd", 13)
-    assert gather.inputs == {
-        "data": Typed("table", "float32", (4, 3)),
-        "indices": Typed("rows", "int64", ("N", 1)),
-    }
-    assert gather.output == Typed("taken", "float32", ("N", 3))
-    assert (scatter.node, scatter.version) == ("out", 13)
-    assert scatter.inputs["updates"] == Typed("doubled", None, None)
-    assert scatter.output == Typed("out", "float32", None)
+def run(
+    against: tuple[str, ...] = (), inputs: str = "in.npz", file: str = "m.onnx", within: int = 0
+) -> Any:
+    """Run a model on the arrays of a file or a folder."""
+    return models.run(file, inputs, against, EngineSettings(within=within), check_progress)
+
+
+def save_gather(data: Any, indices: Any, output: Any = None, **attributes: Any) -> None:
+    """Save a model of one GatherND, whose inputs d and i have a type and a shape each."""
+    node = helper.make_node("GatherND", ["d", "i"], ["o"], **attributes)
+    inputs = [value_info("d", *data), value_info("i", *indices)]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o", *output or ())]))
+
+
+def write_inputs(folder: Path, arrays: Any) -> None:
+    """Write the inputs of a model as the files of a data set."""
+    folder.mkdir(exist_ok=True)
+    for number, array in enumerate(arrays):
+        tensor = onnx.numpy_helper.from_array(array)
+        (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
 
 
 @pytest.mark.parametrize(("opset", "version"), [(11, 11), (12, 12), (17, 13), (10, None)])
@@ -80,68 +95,46 @@ def test_the_version_is_that_of_the_operator(opset: int, version: int | None) ->
     assert models.nodes("m.onnx").nodes[0].version == version
 
 
-def test_an_output_type_is_inferred_from_the_inputs() -> None:
-    node = helper.make_node("GatherND", ["d", "i"], ["o"], batch_dims=1)
-    identity = helper.make_node("Identity", ["o"], ["p"])
-    inputs = [value_info("d", FLOAT, [2, 5, 3]), value_info("i", INT64, [2, 4, 1])]
-    save_model(helper.make_graph([node, identity], "g", inputs, [value_info("p")]))
-    assert type_of(models.nodes("m.onnx").nodes[0].output) == DeclaredType("float32", (2, 4, 3))
-
-
 def test_inferred_types_are_those_of_later_inputs() -> None:
-    branch = helper.make_graph(
-        [helper.make_node("GatherND", ["o", "j"], ["p"])], "branch", [], [value_info("p")]
-    )
-    nodes = [
-        helper.make_node("ScatterND", ["d", "i", "u"], ["o"]),
-        helper.make_node("If", ["c"], ["q"], name="choose", then_branch=branch, else_branch=branch),
-        helper.make_node("Pick", ["d", "j"], ["r"], domain="mine"),
-    ]
-    inputs = [
-        value_info("c", BOOL, []),
-        value_info("d", FLOAT, ["N", 3]),
-        value_info("i", INT64, [4, 1]),
-    ]
-    inputs += [value_info("u", FLOAT, [4, 3]), value_info("j", INT64, ["M", 2])]
-    function_nodes = [
-        helper.make_node("GatherND", ["a", "b"], ["o"]),
-        helper.make_node("GatherND", ["p", "b"], ["s"]),  # p is not an input of the function
-    ]
-    opsets = [helper.make_opsetid("", 18)]
-    function = helper.make_function("mine", "Pick", ["a", "b", "p"], ["s"], function_nodes, opsets)
-    save_model(
-        helper.make_graph(nodes, "g", inputs, [value_info("q"), value_info("r")]),
-        functions=[function],
-    )
+    save_text("""
+        g (bool c, float[N,3] d, int64[4,1] i, float[4,3] u, int64[M,2] j) => (float[] q, float[] r) {
+            o = ScatterND (d, i, u)
+            q = If (c) <
+                then_branch = b () => (float[] p) { p = GatherND (o, j) },
+                else_branch = b () => (float[] p) { p = GatherND (o, j) }
+            >
+            r = mine.Pick (d, j)
+        }
+        <domain: "mine", opset_import: ["": 18]>
+        Pick (a, b, p) => (s) {
+            o = GatherND (a, b)
+            s = GatherND (p, b)
+        }""")
     nodes_by_name = {node.node: node for node in models.nodes("m.onnx").nodes}
-    branch_node = nodes_by_name["choose/then_branch/p"]
+    branch_node = nodes_by_name["q/then_branch/p"]
     assert branch_node.inputs["data"] == Typed("o", "float32", ("N", 3))
     assert type_of(branch_node.output) == DeclaredType("float32", ("M",))
+    # the function is called without its input p
     assert nodes_by_name["mine.Pick/s"].inputs["data"] == Typed("p", None, None)
 
 
 def test_an_input_replaces_an_initializer(workdir: Path) -> None:
-    node = helper.make_node("GatherND", ["d", "i"], ["o"])
-    inputs = [value_info("d", FLOAT, [4]), value_info("i", INT64, [None, 1])]
-    initializer = onnx.numpy_helper.from_array(np.array([[2]]), "i")
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o")], [initializer]))
+    save_text(
+        "g (float[4] d, int64[N,1] i) => (float[] o) <int64[1,1] i = {2}> { o = GatherND (d, i) }"
+    )
     data, replacement = np.arange(4, dtype="f4"), np.array([[1], [0]])
     for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": replacement}, (2,))):
         np.savez("in.npz", **arrays)
-        (node_info,) = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).nodes
+        (node_info,) = run().nodes
         assert (node_info.runs, type_of(node_info.output)) == (1, DeclaredType("float32", shape))
         folder = workdir / str(len(arrays))
-        folder.mkdir()
-        for number, array in enumerate(arrays.values()):
-            tensor = onnx.numpy_helper.from_array(array)
-            (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
-        (node_info,) = models.run("m.onnx", str(folder), (), EngineSettings(), check_progress).nodes
+        write_inputs(folder, arrays.values())
+        (node_info,) = run(inputs=str(folder)).nodes
         assert type_of(node_info.output) == DeclaredType("float32", shape)
 
 
 def test_a_model_without_gather_or_scatter_nodes() -> None:
-    node = helper.make_node("Identity", ["d"], ["o"])
-    save_model(helper.make_graph([node], "g", [value_info("d", FLOAT, [4])], [value_info("o")]))
+    save_text("g (float[4] d) => (float[] o) { o = Identity (d) }")
     completed = ndtool("model", "m.onnx")
     assert (completed.status, completed.out) == (0, b"The model has no gather or scatter nodes.\n")
 
@@ -149,6 +142,7 @@ def test_a_model_without_gather_or_scatter_nodes() -> None:
 @pytest.mark.parametrize(
     ("data", "indices", "output", "assumed"),
     [
+        ([2, 5, 3], [2, 4, 1], (2, 4, 3), ()),
         (["N", 5, "D"], ["N", "M", 1], ("N", "M", "D"), ()),
         (["N", 5, 3], ["B", None, 1], ("B", None, 3), ("data's axis 0 (N) and indices' axis 0 (B) are equal",)),
         ([None, 5, None], [2, 4, 1], (2, 4, None), ("data's axis 0 (data.shape[0]) and indices' axis 0 (2) are equal",)),
@@ -178,33 +172,21 @@ def test_an_output_whose_sizes_have_names(
 
 @pytest.mark.parametrize(("opset", "version"), [(9, 9), (10, 9), (11, None)])
 def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: int | None) -> None:
-    node = helper.make_node("Scatter", ["d", "i", "u"], ["o"], axis=1)
-    inputs = [
-        value_info("d", FLOAT, [1, 3]),
-        value_info("i", INT64, [1, "N"]),
-        value_info("u", FLOAT, [1, "N"]),
-    ]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o")]), opset)
+    inputs = "float[1,3] d, int64[1,N] i, float[1,N] u"
+    save_text(f"g ({inputs}) => (float[] o) {{ o = Scatter <axis = 1> (d, i, u) }}", opset)
     (node_info,) = models.nodes("m.onnx").nodes
     assert (node_info.operator, node_info.title, node_info.version) == (
         "scatter_elements", "Scatter", version
     )  # fmt: skip
-    assert (
-        type_of(node_info.output) == DeclaredType("float32", (1, 3))
-        or node_info.output.shape is None
-    )
     np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
+    outcome = run(("numpy",))
     (node_result,) = outcome.nodes
     if version is None:
         assert outcome.error is not None
         assert outcome.error.status == 4
     else:
-        assert (outcome.error, node_result.runs, type_of(node_result.output)) == (
-            None,
-            1,
-            DeclaredType("float32", (1, 3)),
-        )
+        assert (outcome.error, node_result.runs) == (None, 1)
+        assert type_of(node_result.output) == DeclaredType("float32", (1, 3))
         assert [report.result for report in node_result.engines] == ["same"]
 
 
@@ -229,47 +211,36 @@ def test_subbyte_types_have_names() -> None:
 
 def save_nested_model() -> None:
     """Save a model with a node in each branch of an If, and one in a function."""
-    gather = helper.make_node("Gather", ["x", "i"], ["o"], axis=1, name="a/b")
-    gather_elements = helper.make_node("GatherElements", ["x", "i"], ["e"])
-    identity = helper.make_node("Identity", ["e"], ["o"])
-    then_branch = helper.make_graph([gather], "t", [], [value_info("o")])
-    else_branch = helper.make_graph([gather_elements, identity], "e", [], [value_info("o")])
-    if_node = helper.make_node(
-        "If", ["c"], ["chosen"], "choice", then_branch=then_branch, else_branch=else_branch
-    )
-    scatter = helper.make_node("ScatterElements", ["a", "b", "c"], ["r"])
-    scatter.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="along", type=2))
-    function = helper.make_function(
-        "mine", "Put", ["a", "b", "c"], ["r"], [scatter], [helper.make_opsetid("", 16)], ["along"]
-    )
-    call = helper.make_node("Put", ["x", "i", "x"], ["put"], domain="mine", along=1)
-    graph = helper.make_graph(
-        [if_node, call], "g",
-        [value_info("c", BOOL, []), value_info("x", FLOAT, [2, None]), value_info("i", INT64, ["A", "B"])],
-        [value_info("chosen"), value_info("put")],
-    )  # fmt: skip
-    save_model(graph, 18, [function])
-
-
-def test_subgraphs_and_functions() -> None:
-    save_nested_model()
-    nodes_by_name = {node_info.node: node_info for node_info in models.nodes("m.onnx").nodes}
-    assert set(nodes_by_name) == {"choice/then_branch/a/b", "choice/else_branch/e", "mine.Put/r"}
-    branch_node = nodes_by_name["choice/then_branch/a/b"]
-    assert branch_node.inputs["data"] == Typed("x", "float32", (2, None))
-    assert branch_node.inputs["indices"] == Typed("i", "int64", ("A", "B"))
-    assert nodes_by_name["mine.Put/r"].version == 16
-    assert nodes_by_name["mine.Put/r"].inputs["updates"] == Typed(
-        "c", None, None
-    )  # not the graph's c
+    # the declared sizes of outputs are not those of the outputs
+    save_text("""
+        g (bool c, float[2,K] x, int64[A,B] i) => (float[] chosen, float[] put) {
+            chosen = If (c) <
+                then_branch = t () => (float[M,2,7] o) { o = Gather <axis = 1> (x, i) },
+                else_branch = e () => (float[5,5] o) { e = GatherElements (x, i) o = Identity (e) }
+            >
+            put = mine.Put <along = 1> (x, i, x)
+        }
+        <domain: "mine", opset_import: ["": 16]>
+        Put <along> (a, b, c) => (r) { r = ScatterElements <axis: int = @along> (a, b, c) }""")
+    model = onnx.load("m.onnx")
+    model.graph.node[0].name = "choice"
+    model.graph.node[0].attribute[0].g.node[0].name = "a/b"
+    onnx.save(model, "m.onnx")
 
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     save_nested_model()
+    nodes_by_name = {node_info.node: node_info for node_info in models.nodes("m.onnx").nodes}
+    branch_node = nodes_by_name["choice/then_branch/a/b"]
+    function_node = nodes_by_name["mine.Put/r"]
+    assert branch_node.inputs["data"] == Typed("x", "float32", (2, "K"))
+    assert branch_node.inputs["indices"] == Typed("i", "int64", ("A", "B"))
+    assert function_node.version == 16
+    assert function_node.inputs["updates"] == Typed("c", None, None)  # not the graph's c
     x, i = np.arange(4, dtype="f4").reshape(2, 2), np.array([[1, 0], [1, 0]])
     np.savez("in.npz", c=condition, x=x, i=i)
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
+    outcome = run(("numpy",))
     assert outcome.error is None
     runs = {node_info.node: node_info.runs for node_info in outcome.nodes}
     assert runs == {
@@ -283,28 +254,24 @@ def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     shapes = {
         node_info.node: node_info.output and node_info.output.shape for node_info in outcome.nodes
     }
-    assert shapes["choice/then_branch/a/b"] == ((2, 2, 2) if condition else None)
+    assert shapes["choice/then_branch/a/b"] == ((2, 2, 2) if condition else ("M", 2, 7))
     assert shapes["mine.Put/r"] == (2, 2)
 
 
 def test_a_loop_runs_its_node_several_times() -> None:
-    node = helper.make_node("GatherND", ["rows", "one"], ["row"])
-    body = helper.make_graph(
-        [helper.make_node("Unsqueeze", ["n", "zero"], ["one"]), node, helper.make_node("Identity", ["k"], ["k2"])],
-        "body", [value_info("n", INT64, []), value_info("k", BOOL, [])], [value_info("k2", BOOL), value_info("row")],
-    )  # fmt: skip
-    loop = helper.make_node("Loop", ["count", "go"], ["all"], body=body)
-    zero = onnx.numpy_helper.from_array(np.array([0]), "zero")
-    go = onnx.numpy_helper.from_array(np.array(True), "go")
-    inputs = [value_info("count", INT64, []), value_info("rows", FLOAT, ["N"])]
-    save_model(helper.make_graph([loop], "g", inputs, [value_info("all")], initializer=[zero, go]))
+    save_text("""
+        g (int64 count, float[N] rows) => (float[] all) <int64[1] zero = {0}, bool go = {1}> {
+            all = Loop <body = body (int64 n, bool k) => (bool[] k2, float[] row) {
+                one = Unsqueeze (n, zero)
+                row = GatherND (rows, one)
+                k2 = Identity (k)
+            }> (count, go)
+        }""")
     np.savez("in.npz", count=3, rows=np.ones(3, "f4"))
-    (node_info,) = models.run(
-        "m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress
-    ).nodes
+    (node_info,) = run(("numpy",)).nodes
     assert (node_info.runs, len(node_info.engines), node_info.inputs["data"].name) == (3, 1, "rows")
     np.savez("in.npz", count=5, rows=np.ones(3, "f4"))
-    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    outcome = run()
     assert isinstance(outcome.error, BoundsError)
     assert outcome.error.message == "all/body/row: indices out of bounds: 1 of 1 index tuples"
     assert outcome.nodes[0].runs == 3
@@ -313,15 +280,11 @@ def test_a_loop_runs_its_node_several_times() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
     folder = workdir / "test_data_set_0"
-    folder.mkdir()
     onnx.save(case.model, "m.onnx")
     for inputs, (expected,) in case.data_sets:
-        for number, array in enumerate(inputs):
-            (folder / f"input_{number}.pb").write_bytes(
-                onnx.numpy_helper.from_array(array).SerializeToString()
-            )
+        write_inputs(folder, inputs)
         for location in (workdir, folder):
-            outcome = models.run("m.onnx", str(location), (), EngineSettings(), check_progress)
+            outcome = run(inputs=str(location))
             (node_info,) = outcome.nodes
             assert (outcome.error, node_info.runs) == (None, 1)
             assert node_info.operator == OPERATORS[case.model.graph.node[0].op_type]
@@ -331,69 +294,28 @@ def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
 def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     save_embedding_model()
     np.savez("in.npz", rows=np.array([[1], [-1]]))
-    outcome = models.run("m.onnx", "in.npz", ("numpy", "onnx"), EngineSettings(), check_progress)
+    outcome = run(("numpy", "onnx"))
     assert outcome.error is None
-    reported = [
-        (node_info.node, r.engine, r.result)
-        for node_info in outcome.nodes
-        for r in node_info.engines
-    ]
+    reported = [(node.node, r.engine, r.result) for node in outcome.nodes for r in node.engines]
     assert reported == [
         (node, engine, "same") for node in ("take", "out") for engine in ("numpy", "onnx")
     ]
-    different = engines.EngineReport("numpy", "1", 1, "different", 3, "wrong")
-    monkeypatch.setattr(engines.EngineCall, "reports", lambda *_: [different])
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
-    assert outcome.error is not None
-    assert outcome.error.status == 8
-    assert outcome.error.message == (
-        "take: numpy differs from gather_nd; out: numpy differs from scatter_nd"
-    )
-
-
-def test_a_different_result_names_its_node_unless_within_some_ulps() -> None:
-    """Sums of floats in another order may differ by some ulps."""
-    nodes = [
-        helper.make_node("ScatterND", ["d", "i", "u"], ["s"], name="sum", reduction="add"),
-        helper.make_node("GatherND", ["s", "i"], ["o"], name="take"),
-    ]
-    inputs = [
-        value_info("d", FLOAT, [4]),
-        value_info("i", INT64, [3, 1]),
-        value_info("u", FLOAT, [3]),
-    ]
-    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")]))
-    np.savez(
-        "in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [1], [1]]), u=np.float32([0.1, 0.2, 0.3])
-    )
-    expected = np.float32(0.1) + np.float32(0.2) + np.float32(0.3)
-    engine_output = np.array([0, np.nextafter(expected, np.float32(1)), 0, 0], "f4")
 
     def reports(engine_call: engines.EngineCall, *_: Any) -> Any:
-        reference_output = engine_call._expected
-        assert reference_output is not None
-        output = engine_output if len(reference_output) == 4 else reference_output.copy()
+        expected = engine_call._expected
+        assert expected is not None
         comparison = verify.compare(
-            engine_call._request,
-            engine_call._arrays,
-            output,
-            reference_output,
+            engine_call._request, engine_call._arrays, np.nextafter(expected, np.float32(99)), expected,
             within=engine_call._settings.within,
-        )
+        )  # fmt: skip
         return [engines.add_verdict(engines.EngineReport("torch", "2", 1, "same"), [comparison])]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines.EngineCall, "reports", reports)
-        error = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress).error
-        assert error is not None
-        assert (error.status, error.message) == (8, "sum: torch differs from scatter_nd")
-        assert error.places[0].startswith("sum: torch[1] = 0.6")
-        assert (
-            models.run(
-                "m.onnx", "in.npz", ("numpy",), EngineSettings(within=1), check_progress
-            ).error
-            is None
-        )
+    monkeypatch.setattr(engines.EngineCall, "reports", reports)
+    error = run(("numpy",)).error
+    message = "take: torch differs from gather_nd; out: torch differs from scatter_nd"
+    assert (error.status, error.message) == (8, message)
+    assert error.places[0].startswith("take: torch[0, 0] = 3.")
+    assert run(("numpy",), within=1).error is None
 
 
 def test_within_is_an_option_of_model() -> None:
@@ -418,7 +340,7 @@ def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -
         return reports(engine_call, *arguments)
 
     monkeypatch.setattr(engines.EngineCall, "reports", record_attributes)
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
+    outcome = run(("numpy",))
     assert outcome.error is None
     assert [attributes.axis for attributes in recorded] == [1, 1]
 
@@ -426,7 +348,7 @@ def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("value", ["x", float("nan"), 1.0])
 def test_attributes_of_another_type_infer_nothing(value: Any) -> None:
     node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=value)
-    inputs = [value_info("x", FLOAT, [2, 3]), value_info("i", INT64, [2, 3])]
+    inputs = [value_info(name, kind, [2, 3]) for name, kind in (("x", FLOAT), ("i", INT64))]
     save_model(helper.make_graph([node], "g", inputs, [value_info("y")]))
     (node_info,) = models.nodes("m.onnx").nodes
     assert node_info.output.shape is None
@@ -490,17 +412,15 @@ def test_inputs_that_do_not_match_the_model(workdir: Path) -> None:
     np.savez("in.npz", others=np.array([[1]]))
     message = r"in\.npz lacks the model's input rows: expected arrays named rows"
     with pytest.raises(UsageError, match=message):
-        models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+        run()
     (workdir / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty has no inputs: expected input_0\.pb"):
-        models.run("m.onnx", "empty", (), EngineSettings(), check_progress)
-    for number in range(2):
-        tensor = onnx.numpy_helper.from_array(np.array([[1]]))
-        (workdir / "empty" / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+        run(inputs="empty")
+    write_inputs(workdir / "empty", [np.array([[1]])] * 2)
     with pytest.raises(UsageError, match="empty has 2 inputs: expected 1: rows"):
-        models.run("m.onnx", "empty", (), EngineSettings(), check_progress)
+        run(inputs="empty")
     np.savez("in.npz", rows=np.array([1.5]))
-    error = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).error
+    error = run().error
     assert isinstance(error, DtypeError)
     message = "in.npz:rows is float64[1]: the model's input rows is int64[N,1]"
     assert error.message == message
@@ -521,20 +441,14 @@ def test_an_input_must_match_the_models_declaration(
     workdir: Path, array: Any, type_text: str
 ) -> None:
     """The type, the rank and numeric sizes are compared, as in onnxruntime."""
-    node = helper.make_node("GatherND", ["d", "i"], ["o"])
-    inputs = [value_info("d", FLOAT, [4, 3]), value_info("i", INT64, ["N", 1])]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o")]))
+    save_gather((FLOAT, [4, 3]), (INT64, ["N", 1]))
     np.savez("in.npz", d=array, i=np.array([[1]]))
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert completed.status == 4
     assert completed.err == f"error: in.npz:d is {type_text}: the model's input d is float32[4,3]\n"
     assert completed.out.decode().split()[-1] == "no"
-    folder = workdir / "folder"
-    folder.mkdir()
-    for number, value in enumerate((array, np.array([[1]]))):
-        tensor = onnx.numpy_helper.from_array(value)
-        (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
-    error = models.run("m.onnx", "folder", (), EngineSettings(), check_progress).error
+    write_inputs(workdir / "folder", [array, np.array([[1]])])
+    error = run(inputs="folder").error
     assert error is not None
     assert error.message.startswith(f"folder/input_0.pb is {type_text}: the model's input d is ")
 
@@ -549,59 +463,31 @@ def test_members_that_are_no_inputs_are_refused() -> None:
     )
 
 
-def invalid_models() -> dict[str, tuple[Any, str]]:
-    """Return models that no runtime accepts, each with the expected error."""
-    gather = helper.make_node("GatherND", ["d", "i"], ["o"], name="take")
-    second_gather = helper.make_node("GatherND", ["d", "i"], ["o"], name="again")
-    two_outputs = helper.make_node("GatherND", ["d", "i"], ["o", "p"], name="two")
-    missing_input = helper.make_node("GatherND", ["q", "i"], ["o"], name="late")
-    unknown_attribute = helper.make_node("GatherND", ["d", "i"], ["o"], name="odd", depth=1)
-    d, i, o = value_info("d", FLOAT, [4, 3]), value_info("i", INT64, [2, 1]), value_info("o")
-    float_indices = value_info("i", FLOAT, [2, 1])
-
-    def make_graph(nodes: Any, inputs: Any = (d, i), output: Any = o) -> Any:
-        return helper.make_graph(nodes, "g", list(inputs), [output])
-
-    return {
-        "two nodes that write one name": (
-            make_graph([gather, second_gather]),
-            "'o' has been used as output names",
-        ),
-        "a node that writes an input": (
-            make_graph([gather], (d, i, value_info("o"))),
-            "'o' has been used",
-        ),
-        "two outputs": (
-            make_graph([two_outputs]),
-            "Node(two) with schema(::GatherND:13) has output size 2",
-        ),
-        "indices of another type": (
-            make_graph([gather], (d, float_indices)),
-            "node name: take): indices typestr",
-        ),
-        "an output of another type": (
-            make_graph([gather], output=value_info("o", INT64)),
-            "node name: take",
-        ),
-        "an output without a type": (
-            make_graph([gather], output=value_info("o", 0)),
-            "o has no element type",
-        ),
-        "a name that nothing writes": (make_graph([missing_input]), "input 'q' of node"),
-        "an output that nothing writes": (
-            make_graph([gather], output=value_info("r")),
-            "output 'r'",
-        ),
-        "an unknown attribute": (make_graph([unknown_attribute]), "Unrecognized attribute: depth"),
-    }
+# Models that no runtime accepts: outputs, nodes, the type of indices, and the expected error.
+INVALID_MODELS = {
+    "two nodes that write one name":
+        ("float[] o", "o = GatherND (d, i) o = GatherND (d, i)", "'o' has been used as output"),
+    "a node that writes an input": ("float[] d", "d = GatherND (d, i)", "'d' has been used"),
+    "two outputs": ("float[] o", "o, p = GatherND (d, i)", "(::GatherND:13) has output size 2"),
+    "indices of another type": ("float[] o", "f = Cast <to = 1> (i) o = GatherND (d, f)", "indices typestr"),
+    "an output of another type": ("int64[] o", "o = GatherND (d, i)", "Inferred elem type"),
+    "a name that nothing writes": ("float[] o", "o = GatherND (q, i)", "input 'q' of node"),
+    "an output that nothing writes": ("float[] r", "o = GatherND (d, i)", "output 'r'"),
+    "an unknown attribute":
+        ("float[] o", "o = GatherND <depth = 1> (d, i)", "Unrecognized attribute: depth"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", invalid_models())
+@pytest.mark.parametrize("case", [*INVALID_MODELS, "an output without a type"])
 def test_a_model_that_is_not_valid_is_not_run(case: str) -> None:
-    graph, message = invalid_models()[case]
-    save_model(graph)
+    if case in INVALID_MODELS:
+        output, nodes, message = INVALID_MODELS[case]
+        save_text(f"g (float[4,3] d, int64[2,1] i) => ({output}) {{ {nodes} }}")
+    else:
+        save_gather((FLOAT, [4, 3]), (INT64, [2, 1]), (0,))
+        message = "o has no element type"
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    outcome = run()
     assert outcome.error is not None
     assert outcome.error.status == 4
     assert outcome.error.message.startswith("m.onnx: the onnx package refuses it: ")
@@ -612,7 +498,7 @@ def test_a_model_that_is_not_valid_is_not_run(case: str) -> None:
 def test_an_unknown_operator_set() -> None:
     save_embedding_model(9999)
     np.savez("in.npz", rows=np.array([[1]]))
-    error = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).error
+    error = run().error
     max_version = onnx.defs.onnx_opset_version()
     assert error is not None
     assert error.status == 4
@@ -623,61 +509,32 @@ def test_an_unknown_operator_set() -> None:
 
 def test_declared_sizes_of_outputs_are_ignored() -> None:
     """Exporters write wrong shapes; onnxruntime warns of them."""
-    node = helper.make_node("GatherND", ["d", "i"], ["o"])
-    inputs = [value_info("d", FLOAT, [4, 3]), value_info("i", INT64, [2, 1])]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o", FLOAT, [7, 7])]))
+    save_gather((FLOAT, [4, 3]), (INT64, [2, 1]), (FLOAT, [7, 7]))
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    outcome = run()
     assert outcome.error is None
     assert type_of(outcome.nodes[0].output) == DeclaredType("float32", (2, 3))
 
 
-def test_declared_sizes_of_outputs_of_a_branch_are_ignored() -> None:
-    gather = helper.make_node("GatherND", ["d", "i"], ["x"], name="take")
-    negate = helper.make_node("Neg", ["d"], ["y"])
-    branches = {
-        "then_branch": helper.make_graph([gather], "a", [], [value_info("x", FLOAT, ["M"])]),
-        "else_branch": helper.make_graph([negate], "b", [], [value_info("y", FLOAT, [5])]),
-    }
-    if_node = helper.make_node("If", ["c"], ["o"], "choice", **branches)
-    inputs = [
-        value_info("c", BOOL, []),
-        value_info("d", FLOAT, [3]),
-        value_info("i", INT64, [2, 1]),
-    ]
-    save_model(helper.make_graph([if_node], "g", inputs, [value_info("o", FLOAT, ["N"])]))
-    np.savez("in.npz", c=np.array(True), d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
-    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
-
-
 def test_outputs_of_a_model_may_be_sequences() -> None:
-    gather = helper.make_node("GatherND", ["d", "i"], ["o"])
-    construct = helper.make_node("SequenceConstruct", ["o", "d"], ["s"])
-    identity = helper.make_node("Identity", ["s"], ["t"])
-    sequence_value, sequence_output = (
-        helper.make_tensor_sequence_value_info(name, FLOAT, ["N"]) for name in "st"
-    )
-    inputs = [value_info("d", FLOAT, [3]), value_info("i", INT64, [2, 1])]
-    outputs = [value_info("o", FLOAT, [2]), sequence_output]
-    graph = helper.make_graph(
-        [gather, construct, identity], "g", inputs, outputs, value_info=[sequence_value]
-    )
-    save_model(graph)
+    save_text("""
+        g (float[3] d, int64[2,1] i) => (float[2] o, seq(float[N]) t) <seq(float[N]) s> {
+            o = GatherND (d, i)
+            s = SequenceConstruct (o, d)
+            t = Identity (s)
+        }""")
     np.savez("in.npz", d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    outcome = run()
     assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
 
 
 def test_an_input_of_strings() -> None:
-    node = helper.make_node("GatherND", ["d", "i"], ["o"])
-    inputs = [value_info("d", onnx.TensorProto.STRING, [3]), value_info("i", INT64, [2, 1])]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o", onnx.TensorProto.STRING)]))
+    save_gather((onnx.TensorProto.STRING, [3]), (INT64, [2, 1]), (onnx.TensorProto.STRING,))
     np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    outcome = run()
     assert (outcome.error, type_of(outcome.nodes[0].output)) == (None, DeclaredType("string", (2,)))
     np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
-    error = models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress).error
+    error = run().error
     assert error is not None
     assert error.message == "in.npz:d is string[2]: the model's input d is string[3]"
 
@@ -690,32 +547,31 @@ def test_external_data_are_relative_to_the_model(workdir: Path) -> None:
         location="weights.bin",
     )  # fmt: skip
     np.savez("in.npz", rows=np.array([[1], [-1]]))
-    outcome = models.run("deep/m.onnx", "in.npz", (), EngineSettings(), check_progress)
+    outcome = run(file="deep/m.onnx")
     assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
 
 
 def test_types_may_follow_from_external_data() -> None:
     """The sizes for Reshape are in another file, where exporters put all data."""
-    nodes = [
-        helper.make_node("Reshape", ["d", "sizes"], ["r"]),
-        helper.make_node("GatherND", ["r", "i"], ["o"]),
-    ]
-    sizes = onnx.numpy_helper.from_array(np.array([2, 2]), "sizes")
-    inputs = [value_info("d", FLOAT, [4]), value_info("i", INT64, [2, 1])]
-    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")], initializer=[sizes]))
+    save_text("""
+        g (float[4] d, int64[2,1] i) => (float[] o) {
+            r = Reshape (d, sizes)
+            o = GatherND (r, i)
+        }""")
+    model = onnx.load("m.onnx")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 2]), "sizes"))
     onnx.save(
-        onnx.load("m.onnx"), "far.onnx", save_as_external_data=True, size_threshold=0,
-        location="weights.bin",
-    )  # fmt: skip
+        model, "far.onnx", save_as_external_data=True, size_threshold=0, location="weights.bin"
+    )
     np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("far.onnx", "in.npz", (), EngineSettings(), check_progress)
+    outcome = run(file="far.onnx")
     assert (outcome.error, type_of(outcome.nodes[0].output)) == (
         None,
         DeclaredType("float32", (2, 2)),
     )
     os.remove("weights.bin")
     with pytest.raises(InputError, match=r"weights\.bin"):
-        models.run("far.onnx", "in.npz", (), EngineSettings(), check_progress)
+        run(file="far.onnx")
 
 
 @pytest.mark.parametrize(
@@ -741,17 +597,15 @@ def test_too_little_memory_for_the_evaluator(
         with monkeypatch.context() as patch:
             patch.setattr(name, lambda *_, **__: fail())
             with pytest.raises(ResourceError, match=r"^m\.onnx: not enough memory: "):
-                models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
+                run()
 
 
 def test_an_array_larger_than_memory_is_a_resource_error() -> None:
-    size = onnx.numpy_helper.from_array(np.array([1 << 45]), "size")
-    nodes = [
-        helper.make_node("ConstantOfShape", ["size"], ["large"]),
-        helper.make_node("GatherND", ["large", "rows"], ["o"], name="take"),
-    ]
-    inputs = [value_info("rows", INT64, ["N", 1])]
-    save_model(helper.make_graph(nodes, "g", inputs, [value_info("o")], initializer=[size]))
+    save_text("""
+        g (int64[N,1] rows) => (float[] o) <int64[1] size = {35184372088832}> {
+            large = ConstantOfShape (size)
+            o = GatherND (large, rows)
+        }""")
     np.savez("in.npz", rows=np.array([[1]]))
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert completed.status == 6
@@ -769,8 +623,7 @@ def test_files_that_are_no_models(workdir: Path) -> None:
 
 
 def test_nodes_that_the_evaluator_lacks() -> None:
-    unknown = helper.make_node("Odd", ["x"], ["o"], domain="mine")
-    save_model(helper.make_graph([unknown], "g", [value_info("x")], [value_info("o")]))
+    save_text("g (float[] x) => (float[] o) { o = mine.Odd (x) }")
     np.savez("in.npz", x=np.ones(2, "f4"))
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert completed.status == 4
@@ -820,14 +673,6 @@ def test_names_in_the_report_of_a_model_are_escaped() -> None:
     assert MARKUP in page.visible_text
     assert "<b>" in page.visible_text
     assert [tag for tag, _ in page.tags].count("script") == 2
-
-
-@pytest.mark.parametrize("columns", [60, 200])
-def test_tables_fit_the_terminal(columns: int) -> None:
-    save_embedding_model()
-    completed = run_in_terminal(*NDTOOL, "model", "m.onnx", columns=columns, env={"NO_COLOR": "1"})
-    assert completed.status == 0
-    assert "rows int64[N,1]" in " ".join(completed.screen.split())
 
 
 def test_showing_a_model_does_not_import_onnx() -> None:

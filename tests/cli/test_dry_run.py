@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from command import ndtool, save, snapshot
 from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
+from twoworkers import ProcessCluster
 
 FORMATS = ["out.npy", "out.npz", "old.npz:new", "out.safetensors", "old.safetensors:new", "out.pb"]
 FORMATS += ["out.arrow"] if find_spec("pyarrow") else []
@@ -170,7 +171,7 @@ def test_missing_folders_and_those_that_cannot_be_synced_are_reported(
 ) -> None:
     skip_without(output)
     check_refused(
-        command("gather-nd", f"no/{output}", *options), 7, "there is no folder no", inputs
+        command("gather-nd", f"[red]/{output}", *options), 7, "there is no folder [red]\n", inputs
     )
     os.mkdir("unreadable", 0o333)  # fsync of a folder requires read permission
     if options and output != "out.zarr":
@@ -375,8 +376,6 @@ def test_folders_that_workers_cannot_access_are_reported(
     unshare = shutil.which("unshare")
     if not IS_ROOT or unshare is None:
         pytest.skip("a file system of its own needs the right to mount one")
-    from test_cluster_faults import ProcessCluster
-
     os.mkdir("out")
     os.mkdir("spill")
     cluster = ProcessCluster(tmp_path_factory.mktemp("cluster"))

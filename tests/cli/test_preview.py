@@ -33,7 +33,7 @@ from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
-LIMITS = {"_MAX_SHOWN": (3, 20, 1000), "_MAX_COMPLETE": (2, 100), "_BLOCK_TUPLES": (1, 3, 1 << 18)}
+LIMITS = {"_MAX_SHOWN": (3, 20, 1000), "_MAX_COMPLETE": (2, 100)}
 MANY = 1 << 16  # updates of one element, in several blocks
 
 

@@ -205,6 +205,10 @@ def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
 
 def test_an_option_overrides_a_conflicting_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
+    many = {"NDTOOL_THREADS": "many"}
+    assert ndtool(*run, "--threads", "1", env=many).status == 0
+    message = "error: invalid value for '--threads': 'few' is not an integer in 1..1024"
+    assert ndtool(*run, "--threads", "few", env=many).err.startswith(message)
     both = {"NDTOOL_WORKERS": "2", "NDTOOL_SCHEDULER": "tcp://127.0.0.1:1"}
     result = ndtool(*run, env=both)
     assert (result.status, "expected one of them" in result.err) == (2, True)

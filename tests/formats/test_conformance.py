@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -22,6 +21,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from command import environment
+from inputs import assert_refused, feeding, piped
 from limits import fail_with
 from messages import message, model, tensor
 from npyfile import ARRAY, npy, npy_with_header
@@ -37,7 +37,14 @@ from outputs import (
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays.assembly import box_slices
-from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+)
 from ndtool.formats import locators, table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format
@@ -297,10 +304,23 @@ WRITERS = {
 }
 HUGE = b'{"zarr_format": 2, "shape": [1099511627776], "chunks": [1099511627776], "dtype": "<f8",'
 HUGE += b' "fill_value": 0, "order": "C", "filters": null, "compressor": null}'
+HUGE_3 = (
+    b'{"zarr_format": 3, "node_type": "array", "shape": [1099511627776], "data_type": "float64",'
+)
+HUGE_3 += b' "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1099511627776]}},'
+HUGE_3 += (
+    b' "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": [{"name": "bytes",'
+)
+HUGE_3 += b' "configuration": {"endian": "little"}}]}'
 STORES = {
     "zarr": FormatWriter(lambda a: zarr_files(a, zarr_format=2), {".zarray": HUGE}),
     "zarr of Fortran": FormatWriter(
         lambda a: zarr_files(a, zarr_format=2, order="F"), {".zarray": HUGE}
+    ),
+    "zarr 3": FormatWriter(
+        lambda a: zarr_files(a, zarr_format=3),
+        {"zarr.json": HUGE_3},
+        supports=lambda a: a.dtype.str[0] != ">",
     ),
 }
 STORAGES = ("file", "object", "standard input", "pipe", "FIFO")
@@ -334,25 +354,12 @@ def open_storage(storage: str, raw: Any) -> Iterator[tuple[str, Streams]]:
         return
     if storage == "FIFO":
         os.mkfifo("fifo")
-        fd = -1
-    else:
-        fd, write_end = os.pipe()
-
-    def write_stream() -> None:
-        try:
-            with open("fifo" if storage == "FIFO" else write_end, "wb") as file:
-                file.write(raw)
-        except BrokenPipeError:
-            pass  # refused before the end of the stream
-
-    thread = threading.Thread(target=write_stream)
-    thread.start()
-    yield ("fifo" if storage == "FIFO" else "-"), Streams(fd)
-    if fd >= 0:
-        os.close(fd)
-    thread.join()
-    if storage == "FIFO":
+        with feeding(raw, "fifo"):
+            yield "fifo", Streams(-1)
         os.unlink("fifo")
+        return
+    with piped(raw) as fd:
+        yield "-", Streams(fd)
 
 
 def named_bodies(raw: bytes | dict[str, bytes]) -> list[tuple[str, bytes]]:
@@ -696,7 +703,42 @@ def member_names(names: Iterable[str]) -> list[str]:
     return [name.removeprefix("/") for name in names]
 
 
-@pytest.mark.parametrize("path", ["x.npz", "x.safetensors", "x.h5", "x.zarr"])
+CONTAINERS = ("x.npz", "x.safetensors", "x.h5", "x.zarr")
+
+
+@pytest.mark.parametrize("path", CONTAINERS)
+def test_one_of_several_arrays_must_be_named(path: str) -> None:
+    for number in range(14):
+        save(f"{path}:m{number:02}", np.zeros((number + 1, 2)))
+    for argument, reason, kind in (
+        (path, r": the \w+ has 14 \w+: name one of them", UsageError),
+        (f"{path}:n", r": n is not an? ", InputError),
+    ):
+        error = assert_refused(argument, f"^{path}{reason}", kind)
+        assert error.places[0].lstrip("/").startswith("m00: "), error.places
+        assert (len(error.places), error.places[-1]) == (11, "and 4 more")
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        *(
+            ("x.safetensors:a", code)
+            for code in ("c16", "S3", "U2", "M8[ns]", "m8[s]", "V2", "f2,i4")
+        ),
+        *(("x.pb", code) for code in ("S3", "U2", "M8[ns]", "V5", "V2", "f16", "i4,i4")),
+        *((f"x.{suffix}", code) for suffix in ("csv", "parquet", "arrow") for code in ("c8", "S3")),
+        ("x.h5", "U2"),
+    ],
+)
+def test_types_that_a_format_lacks_are_refused_before_any_work(target: str, code: str) -> None:
+    for refuse in (open_sink, list_preserved_members):
+        with pytest.raises(DtypeError, match=r" cannot (hold|store) | does not support "):
+            refuse(target, np.zeros(3, code))
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("path", CONTAINERS)
 def test_one_of_several_arrays_is_written_and_the_others_stay(path: str) -> None:
     assert save(f"{path}:a", clobber=False) is None
     assert member_names(save(f"{path}:b", ARRAY + 1, clobber=False)) == ["a"]
@@ -831,10 +873,12 @@ def test_runs_on_blocks_give_the_bits_of_the_reference(
     operator: str, inputs: tuple[str, ...], attributes: Attributes, output: str, order: str
 ) -> None:
     arrays = [INPUTS[name].astype(INPUTS[name].dtype.newbyteorder(order)) for name in inputs]
-    arguments = [f"{name}.toy" for name in inputs]
+    suffix = "zarr" if ".zarr" in output else "toy"
     for name, array in zip(inputs, arrays, strict=True):
-        Path(f"{name}.toy").write_bytes(toy_file(array, GRIDS[name]))
-    data, indices, updates = (*arguments, None)[:3]
+        is_store = suffix == "zarr"
+        body = zarr_files(array, zarr_format=2) if is_store else toy_file(array, GRIDS[name])
+        write_files(f"{name}.{suffix}", body)
+    data, indices, updates = (*(f"{name}.{suffix}" for name in inputs), None)[:3]
     request = Request(operator, data, indices, updates, output, attributes)
     with OpenCall(request) as call:
         assert steps.run(call).preserved is None
@@ -843,13 +887,12 @@ def test_runs_on_blocks_give_the_bits_of_the_reference(
     )
 
 
-def test_a_run_may_replace_the_blocks_that_it_reads() -> None:
-    arrays = [INPUTS[name] for name in ("data", "pairs", "rows")]
-    for name, array in zip(("data", "pairs", "rows"), arrays, strict=True):
-        Path(f"{name}.toy").write_bytes(toy_file(array, GRIDS[name]))
-    request = Request("scatter_nd", "data.toy", "pairs.toy", "rows.toy", "data.toy")
-    with OpenCall(request) as call:
+@pytest.mark.parametrize("name", ["x.toy", *(f"{path}:data" for path in CONTAINERS), "x.zarr"])
+def test_a_run_may_replace_the_array_that_it_reads(name: str) -> None:
+    arrays = [INPUTS[role] for role in ("data", "pairs", "rows")]
+    for target, array in zip((name, "pairs.toy", "rows.toy"), arrays, strict=True):
+        save(target, array, "map")
+    with OpenCall(Request("scatter_nd", name, "pairs.toy", "rows.toy", name)) as call:
         steps.run(call)
-    assert is_identical(
-        load_or_error("data.toy"), reference_result("scatter_nd", arrays, Attributes())
-    )
+    assert is_identical(load_or_error(name), reference_result("scatter_nd", arrays, Attributes()))
+    assert sorted(os.listdir()) == ["pairs.toy", "rows.toy", name.partition(":")[0]]

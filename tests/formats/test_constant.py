@@ -3,29 +3,16 @@
 import json
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from command import ndtool as command
 from command import save
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from strategies import EXAMPLES, Case, bits_equal, cases
+from strategies import bits_equal
 
 import ndtool
-from ndtool.analysis.oracle import reference
-from ndtool.arrays import memory
-from ndtool.arrays.constant import Constant
-from ndtool.engine.gathers import ignore_progress
 from ndtool.formats import constant
-from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import partitioning_for, rows_of
 from ndtool.rules import dtypes
-from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
 
 ARGUMENTS = {
     "zeros:float32[1000,64]": np.zeros((1000, 64), "f4"),
@@ -78,45 +65,6 @@ def test_an_existing_file_takes_precedence(workdir: Path) -> None:
     with open("zeros:int8[2]", "wb") as file:
         np.save(file, np.array([5, 6]))
     assert ndtool.files.gather("zeros:int8[2]", [1]).array.tolist() == [6]
-
-
-def _with_constant_data(case: Case) -> tuple[Case, Constant]:
-    """Return the case with constant data, the first value of the original, and their source."""
-    data = case.arrays[0]
-    element = np.zeros(1, data.dtype) if not data.size else data[(slice(0, 1),) * data.ndim]
-    element = np.array(element.reshape(-1)[:1])
-    constant_data = np.frombuffer(element.tobytes() * data.size, data.dtype).reshape(data.shape)
-    metadata = memory.source("data", constant_data).metadata
-    source = Constant("data", metadata, element.tobytes())
-    return case._replace(arrays=(constant_data, *case.arrays[1:])), source
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(cases, st.sampled_from((1, 600, 1 << 20)), st.integers(1, 3))
-def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: int) -> None:
-    if case.arrays[0].dtype.kind in "V" or not case.arrays[0].dtype.isnative:
-        return
-    case, source = _with_constant_data(case)
-    roles = OPERATORS[case.operator].inputs
-    expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
-    attributes = Attributes(**case.arguments)
-    request = Request(case.operator, *roles, attributes=attributes, threads=threads)
-    for is_external in (False, True):
-        other_inputs = zip(roles[1:], case.arrays[1:], strict=True)
-        inputs: dict[str, Any] = {role: memory.source(role, a) for role, a in other_inputs}
-        with OpenCall(request, {"data": source, **inputs}) as call:
-            buffer = np.full(call.inference.nbytes, 255, np.uint8)
-            sink = memory.BufferSink(buffer.data, call.metadata)
-            rows = rows_of(call.inference)
-            if is_external and (not rows.tuples or not rows.width or rows.row_count < 2):
-                return
-            if is_external:
-                partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
-                list(execution.run(call, partitioning, (), sink, ignore_progress, print))
-            else:
-                with steps.prepare(call, None) as prepared:
-                    steps.execute(prepared, sink=sink)
-        assert bits_equal(buffer.view(expected.dtype).reshape(expected.shape), expected)
 
 
 @pytest.mark.parametrize("way", ["direct", "sweep", "cluster"])

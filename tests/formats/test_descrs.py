@@ -284,7 +284,7 @@ def test_headers_with_long_numbers_are_refused(size: str, template: str) -> None
 
 def check_refused(text: str) -> None:
     raw = npy.MAGIC + b"\1\0" + len(text).to_bytes(2, "little") + text.encode()
-    with pytest.raises(InputError, match=r"^x\.npy: .{10,200}$"):
+    with pytest.raises(InputError, match=r"^x\.npy: .{10,300}$"):
         npy.read_header(io.BytesIO(raw).read, len(raw), "x.npy")
 
 

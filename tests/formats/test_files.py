@@ -6,13 +6,13 @@ import pickle
 import resource
 import socket
 import textwrap
-import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from command import ndtool, python
-from inputs import assert_refused, load, open_input
-from limits import drop_root_capabilities, fail_with
+from inputs import assert_refused, load, open_input, piped
+from limits import fail_with
 from npyfile import ARRAY, npy, npy_with_header, write_sparse
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
@@ -104,16 +104,6 @@ def test_files_that_are_not_regular():
     assert_refused("/proc/self/status", "no data|not a .npy")
     with pytest.raises(InputError, match="is a directory"):
         locators.describe("d")
-
-
-def test_no_permission_to_read():
-    write_file("x.npy", npy())
-    os.chmod("x.npy", 0)
-    for name in ("x.npy", "x.npy:a"):
-        message = exception_text(
-            f'locators.open_source("{name}", Streams())', preexec_fn=drop_root_capabilities
-        )
-        assert message == "InputError x.npy: Permission denied\n"
 
 
 def test_bytes_after_the_array():
@@ -211,35 +201,17 @@ def test_limits_on_memory_and_descriptors():
     assert exception_text(code, {"NOFILE": 5}) == "opened\n"
 
 
-class PipeWriter:
-    """A pipe into which a thread writes some bytes, `step` at a time."""
-
-    def __init__(self, raw, step=1 << 16):
-        self.fd, self._write_fd = os.pipe()
-        self._raw, self._step = raw, step
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self):
-        try:
-            for start in range(0, len(self._raw), self._step):
-                os.write(self._write_fd, self._raw[start : start + self._step])
-        except BrokenPipeError:
-            pass
-        os.close(self._write_fd)
-
-    def __enter__(self):
-        self._thread.start()
-        return Streams(self.fd)
-
-    def __exit__(self, *_):
-        os.close(self.fd)
-        self._thread.join()
+@contextmanager
+def stream_of(content, step=1 << 16):
+    """Yield standard input that reads content from a pipe."""
+    with piped(content, step) as fd:
+        yield Streams(fd)
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000, 1 << 16])
 def test_consecutive_arrays_on_a_pipe(step):
     arrays = [ARRAY, np.zeros((0, 2)), np.asfortranarray(ARRAY), np.array(5), ARRAY[0]]
-    with PipeWriter(b"".join(map(npy, arrays)) + b"rest", step) as stdin:
+    with stream_of(b"".join(map(npy, arrays)) + b"rest", step) as stdin:
         for array in arrays:
             assert np.array_equal(load("-", stdin), array)
         assert os.read(stdin._fd, 4)[:1] == b"r"
@@ -248,7 +220,7 @@ def test_consecutive_arrays_on_a_pipe(step):
 def test_a_large_array_on_a_pipe(monkeypatch):
     monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
-    with PipeWriter(npy(array) + npy()) as stdin:
+    with stream_of(npy(array) + npy()) as stdin:
         with open_input("-", stdin) as source:
             buffer = source.load()
             assert type(buffer.obj).__name__ == "mmap"
@@ -261,7 +233,7 @@ def test_a_large_array_on_a_pipe(monkeypatch):
 
 
 def test_a_nonblocking_pipe_is_read():
-    with PipeWriter(npy(LARGE), 5000) as stdin:
+    with stream_of(npy(LARGE), 5000) as stdin:
         os.set_blocking(stdin._fd, False)
         assert np.array_equal(load("-", stdin), LARGE)
 
@@ -288,12 +260,12 @@ def test_consecutive_arrays_in_a_file(large):
 
 
 def test_standard_input_that_is_no_array(workdir):
-    with PipeWriter(b"") as stdin:
+    with stream_of(b"") as stdin:
         assert_refused("-", "standard input: no data", stdin=stdin)
-    with PipeWriter(npy()) as stdin:
+    with stream_of(npy()) as stdin:
         load("-", stdin)
         assert_refused("-", "standard input, array 2: no data", stdin=stdin)
-    with PipeWriter(b"PK\3\4" + bytes(100)) as stdin:
+    with stream_of(b"PK\3\4" + bytes(100)) as stdin:
         assert "from a file" in assert_refused("-", "not a .npy array", stdin=stdin).hint
     fd = os.open(workdir, os.O_RDONLY)
     assert_refused("-", "standard input: Is a directory", stdin=Streams(fd))
@@ -329,7 +301,7 @@ def test_no_space_for_a_stream(monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-        with PipeWriter(npy(LARGE)) as stdin:
+        with stream_of(npy(LARGE)) as stdin:
             error = assert_refused("-", "no space for .* File too large", ResourceError, stdin)
         assert "TMPDIR" in error.hint
     finally:
@@ -340,7 +312,7 @@ def test_no_space_for_a_stream(monkeypatch):
 def test_tmpdir_may_be_invalid(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
     monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1000)
-    with PipeWriter(npy(LARGE)) as stdin:
+    with stream_of(npy(LARGE)) as stdin:
         assert np.array_equal(load("-", stdin), LARGE)
 
 
@@ -417,26 +389,6 @@ def test_arrays_in_memory(monkeypatch, error_code, fraction):
         assert source.cached_fraction() == fraction
         is_known = error_code == errno.EAGAIN
         assert source.cached_fraction(1, default=0.5) == (fraction if is_known else 0.5)
-
-
-def test_a_file_that_cannot_be_accessed():
-    write_file("x.npy", npy())
-    file = local.open_file("x.npy")
-    file.close()
-    assert file.describe_change() == "cannot be accessed (Bad file descriptor)"
-
-
-def test_a_close_that_fails_loses_nothing(monkeypatch):
-    write_file("x.npy", npy())
-    close = os.close
-
-    def fail(fd):
-        close(fd)
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "close", fail)
-        assert np.array_equal(load("x.npy"), ARRAY)
 
 
 def test_a_file_that_cannot_be_accessed_when_it_is_opened(monkeypatch):

@@ -36,8 +36,6 @@ h5py = pytest.importorskip("h5py", exc_type=ImportError)
 MODES = ("write", "items", "map")  # ways to fill a sink
 RNG = np.random.default_rng(5)
 TABLE = RNG.integers(0, 99, (70, 11)).astype("<f4")
-CODES = ("|b1", "|i1", "<i2", ">i4", "<i8", ">u2", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16",
-         "|S3", "<M8[ns]", "<m8[D]", "|V5", [("a", "<i2"), ("b", ">f8", (2,))])  # fmt: skip
 LAYOUTS: dict[str, dict[str, Any]] = {
     "contiguous": {},
     "chunks": {"chunks": (16, 4)},
@@ -63,26 +61,6 @@ def write_dataset(
     """Write a dataset with h5py; settings: keyword arguments of `create_dataset`."""
     with h5py.File(path, mode) as file:
         file.create_dataset(name, data=array, **settings)
-
-
-def random_array(code: Any, shape: tuple[int, ...]) -> Any:
-    dtype = np.dtype(code)
-    if dtype.kind == "b":
-        return RNG.integers(0, 2, shape).astype(dtype)
-    count = int(np.prod(shape)) * dtype.itemsize
-    return np.frombuffer(RNG.bytes(count), dtype).reshape(shape)
-
-
-@pytest.mark.parametrize("code", CODES, ids=str)
-def test_types_and_shapes(code: Any) -> None:
-    for shape in ((7, 5, 3), (7,), (), (0, 3), (1, 1, 5)):
-        array = random_array(code, shape)
-        stored = array
-        if array.dtype.kind in "mM":
-            stored = array.astype(h5py.opaque_dtype(array.dtype))
-        write_dataset(stored)
-        assert bits_equal(load("x.h5:/a"), array)
-        assert bits_equal(load("x.h5"), array)
 
 
 @pytest.mark.parametrize("version", ["earliest", "latest"])
@@ -214,16 +192,6 @@ def test_one_of_several_datasets_must_be_named() -> None:
     with h5py.File("z.h5", "w"):
         pass
     assert_refused("z.h5", "^z.h5: the file has no datasets$")
-
-
-@pytest.mark.parametrize("suffix", ["h5", "hdf5", "nc", "bin"])
-def test_files_are_recognized_by_their_signature(suffix: str) -> None:
-    with h5py.File(f"x.{suffix}", "w", userblock_size=4096) as file:
-        file["a"] = [5]
-    assert load(f"x.{suffix}:/a").tolist() == [5]
-    np.save("n.npy", [6])
-    os.rename("n.npy", f"n.{suffix}")
-    assert load(f"n.{suffix}").tolist() == [6]
 
 
 # Refused files
@@ -516,29 +484,6 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
     assert ndtool("gather", "x.h5:a", "i.npy", "--codec", "none", "-o", "y.h5:b").status == 0
     with h5py.File("y.h5") as file:
         assert file["b"].chunks is None
-
-
-def test_large_chunked_outputs_of_external_runs() -> None:
-    write_dataset(
-        RNG.integers(0, 9, (4000, 300)).astype("f8"), chunks=(100, 300), compression="gzip"
-    )
-    rows = RNG.integers(0, 4000, 5000)
-    np.save("i.npy", rows)
-    completed = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", "--memory", "8M", "--json")
-    assert completed.status == 0, completed
-    assert bits_equal(read_dataset("b", "y.h5"), read_dataset("a")[rows])
-    assert completed.json["plan"]["way"] == "sweep"
-
-
-def test_in_place() -> None:
-    write_example_file()
-    np.save("i.npy", [[3], [3]])
-    np.save("u.npy", np.ones((2, 11), "<f4"))
-    call = ("scatter-nd", "x.h5:b", "i.npy", "u.npy", "--reduction", "add", "-o", "x.h5:b")
-    assert ndtool(*call, "--dry-run").status == 0
-    assert bits_equal(read_dataset("b"), TABLE)
-    assert ndtool(*call).status == 0
-    assert bits_equal(read_dataset("b")[3], TABLE[3] + 2)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import warnings
 
 import numpy as np
 import pytest
-from hostile import CUT, HEADERS, VALID, header, shaped
-from hypothesis import example, given, settings
+from hostile import CUT, HEADERS, header, shaped
+from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import npy
-from strategies import EXAMPLES
 
 from ndtool.errors import InputError
 from ndtool.formats import npy as headers
@@ -26,7 +25,7 @@ def refusal(raw, available=None):
         parse(raw, available)
     message = excinfo.value.message
     assert message.startswith("x.npy: ")
-    assert len(message) <= len("x.npy: ") + 200
+    assert len(message) <= len("x.npy: ") + 300
     assert message.isprintable()
     return excinfo.value
 
@@ -90,7 +89,6 @@ def test_versions(version):
 
 def test_rank_64():
     assert len(parse(shaped("(" + "1, " * 64 + ")")).shape) == 64
-    assert headers._parse_simple(VALID.replace("3, 4", "1, " * 63 + "1"))[2] == (1,) * 64
 
 
 def test_a_record_with_many_fields():
@@ -107,39 +105,10 @@ def test_names_in_messages_are_on_one_line():
 
 
 SIZES = st.integers(0, 5) | st.sampled_from([10, 4096, 10**9])
-CODES = st.sampled_from(
-    [
-        "?",
-        "b",
-        "h",
-        "i",
-        "l",
-        "q",
-        "B",
-        "H",
-        "I",
-        "L",
-        "Q",
-        "e",
-        "f",
-        "d",
-        "g",
-        "F",
-        "D",
-        "S1",
-        "S7",
-        "U1",
-        "U5",
-        "V1",
-        "V2",
-        "M8[ns]",
-        "m8[25s]",
-        "M8",
-        ">i4",
-        ">f8",
-        ">U3",
-    ]
-)
+CODES = st.sampled_from((
+    "?", "b", "h", "i", "l", "q", "B", "H", "I", "L", "Q", "e", "f", "d", "g", "F", "D", "S1", "S7",
+    "U1", "U5", "V1", "V2", "M8[ns]", "m8[25s]", "M8", ">i4", ">f8", ">U3",
+))  # fmt: skip
 
 
 @given(code=CODES, shape=st.lists(st.integers(0, 3), max_size=6))
@@ -179,87 +148,3 @@ def test_encode_records(names):
 @pytest.mark.parametrize("order", "CF")
 def test_fortran(order):
     assert parse(npy(np.zeros((3, 4), order=order))).fortran == (order == "F")
-
-
-# The fast parser may fail, but its result must equal that of the complete parser.
-WORDS = [
-    "'descr'",
-    "': '",
-    "', '",
-    ", ",
-    " ",
-    "': ",
-    "), }",
-    "'shape': (",
-    "\n",
-    "\t",
-    "\xa0",
-    "(3, 4)",
-]
-WORDS += [
-    "{",
-    "}",
-    "descr",
-    "<f4",
-    "|b1",
-    "'",
-    '"',
-    "\\",
-    ",",
-    "fortran_order",
-    "True",
-    "False",
-    "0",
-    "1",
-    "00",
-    "-1",
-    "(",
-    ")",
-    "3,",
-    "٣",
-    "(5,)",
-    "()",
-    "#",
-    "\x00",
-]
-TOKENS = st.sampled_from([*WORDS, "9" * 19])
-MUTATED_HEADERS = st.builds(
-    lambda start, length, token: VALID[:start] + token + VALID[start + length :],
-    st.integers(0, len(VALID)),
-    st.integers(0, 4),
-    TOKENS | st.text(max_size=3),
-)
-
-
-@settings(max_examples=2 * EXAMPLES)
-@given(text=MUTATED_HEADERS | st.lists(TOKENS, max_size=12).map("".join))
-@example(VALID)
-@example(VALID + "  \n")
-@example(VALID.replace("(3, 4)", "()"))
-@example(VALID.replace("(3, 4)", "(3, 4,)"))
-@example(VALID.replace("(3, 4)", "(3,)"))
-@example(VALID.replace("(3, 4)", "(3)"))
-@example(VALID.replace("(3, 4)", "(3, 04)"))
-@example(VALID.replace("<f4", "<f4', 'x': '1"))
-@example(VALID.replace("<f4", "\\x3cf4"))
-def test_the_fast_parser_is_no_more_lenient(text):
-    simple_result = headers._parse_simple(text)
-    if simple_result is not None:
-        assert headers._parse_literal(text, "x.npy") == simple_result
-
-
-def test_the_fast_parser_accepts_numpys_headers():
-    for shape in [(), (0,), (5,), (3, 4), (1, 2, 3)]:
-        raw = headers.encode(dtypes.from_code("<f4"), shape)
-        assert headers._parse_simple(raw[10:].decode()) == ("<f4", False, shape)
-
-
-@settings(max_examples=EXAMPLES)
-@given(raw=st.binary(max_size=80), version=st.sampled_from([(1, 0), (2, 0), (3, 0)]))
-def test_random_bytes_raise_only_input_errors(raw, version):
-    text = raw.decode("latin-1")
-    for content in (raw, header(text, version), header(VALID[:30] + text + VALID[30:], version)):
-        try:
-            parse(content, len(content))
-        except InputError:
-            pass

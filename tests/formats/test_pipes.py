@@ -4,7 +4,6 @@ import io
 import os
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, snapshot
+from inputs import feeding
 
 from ndtool.errors import InputError
 from ndtool.formats import locators
@@ -34,21 +34,6 @@ def npy_stream(*arrays: Any) -> bytes:
     for value in arrays:
         np.save(stream, value)
     return stream.getvalue()
-
-
-def start_feeder(raw: bytes, name: str = "fifo") -> threading.Thread:
-    """Write to a FIFO as soon as it is opened for reading."""
-
-    def write() -> None:
-        try:
-            with open(name, "wb") as file:
-                file.write(raw)
-        except BrokenPipeError:
-            pass
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    return thread
 
 
 def run_bash(script: str, **options: Any) -> tuple[int, bytes, str]:
@@ -89,28 +74,26 @@ def test_a_pipe_is_read_as_standard_input_is(script: str, workdir: Path) -> None
 
 
 def test_all_inputs_are_one_pipe() -> None:
-    feeder = start_feeder(npy_stream(DATA, IDX, UPD))
-    completed = ndtool("scatter-nd", "fifo", "fifo", "fifo", "-o", "out.npy", "--reduction", "add")
-    feeder.join()
+    with feeding(npy_stream(DATA, IDX, UPD), "fifo"):
+        completed = ndtool(
+            "scatter-nd", "fifo", "fifo", "fifo", "-o", "out.npy", "--reduction", "add"
+        )
     assert (completed.status, completed.err) == (0, "")
     expected = DATA.copy()
     expected[[2, 0]] += 1
     assert np.array_equal(np.load("out.npy"), expected)
-    feeder = start_feeder(npy_stream(DATA, IDX, UPD, expected))
-    arguments = ("verify", "scatter-nd", "fifo", "fifo", "fifo", "fifo", "--reduction", "add")
-    assert ndtool(*arguments).status == 0
-    feeder.join()
+    with feeding(npy_stream(DATA, IDX, UPD, expected), "fifo"):
+        arguments = ("verify", "scatter-nd", "fifo", "fifo", "fifo", "fifo", "--reduction", "add")
+        assert ndtool(*arguments).status == 0
 
 
 def test_types_and_shapes_of_a_pipe() -> None:
-    feeder = start_feeder(npy_stream(DATA, IDX))
-    report = ndtool("infer", "gather-nd", "fifo", "fifo", "--json").json
-    feeder.join()
+    with feeding(npy_stream(DATA, IDX), "fifo"):
+        report = ndtool("infer", "gather-nd", "fifo", "fifo", "--json").json
     assert report["output"]["shape"] == [2, 3]
     assert report["inputs"]["data"]["name"] == "fifo"
-    feeder = start_feeder(npy_stream(DATA, IDX))
-    report = ndtool("inspect", "fifo", "data.npy", "fifo", "--json").json
-    feeder.join()
+    with feeding(npy_stream(DATA, IDX), "fifo"):
+        report = ndtool("inspect", "fifo", "data.npy", "fifo", "--json").json
     assert [entry["shape"] for entry in report["arrays"]] == [[4, 3], [4, 3], [2, 1]]
     assert [entry["problem"] for entry in report["arrays"]] == ["a stream", None, "a stream"]
     report = ndtool("inspect", "-", "-", "--json", stdin=npy_stream(DATA, IDX)).json
@@ -118,9 +101,8 @@ def test_types_and_shapes_of_a_pipe() -> None:
 
 
 def test_errors_name_the_second_array_of_a_pipe() -> None:
-    feeder = start_feeder(npy_stream(DATA) + b"text" * 9)
-    completed = ndtool("gather-nd", "fifo", "fifo", "-o", "out.npy")
-    feeder.join()
+    with feeding(npy_stream(DATA) + b"text" * 9, "fifo"):
+        completed = ndtool("gather-nd", "fifo", "fifo", "-o", "out.npy")
     assert (completed.status, completed.err[:39]) == (3, "error: fifo, array 2: not a .npy array:")
 
 
@@ -134,12 +116,10 @@ def test_a_pipe_has_no_members() -> None:
 
 
 def test_a_pipe_that_may_not_be_read() -> None:
-    feeder = start_feeder(npy_stream(DATA), os.devnull)
-    with pytest.MonkeyPatch.context() as patch:
+    with feeding(npy_stream(DATA), os.devnull), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
         with pytest.raises(InputError, match=r"^fifo: denied$"):
             locators.open_source("fifo", Streams())
-    feeder.join()
 
 
 @pytest.mark.parametrize("command", ["gather-nd", "inspect"])

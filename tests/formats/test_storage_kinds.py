@@ -5,7 +5,7 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -16,7 +16,7 @@ import pytest
 import thresholds
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs import open_input
+from inputs import open_input, piped
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, call, cases, many, note_attributes, raw_bytes, threads_used, void_view
 from thresholds import patched_thresholds
@@ -72,21 +72,9 @@ def put(name: str, array: np.ndarray, kind: str) -> str:
 @contextmanager
 def standard_input(content: bytes) -> Iterator[None]:
     """Let a source opened as `-` read `content` from a pipe."""
-    read_end, write_end = os.pipe()
-
-    def feed() -> None:
-        with suppress(BrokenPipeError), open(write_end, "wb") as end:
-            end.write(content)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "Streams", partial(Streams, read_end))
-        feeder = Thread(target=feed)
-        feeder.start()
-        try:
-            yield
-        finally:
-            os.close(read_end)
-            feeder.join()
+    with piped(content) as fd, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "Streams", partial(Streams, fd))
+        yield
 
 
 @contextmanager

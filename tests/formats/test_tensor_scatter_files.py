@@ -46,27 +46,6 @@ def test_the_command(cache: Any, tmp_path: Path, mode: str) -> None:
     assert result.status == 0, result.err
 
 
-def test_in_place_and_a_dry_run(cache: Any) -> None:
-    (past, update, write), arrays = cache
-    before = past.read_bytes()
-    result = ndtool(COMMAND, past, update, write, "-o", past, "--dry-run", "--trace")
-    assert result.status == 0, result.err
-    assert "past.shape[2]" in result.err
-    assert past.read_bytes() == before
-    assert ndtool(COMMAND, past, update, write, "-o", past, "-q")[:3] == (0, b"", "")
-    assert bits_equal(np.load(past), reference.tensor_scatter(*arrays))
-
-
-def test_streams_and_literals(cache: Any) -> None:
-    (past, update, write), arrays = cache
-    stdin = b"".join(path.read_bytes() for path in (past, update, write))
-    expected = ndtool(COMMAND, past, update, "[0, 15, 7]", "--trace")
-    assert "write_indices int64[3]" in expected.err
-    assert ndtool(COMMAND, "-", "-", "-", stdin=stdin).out == expected.out
-    first = ndtool(COMMAND, past, update).out
-    assert first[128:] == reference.tensor_scatter(*arrays[:2]).tobytes()
-
-
 @pytest.mark.parametrize("axis", [1, 2, -1])
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> None:
@@ -80,23 +59,6 @@ def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> N
     out = tmp_path / "o.npy"
     assert files.tensor_scatter(past, update, write, axis, mode, out=out).array is None
     assert bits_equal(np.load(out), expected)
-
-
-def test_a_cache_beyond_memory(tmp_path: Path) -> None:
-    pytest.importorskip("zarr")
-    rng = np.random.default_rng(4)
-    past, update = rng.random((3, 2, 1500, 120), "f4"), rng.random((3, 2, 1100, 120), "f4")
-    np.savez(tmp_path / "a.npz", past=past, update=update)
-    for name in ("past", "update"):
-        archive, store = f"{tmp_path}/a.npz:{name}", tmp_path / f"{name}.zarr"
-        assert ndtool("convert", archive, store, "--chunks", "2,2,400,50").status == 0
-    arguments = (tmp_path / "past.zarr", tmp_path / "update.zarr", "[-1, 0, 999]")
-    options = ("--mode", "circular", "--memory", "4MiB", "-o", tmp_path / "o.npy", "--json")
-    result = ndtool(COMMAND, *arguments, *options)
-    assert result.status == 0, result.err
-    assert result.json["plan"]["way"] == "sweep"
-    expected = reference.tensor_scatter(past, update, [-1, 0, 999], mode="circular")
-    assert bits_equal(np.load(tmp_path / "o.npy"), expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 300_000), (300_000, 3)])
@@ -127,16 +89,6 @@ def test_too_many_computed_indices_for_a_question() -> None:
     result = ndtool("stats", COMMAND, huge, huge, "--axis", "1")
     assert result.status == 6, result.err
     assert "computed indices" in result.err
-
-
-def test_on_a_cluster(cache: Any, tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    (past, update, write), arrays = cache
-    out = tmp_path / "o.npy"
-    result = ndtool(COMMAND, past, update, write, "--workers", 2, "-o", out, "--json")
-    assert result.status == 0, result.err
-    assert result.json["plan"]["way"] == "cluster"
-    assert bits_equal(np.load(out), reference.tensor_scatter(*arrays))
 
 
 def test_too_many_indices_for_a_cluster(tmp_path: Path) -> None:

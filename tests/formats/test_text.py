@@ -9,7 +9,6 @@ import tracemalloc
 import warnings
 from collections.abc import Callable
 from contextlib import closing
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +206,24 @@ BAD = [
     ("i.jsonl", "5\n\nx\n", "line 3, column 1: not JSON: expecting value"),
     ("i.jsonl", "5\n" + "[" * 100_000, "line 2, nested too deeply"),
     ("i.jsonl", b"5\n\xff\n", "line 2: not UTF-8"),
+    *(
+        (argument, content, "line 2 has 2 fields: expected 3, as line 1 has")
+        for content in ("1 2 3\n4  5\n", "1 2 3\n 4 5\n", "1 2 3\n4 5 \n", "1 2 3\n\t4\t5\n6 7 8\n")
+        for argument in ("b.txt:0,2", "b.txt:1", "b.txt")
+    ),
+    *(
+        ("i.csv", f"{first}\n6\n", f"line 1, column 0: '{first}' {INTEGER}")
+        for first in ("\u22125", "$5", "NA", "null", "5x", "5%", "(5)", "N/A")
+    ),
+    ("i.json:a", '[{"a": 1, "a": 2}]', "the key 'a' 2 times"),
+    ("i.jsonl:a", '{"a": 1}\n{"b": 0, "a": 1, "a": 2}\n', "the key 'a' 2 times"),
+    ("i.jsonl:b,a", '{"b": 0, "a": 1, "a": 2}\n', "the key 'a' 2 times"),
+    *(("i.jsonl", content, "line 1, column") for content in ("[1\n2]\n5,6\n", "5,6\n7\n", '{"a": 1},{"a": 2}\n')),
+    *(
+        (name, gzip.compress(content) if name.endswith(".gz") else content, "the text is empty")
+        for name in ("i.txt", "i.csv", "i.jsonl", "i.ndjson", "i.csv.gz")
+        for content in (b"", b"\n \n")
+    ),
 ]  # fmt: skip
 
 
@@ -453,57 +470,6 @@ def test_a_number_is_the_same_element_everywhere(dtype: str, parser: str) -> Non
             assert found == element, (text, argument, found, element)
 
 
-def test_decimals_are_rounded_once(parser: str) -> None:
-    require_quick_parser(parser)
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    rng = random.Random(2)
-    for name, bits in (("float16", 11), ("bfloat16", 8), ("float32", 24)):
-        dtype: Any = ml_dtypes.bfloat16 if name == "bfloat16" else name
-        for _ in range(100):
-            significand = rng.randrange(1 << bits - 1, 1 << bits)
-            scale = rng.randint(-9, 3)
-            halfway = Fraction(2 * significand + 1, 2) * Fraction(2) ** (scale - bits)
-            ends = [
-                np.array(float(Fraction(significand + n) * Fraction(2) ** (scale - bits)), dtype)
-                for n in (0, 1)
-            ]
-            for offset in (-1, 0, 1):
-                value = halfway + offset * Fraction(1, 10**60)
-                text = format_fraction(value)
-                put("u.txt", f"{text}\n")
-                expected = ends[offset > 0] if offset else ends[significand & 1]
-                assert read("u.txt", name).tobytes() == expected.tobytes(), (name, text)
-
-
-def format_fraction(value: Fraction) -> str:
-    digits = int(value * 10**80)
-    assert value * 10**80 == digits
-    return f"{digits // 10**80}.{digits % 10**80:080}"
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        ("1 2 3\n4  5\n", 2),
-        ("1 2 3\n 4 5\n", 2),
-        ("1 2 3\n4 5 \n", 2),
-        ("1 2 3\n\t4\t5\n6 7 8\n", 2),
-    ],
-)
-@pytest.mark.parametrize("argument", ["b.txt:0,2", "b.txt:1", "b.txt"])
-def test_a_missing_field_between_blanks_is_an_error(content: str, line: int, argument: str) -> None:
-    put("b.txt", content)
-    with pytest.raises(InputError, match=f"line {line} has 2 fields: expected 3, as line 1 has"):
-        read(argument)
-
-
-@pytest.mark.parametrize("first", ["\u22125", "$5", "NA", "null", "5x", "5%", "(5)", "N/A"])
-def test_a_malformed_first_number_is_no_header(first: str) -> None:
-    put("i.csv", f"{first}\n6\n")
-    with pytest.raises(InputError, match=r"line 1, column 0: .* is not an integer"):
-        read("i.csv")
-
-
 def test_headers_of_numbers() -> None:
     put("i.csv", "2019,2020\n5,6\n")
     assert read("i.csv:2020").tolist() == [6]
@@ -514,35 +480,6 @@ def test_headers_of_numbers() -> None:
         assert opened_source.warning == (
             "i.csv: line 1 is 0, 1: it is read as numbers, not as a header"
         )
-
-
-@pytest.mark.parametrize(
-    ("argument", "content"),
-    [
-        ("i.json:a", '[{"a": 1, "a": 2}]'),
-        ("i.jsonl:a", '{"a": 1}\n{"b": 0, "a": 1, "a": 2}\n'),
-        ("i.jsonl:b,a", '{"b": 0, "a": 1, "a": 2}\n'),
-    ],
-)
-def test_a_key_that_is_repeated_is_an_error(argument: str, content: str) -> None:
-    put(argument, content)
-    with pytest.raises(InputError, match="the key 'a' 2 times"):
-        read(argument)
-
-
-@pytest.mark.parametrize("content", ["[1\n2]\n5,6\n", "5,6\n7\n", '{"a": 1},{"a": 2}\n'])
-def test_an_element_is_a_line(content: str) -> None:
-    put("i.jsonl", content)
-    with pytest.raises(InputError, match="line 1, column"):
-        read("i.jsonl")
-
-
-@pytest.mark.parametrize("name", ["i.txt", "i.csv", "i.jsonl", "i.ndjson", "i.csv.gz"])
-@pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_empty_text_is_an_error(name: str, content: bytes) -> None:
-    put(name, gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(InputError, match="the text is empty"):
-        read(name)
 
 
 def test_text_compressed_with_gzip() -> None:
@@ -616,26 +553,6 @@ def test_a_long_number_is_read_wherever_it_stands(suffix: str) -> None:
     put(f"i.{suffix}", "1" * 2000)
     with pytest.raises(InputError):
         read(f"i.{suffix}", free=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("[[1.5, 2], [3, 4]]", 1), (" [-2e1]", 1), ("[[1, 2], [3.5, 4]]", 2)]
-)
-def test_a_list_of_floats_is_decoded_without_the_text_of_each_number(
-    text: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoders: list[str] = []
-
-    class Decoder(json.JSONDecoder):
-        def decode(self, s: str, *_: Any) -> Any:
-            decoders.append("exact" if self.parse_float is nested._NumberText else "fast")
-            return super().decode(s)
-
-    monkeypatch.setattr(nested, "_exact_decoder", Decoder(parse_float=nested._NumberText))
-    monkeypatch.setattr(nested, "_decode", Decoder().decode)
-    put("i.json", text)
-    assert read("i.json", free=True).tolist() == json.loads(text)
-    assert decoders == ["fast"] * count
 
 
 def test_a_line_of_many_fields_is_refused(parser: str) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 from contextlib import closing
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import gather_elements_cases, gather_nd_cases
 from test_conformance import toy_file
 from toy_format import Blocks
 
@@ -21,12 +21,12 @@ from ndtool.errors import BoundsError, OutputError, ResourceError
 from ndtool.formats import locators, table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format
-from ndtool.rules import dtypes, grid, plans, shapes
+from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.runs.touched import IndexSet, TouchedByGather
+from ndtool.runs.touched import TouchedByGather
 from ndtool.storage import descriptors, tempfiles
 
 CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")
@@ -41,13 +41,13 @@ def gathered(plan: Any, indices: Any) -> TouchedByGather:
 def elements(plan: Any, indices: Any) -> Any:
     """Return which elements of data are gathered, for each output position in turn."""
     hit = np.zeros(plan.data, bool)
-    if isinstance(plan, plans.ElementsPlan):
+    if plan.is_elementwise:
         for coordinates in np.ndindex(plan.indices):
             hit[
                 (
-                    *coordinates[: plan.axis],
+                    *coordinates[: plan.elements_axis],
                     int(indices[coordinates]),
-                    *coordinates[plan.axis + 1 :],
+                    *coordinates[plan.elements_axis + 1 :],
                 )
             ] = True
     else:
@@ -60,26 +60,9 @@ def elements(plan: Any, indices: Any) -> Any:
 @st.composite
 def calls(draw: Any) -> tuple[Any, Any]:
     """Draw a plan of a gather and its indices."""
-    code = draw(st.sampled_from(CODES))
-    data = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
-    r = len(data)
-
-    def within(size: int) -> Any:
-        return st.integers(-size if code[1] == "i" else 0, size - 1)
-
-    if draw(st.booleans()):
-        axis = draw(st.integers(0, r - 1))
-        shape = tuple(draw(st.integers(0, 6 if d == axis else data[d])) for d in range(r))
-        values = [draw(within(data[axis])) for _ in range(prod(shape))]
-        plan: Any = shapes.gather_elements(data, shape, axis)[1]
-        return plan, np.array(values, code).reshape(shape)
-    b = draw(st.integers(0, r - 1))
-    k = draw(st.integers(1, r - b))
-    if draw(st.booleans()) and b + k < r:
-        data = (*data[:-1], 0)  # empty slices
-    shape = (*data[:b], *draw(st.lists(st.integers(0, 4), max_size=2)), k)
-    values = [draw(within(data[b + i % k])) for i in range(prod(shape))]
-    return shapes.gather_nd(data, shape, b)[1], np.array(values, code).reshape(shape)
+    operator, (data, indices), arguments = draw(gather_nd_cases() | gather_elements_cases())
+    plan = getattr(shapes, operator)(data.shape, indices.shape, *arguments.values())[1]
+    return plan, np.ascontiguousarray(indices)
 
 
 @pytest.mark.parametrize("flags", [touched.MAX_FLAGS, 0])
@@ -122,18 +105,6 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
     assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
     if granule == 1:
         assert (actual == expected).all()
-
-
-@pytest.mark.slow("counts of touched elements beyond one table of flags")
-def test_many_indices_are_yielded_once() -> None:
-    index_set = IndexSet(1 << 60)
-    rng = np.random.default_rng(3)
-    batches = []
-    for _ in range(5):
-        batches.append(rng.integers(0, 1 << 60, touched.BATCH_TUPLES))
-        index_set.add(np.repeat(batches[-1], 2))
-    indices = [index for block in index_set.sorted_batches() for index in block]
-    assert indices == np.unique(np.concatenate(batches)).tolist()
 
 
 def test_an_index_that_was_changed_since_is_an_error() -> None:

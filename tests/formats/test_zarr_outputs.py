@@ -363,17 +363,6 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     assert all_files() == before
 
 
-def test_a_run_that_replaces_the_store_it_reads() -> None:
-    put("x.zarr", DATA)
-    save(indices=INDICES, updates=DATA[:3])
-    result = ndtool("scatter-nd", "x.zarr", "indices.npy", "updates.npy", "-o", "x.zarr")
-    assert result.status == 0, result
-    expected = DATA.copy()
-    expected[INDICES[:, 0]] = DATA[:3]
-    assert bits_equal(load("x.zarr"), expected)
-    assert sorted(os.listdir()) == ["indices.npy", "updates.npy", "x.zarr"]
-
-
 # Nothing is visible before it is complete
 
 

@@ -9,19 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import webserver
 from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
 from inputs import open_input
 from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
-from test_zarr import CODES, WAYS, load, put, random_array
+from test_zarr import CODES, load, put, random_array
 from test_zarr_outputs import layout_of, write
 from webserver import Server
 
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
+from ndtool.errors import InputError, OutputError, UsageError
 from ndtool.formats import locators, outputs
-from ndtool.formats.zarr import hierarchy
 from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
 from ndtool.runs.calls import OpenCall
@@ -51,13 +49,6 @@ def memory() -> Iterator[Any]:
     fs.pseudo_dirs[:] = [""]
 
 
-@pytest.fixture
-def web() -> Iterator[Server]:
-    pytest.importorskip("aiohttp")
-    with webserver.serving() as running:
-        yield running
-
-
 def files(folder: str) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -81,17 +72,6 @@ def upload(s3: Bucket, folder: str, at: str = "x.zarr") -> str:
 
 def requested_ranges(web: Server, ending: str) -> list[Any]:
     return [span for path, span in web.requests if path.endswith(ending)]
-
-
-@pytest.mark.parametrize("method", WAYS)
-def test_encodings_of_values(method: str, web: Server, memory: Any) -> None:
-    array = random_array("<i4", (7, 5, 3))
-    put("x.zarr", array, **WAYS[method])
-    assert bits_equal(load(serve(web, "x.zarr")), load("x.zarr"))
-    for name, body in files("x.zarr").items():
-        memory.pipe_file(f"/deep/x.zarr/{name}", body)
-    assert bits_equal(load("memory://deep/x.zarr"), load("x.zarr"))
-    assert bits_equal(load("memory://deep/x.zarr/"), load("x.zarr"))
 
 
 def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> None:
@@ -132,11 +112,6 @@ def test_chunks_are_requested_concurrently(web: Server) -> None:
         web.objects[f"/x.zarr/c/{row}/0"].before = lambda number: number > 1 or wait.wait()
     assert bits_equal(load(url), DATA)
     assert 1 < web.most_at_once <= 10
-
-
-def test_a_server_without_ranges(web: Server) -> None:
-    put("x.zarr", DATA, chunks=(7, 3))
-    assert bits_equal(load(serve(web, "x.zarr", ranges=False)), DATA)
 
 
 def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,15 +195,6 @@ def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
         load(page_url)
 
 
-@pytest.mark.parametrize(
-    "broken", [b"{}", b"{", b'{"node_type": "array"}', b"[" * 100_000, b'{"node_type": "group"}']
-)
-def test_damaged_metadata(broken: bytes, memory: Any) -> None:
-    memory.pipe_file("/x.zarr/zarr.json", broken)
-    with pytest.raises(NdtoolError, match=r"^memory://x.zarr"):
-        load("memory://x.zarr")
-
-
 def test_an_array_whose_attributes_say_group() -> None:
     put("x.zarr", DATA, attributes={"kind": "group", "node_type": "group"})
     assert bits_equal(load("x.zarr"), DATA)
@@ -263,24 +229,6 @@ def test_consolidated_metadata_are_made_anew(memory: Any) -> None:
         memory.pipe_file(f"/x.zarr/{name}", body)
     write("memory://x.zarr:b", DATA + 1)
     assert [entry.member for entry in locators.describe("memory://x.zarr")] == ["a", "b"]
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_metadata_are_not_made_longer_than_they_are_read(
-    version: int, memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put("x.zarr:g/a", DATA, zarr_format=version)
-    zarr.consolidate_metadata("x.zarr", zarr_format=version)
-    for name, body in files("x.zarr").items():
-        memory.pipe_file(f"/x.zarr/{name}", body)
-    root = "zarr.json" if version == 3 else ".zmetadata"
-    before = {path: memory.cat(path) for path in memory.find("/")}
-    monkeypatch.setattr(hierarchy, "MAX_METADATA_SIZE", len(memory.cat(f"/x.zarr/{root}")) + 100)
-    with pytest.raises(
-        OutputError, match=r"^memory://x.zarr: its consolidated metadata would have"
-    ):
-        write("memory://x.zarr:g/b", DATA)
-    assert {path: memory.cat(path) for path in memory.find("/")} == before
 
 
 def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:

@@ -11,6 +11,7 @@ from ndtool.arrays.source import MemberInfo, Source
 from ndtool.errors import NdtoolError, Status
 from ndtool.formats import locators, npy
 from ndtool.formats.streams import Streams
+from ndtool.rules import shapes
 from ndtool.rules.grid import count_blocks
 
 MAX_BYTES, MAX_CHUNKS = 1 << 20, 1000  # limits of bytes and chunks of an assembled array
@@ -93,7 +94,7 @@ def _check_array(source: Source) -> None:
     assert len(buffer) == metadata.nbytes == prod(shape) * dtype.itemsize
     assert len(grid) == len(shape)
     assert dtype.itemsize > 0
-    assert len(shape) <= npy.MAX_RANK
+    assert len(shape) <= shapes.MAX_RANK
     bytes(buffer[:4096])
     array = values.as_array(buffer, dtype, shape, order == "F")
     assert array.shape == shape

@@ -268,8 +268,8 @@ def test_elements_are_normalized_in_boxes(
 ) -> None:
     """Ctrl-C ends a run between two kernel calls."""
     monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 20)
-    packed, swapped = Mock(wraps=_kernels.pack), Mock(wraps=_kernels.swap)
-    monkeypatch.setattr(_kernels, "pack", packed)
+    packed, swapped = Mock(wraps=_kernels.copy_pieces), Mock(wraps=_kernels.swap)
+    monkeypatch.setattr(_kernels, "copy_pieces", packed)
     monkeypatch.setattr(_kernels, "swap", swapped)
     dtype = dtypes.from_code(f"<U{itemsize // 4}" if itemsize % 4 == 0 else "|u1")
     raw = np.random.default_rng(0).integers(0, 256, itemsize * count, np.uint8)
@@ -277,8 +277,8 @@ def test_elements_are_normalized_in_boxes(
     copies.normalize(data, (count,), dtype, ">", out, 1)
     assert bytes(out) == raw.reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
     max_size = max(1, (1 << 20) // itemsize)
-    assert [call.args[-1] for call in packed.call_args_list] == [
-        min(max_size, count - first) for first in range(0, count, max_size)
+    assert [call.args[4:6] for call in packed.call_args_list] == [
+        (first, min(first + max_size, count)) for first in range(0, count, max_size)
     ]
     assert all(len(call.args[0]) <= 1 << 20 for call in swapped.call_args_list)
     assert (swapped.call_count > 0) == (dtype.swap_size > 1)

@@ -104,7 +104,6 @@ def set_thresholds(**thresholds: int) -> None:
     for name, value in thresholds.items():
         (module,) = (candidate for candidate in (tuning, teams) if hasattr(candidate, name))
         setattr(module, name, value)
-    bind.bind_tiles.cache_clear()
 
 
 def random_bits(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
@@ -487,7 +486,7 @@ def array_copies() -> None:
         assert swapped.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = guarded_copy(
-            random_bits(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13))
+            random_bits(rng, f"V{width}", (17, 9, 40) if width < 1009 else (9, 11, 13))
         )
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             transposed = data.transpose(axes)

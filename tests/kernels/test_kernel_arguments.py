@@ -24,9 +24,9 @@ def addressing(
     return _kernels.Addressing((size,), (stride,), per_batch, (batches,), (pitch,), True)
 
 
-def grid(tile: int = 3, axes: int = 0) -> _kernels.Grid:
+def grid() -> _kernels.Grid:
     """Return [2,3] indices into data of [4,3] elements of 8 bytes, along axis 0."""
-    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True)
+    return _kernels.Grid((4, 3), (2, 3), (24, 8), 0, 8, True, 1 << 20)
 
 
 GROUP_BYTES = _kernels.GROUP * (4 + 8)  # bytes of a sorted group, with updates of 8 bytes
@@ -101,10 +101,6 @@ def sorted_partitions(count: int = 2) -> _kernels.RadixPartitions:
 
 CALLS: dict[str, dict[str, Any]] = {
     "check": {"a": addressing(), "indices": indices(), "first": 0, "count": 2, "threads": 1},
-    "linearize_rows": {
-        "a": addressing(stride=1), "indices": indices(), "first": 0, "count": 2, "out": buffer(4),
-        "itemsize": 2, "threads": 1,
-    },
     "locate_out_of_bounds": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
         "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": work_item(),
@@ -113,10 +109,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "scatter": {
         "a": addressing(), "indices": indices(), "item": work_item(), "spec": update_spec(),
         "out": buffer(32), "by_batches": True, "options": kernel_options(),
-    },
-    "scatter_copies": {
-        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": update_spec(),
-        "size": 32, "options": kernel_options(32),
     },
     "scatter_batches": {
         "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": update_spec(),
@@ -135,13 +127,9 @@ CALLS: dict[str, dict[str, Any]] = {
         "data": buffer(120), "origin": 0, "indices": indices(), "item": work_item(width=16),
         "out": buffer(32), "options": kernel_options(),
     },
-    "pack": {
-        "layout": _kernels.Layout((4,), (8,), 8), "data": buffer(32), "origin": 0, "out": buffer(32),
-        "first": 0, "count": 4,
-    },
-    "copy_strips": {
+    "copy_pieces": {
         "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": buffer(80), "origin": 0,
-        "out": buffer(32), "strip": 0, "stop": 1, "options": kernel_options(),
+        "out": buffer(32), "first": 0, "stop": 1, "options": kernel_options(),
     },
     "gather_tiles": {
         "g": grid(), "data": buffer(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
@@ -169,8 +157,6 @@ SCRATCH = "the scratch buffer is too short"
 BATCHES = "a work item has complete batches"
 UNITS = "the buffer is no multiple of the unit"
 ROWS = "more rows than the partitions hold"
-ROW_INDEX_SIZE = "a row index has 2 or 4 bytes"
-TOO_MANY_ROWS = "more rows than indices of this size can address"
 SHORT_UPDATE = "an update is shorter than a slice"
 OTHER_SHAPE = "the updates have another width, or the partitions are out of range"
 SHORT_FILL = "the fill value is shorter than a slice"
@@ -179,18 +165,6 @@ OUTSIDE_SLICE = "a work item is within its slices"
 INVALID_CALLS = [
     ("check", {"indices": indices(15)}, INDEX),
     ("check", {"first": 1}, INDEX),
-    ("linearize_rows", {"indices": indices(15)}, INDEX),
-    ("linearize_rows", {"first": 1}, INDEX),
-    ("linearize_rows", {"out": buffer(3)}, OUT),
-    ("linearize_rows", {"itemsize": 4}, OUT),
-    ("linearize_rows", {"itemsize": 1}, ROW_INDEX_SIZE),
-    ("linearize_rows", {"a": addressing(stride=-1)}, TOO_MANY_ROWS),
-    ("linearize_rows", {"a": addressing(size=65537, stride=1)}, TOO_MANY_ROWS),
-    (
-        "linearize_rows",
-        {"a": addressing(size=2**31 + 1, stride=1), "out": buffer(8), "itemsize": 4},
-        TOO_MANY_ROWS,
-    ),
     ("locate_out_of_bounds", {"indices": indices(15)}, INDEX),
     ("locate_out_of_bounds", {"first": 1}, INDEX),
     ("gather", {"data": buffer(31)}, DATA),
@@ -255,12 +229,6 @@ INVALID_CALLS = [
     ),
     ("scatter_tiles", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
     ("scatter_tiles", {"spec": fill_spec(nbytes=48)}, SEPARATE),
-    ("scatter_copies", {"spec": counted_spec()}, "updates of copies are not counted"),
-    ("scatter_copies", {"indices": indices(15)}, INDEX),
-    ("scatter_copies", {"spec": update_spec(15)}, UPDATES),
-    ("scatter_copies", {"size": 31}, DATA),
-    ("scatter_copies", {"options": kernel_options(31)}, SCRATCH),
-    ("scatter_copies", {"options": kernel_options()}, SCRATCH),
     ("apply_partitions", {"out": buffer(31)}, OUT),
     ("apply_partitions", {"data": buffer(31)}, OUT),
     ("apply_partitions", {"options": kernel_options(15)}, SCRATCH),
@@ -276,13 +244,11 @@ INVALID_CALLS = [
     ("gather_strided", {"item": work_item(column=4)}, OUTSIDE_SLICE),
     ("gather_strided", {"item": work_item(column=16)}, OUTSIDE_SLICE),
     ("gather_strided", {"indices": indices(mode="fill", fill_bytes=buffer(7))}, SHORT_FILL),
-    ("pack", {"data": buffer(31)}, DATA),
-    ("pack", {"origin": -1}, DATA),
-    ("pack", {"out": buffer(31)}, OUT),
-    ("copy_strips", {"data": buffer(79)}, DATA),
-    ("copy_strips", {"origin": -1}, DATA),
-    ("copy_strips", {"out": buffer(31)}, OUT),
-    ("copy_strips", {"stop": 2}, OUT),
+    ("copy_pieces", {"first": -1}, OUT),
+    ("copy_pieces", {"data": buffer(79)}, DATA),
+    ("copy_pieces", {"origin": -1}, DATA),
+    ("copy_pieces", {"out": buffer(31)}, OUT),
+    ("copy_pieces", {"stop": 2}, OUT),
     ("gather_tiles", {"data": buffer(95)}, DATA),
     ("gather_tiles", {"origin": -1}, DATA),
     ("gather_tiles", {"indices": indices(40)}, INDEX),
@@ -310,8 +276,7 @@ def test_the_largest_valid_sizes(kernel: str) -> None:
     expected = {
         "locate_out_of_bounds": (-1, -1, 0),
         "apply_partitions": None,
-        "pack": None,
-        "copy_strips": None,
+        "copy_pieces": None,
         "will_need": 1,
         "copy": None,
         "swap": None,
@@ -382,9 +347,14 @@ def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, cal
         (lambda: _kernels.Addressing((), (), 1, (1,) * 65, (1,) * 65, True), "more axes than"),
         (lambda: _kernels.Layout((), (), 1), "a layout has 1 to 64 axes"),
         (lambda: _kernels.Layout((1,) * 65, (1,) * 65, 1), "a layout has 1 to 64 axes"),
-        (lambda: grid(axes=65), "more axes than an array can have"),
-        (lambda: grid(tile=0), "a tile has 1 to 512 columns"),
-        (lambda: grid(tile=513), "a tile has 1 to 512 columns"),
+        (
+            lambda: _kernels.Grid(*[(2,) * 65] * 3, 0, 8, True, 1),
+            "more axes than an array can have",
+        ),
+        (
+            lambda: _kernels.Grid((4, 3), (2, 3), (24, 8), 1, 8, True, 1),
+            "the indexed axis is not the last",
+        ),
         (lambda: _kernels.Indices(buffer(9), 3, False, False), "an index has 1, 2, 4 or 8 bytes"),
         (lambda: work_item(first=-1), OUTSIDE_SLICE),
         (lambda: work_item(tuples=-1), OUTSIDE_SLICE),
@@ -465,11 +435,11 @@ def test_each_strip_is_copied_once() -> None:
     data = np.arange(1, 2801, dtype="i4").reshape(40, 70, order="F")
     layout = _kernels.Layout(data.shape, data.strides, 4)
     bits = data.T.reshape(-1).view("u1")
-    assert layout.strips > 2
+    assert layout.pieces > 2
     result = np.zeros(data.shape, "i4")
-    for strip in range(layout.strips):
+    for strip in range(layout.pieces):
         out = np.zeros(data.shape, "i4")
-        _kernels.copy_strips(
+        _kernels.copy_pieces(
             layout, bits, 0, out.reshape(-1).view("u1"), strip, strip + 1, kernel_options()
         )
         assert 0 < np.count_nonzero(out) < out.size

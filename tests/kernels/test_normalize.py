@@ -204,3 +204,17 @@ def test_a_copy_larger_than_the_disk(small_boxes: pytest.MonkeyPatch) -> None:
     with pytest.raises(ResourceError, match=r"temporary copy of data\.npy: needs 32000 bytes"):
         run_operator("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
+
+
+@pytest.mark.parametrize("code", ["u1", "i2", "f4", "f8", "c16", "V3"])
+@pytest.mark.parametrize("shape", [(65, 33), (4099, 40), (40, 4099), (7, 9, 130), (130, 3, 70)])
+def test_transposed_arrays_have_the_elements_of_the_array(
+    shape: tuple[int, ...], code: str
+) -> None:
+    """Small elements are copied in squares, and the last rows one by one."""
+    rng, itemsize = np.random.default_rng(3), np.dtype(code).itemsize
+    data = rng.integers(0, 256, (*shape, itemsize), np.uint8).view(code)[..., 0]
+    transposed, no_index = np.asfortranarray(data), np.zeros((0, 1), np.int64)
+    for source in (transposed, transposed[::-1]):
+        result = ndtool.scatter_nd(source, no_index, np.empty((0, *shape[1:]), code), threads=2)
+        assert raw_bytes(result) == raw_bytes(source)

@@ -16,8 +16,8 @@ from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, bits_equal
-from test_cluster_faults import GATHER, SCATTER, ProcessCluster
-from twoworkers import Workers, two_workers, wait_for
+from test_cluster_faults import GATHER, SCATTER
+from twoworkers import ProcessCluster, Workers, two_workers, wait_for
 
 from ndtool import files
 from ndtool.analysis.oracle import reference

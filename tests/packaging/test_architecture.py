@@ -13,8 +13,9 @@ PACKAGE = Path(find_spec("ndtool").origin).parent
 LAYERS = (
     ("redaction",),
     ("errors",),
+    ("notebook",),
     ("rules",),
-    ("notebook", "signatures"),
+    ("signatures",),
     ("_kernels", "loops"),
     ("machine",),
     ("engine", "storage"),

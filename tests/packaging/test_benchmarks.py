@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ import cases  # noqa: E402
 import ci  # noqa: E402
 import measure  # noqa: E402
 import peers  # noqa: E402
-import plain_c  # noqa: E402
 import problems  # noqa: E402
-import processes  # noqa: E402
 import report  # noqa: E402
 
 ALL_CASES = [*cases.CASES, *cases.OTHER_CASES, *cases.CI]
@@ -72,75 +69,6 @@ def test_wrong_results_are_distinguished_from_rounding() -> None:
     assert measure.classify_answer(np.where(expected == 1, 0, expected), expected) == "wrong"
 
 
-def shrink_case(case: Any) -> Any:
-    """Return a case with few index tuples, but with the slices that its loop requires."""
-    if not case.has_tuples:
-        return replace(case, data_shape=(40, 160), indices_shape=(40, 160))
-    batch, first_axis = (3,) * case.batch_dims, case.batch_dims + case.k
-    data = batch + (300,) * case.k + case.data_shape[first_axis:]
-    count = (
-        150 if case.pattern == "distinct" else 300 if len(case.data_shape) > first_axis else 3000
-    )
-    return replace(case, data_shape=data, indices_shape=(*batch, count, case.k))
-
-
-@pytest.fixture(scope="session")
-def compiler() -> None:
-    try:
-        plain_c.library()
-    except plain_c.NoCompilerError as error:
-        pytest.skip(f"no compiler for the limits: {error}")
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("alignment", problems.ALIGNMENTS)
-@pytest.mark.parametrize("case", [*cases.CASES, *cases.CI], ids=lambda case: case.name)
-def test_every_variant_of_a_limit_is_correct(case: Any, alignment: str, threads: int) -> None:
-    offset = problems.ALIGNMENTS[alignment]
-    problem = problems.generate(shrink_case(case), offset)
-    expected = problems.compute_expected(problem)
-    out = problems.copy_aligned(np.zeros_like(expected), offset)
-    assert out.ctypes.data % problems.PAGE == problem.data.ctypes.data % problems.PAGE == offset
-    limit = plain_c.Limit(problem, out, threads)
-    for variant in limit.all_variants():
-        limit.variant = variant
-        assert problems.gives(limit, out, expected), variant
-
-
-@pytest.mark.usefixtures("compiler")
-def test_a_case_is_measured_on_verified_results() -> None:
-    record = measure.measure(shrink_case(cases.CI[1]), ["numpy"], 3, ["numpy"], [2])
-    assert record["verified"]
-    assert record["fastest"] == "numpy"
-    limit = record["limit"]["numpy"]["2"]
-    results = json.loads((BENCHMARKS / "results.json").read_text())
-    filled = report.tables({**results, "cases": {"rows": record}, "ladder": {"rows": record}})
-    assert (
-        f"as NumPy allocates them | 2 | {limit['limit_ms'] / limit['ndtool_ms']:.2f}"
-        in filled["shares"]
-    )
-
-
-def test_without_a_compiler_the_ci_benchmark_is_skipped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert ci.run(record=False) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("skipped")
-    assert "no-such-compiler" in line
-
-
-def test_ratios_are_taken_of_the_best_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds = iter([{"key": (2.0, 90.0)}, {"key": (3.0, 1.0)}])
-    monkeypatch.setattr(ci, "_round", lambda name: next(rounds))
-    best: ci.Times = {}
-    ci._measure("case", best)
-    ci._measure("case", best)
-    assert ci._ratios(best) == {"key": 0.5}
-
-
 def test_the_baseline_has_every_case() -> None:
     baseline = json.loads(ci.BASELINE.read_text())
     assert set(baseline) == {case.name for case in cases.CI} | {ci.SMALL}
@@ -168,40 +96,3 @@ def test_the_document_has_the_tables_of_the_results() -> None:
         assert text.count(f"<!-- bench:{name} -->\n") == 1
         changed = report.replace_tables(text, {name: "another table"})
         assert changed.count("another table") == 1
-
-
-def test_a_missed_target_is_bold() -> None:
-    results = json.loads((BENCHMARKS / "results.json").read_text())
-    lines = report.tables(results)["targets"].splitlines()
-    by_name = {line.split(" | ")[0]: line for line in lines}
-    assert by_name["| rows256 relative to memcpy"].endswith("| passed |")
-    results["cases"]["rows256"] |= {"memcpy_ratio": 0.5, "verified": False}
-    targets = report.tables(results)["targets"]
-    assert "| rows256 relative to memcpy | at least 0.9 | 0.5 | **missed** |" in targets
-    assert "| wrong answers of ndtool: rows256 | at most 0 | 1 | **missed** |" in targets
-
-
-@pytest.mark.parametrize("work", processes.workloads(1 << 14), ids=lambda work: work.name)
-def test_outputs_of_work_beyond_memory_are_verified(
-    work: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "BLOCK", 1 << 12)
-    bench = processes.Bench(tmp_path, {})
-    count = min(work.n, 1 << 12)
-    work = work._replace(n=count)
-    data = processes.value(np.arange(1 << 14)).reshape(work.shape)
-    indices, updates = work.indices(), processes.update(np.arange(count))
-    if "elements" in work.command:
-        indices = indices.reshape(-1, work.shape[-1])
-        out = ndtool.gather_elements(data, indices)
-    elif "scatter" in work.command:
-        reduction = "add" if work.command.endswith("add") else "none"
-        out = ndtool.scatter(data, indices, updates, reduction=reduction)
-    else:
-        out = ndtool.gather(data, indices)
-    bench.save("idx.npy", indices)
-    bench.save("out.npy", out)
-    assert processes._is_correct(bench, work)
-    out.reshape(-1)[indices.reshape(-1)[-1] if "scatter" in work.command else -1] += 1
-    bench.save("out.npy", out)
-    assert not processes._is_correct(bench, work)

@@ -12,7 +12,6 @@ ABOUT_LIMITS = (
     "test_files.py::test_limits_on_memory_and_descriptors",
     "test_outputs.py::test_limits_on_memory_and_descriptors[AS]",
     "test_faults.py::test_private_memory[small]",
-    "test_bad_files.py::test_a_hundred_thousand_members_are_listed_in_linear_time",
 )
 _setrlimit = resource.setrlimit
 

@@ -1,8 +1,10 @@
 """Inputs, opened as a run opens them: read completely, or refused with an error."""
 
+import os
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +24,34 @@ def open_input(argument: str, stdin: Streams | None = None, **options: Any) -> I
     """Open an input, and close it at the end."""
     with closing(locators.open_source(argument, stdin or Streams(), **options)) as source:
         yield source
+
+
+@contextmanager
+def feeding(content: bytes, sink: int | str, step: int = 1 << 16) -> Iterator[None]:
+    """Write to a descriptor, or to a FIFO as soon as it is read, some bytes at once in a thread."""
+
+    def write() -> None:
+        with suppress(BrokenPipeError), open(sink, "wb", 0) as file:
+            for start in range(0, len(content), step):
+                file.write(content[start : start + step])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@contextmanager
+def piped(content: bytes, step: int = 1 << 16) -> Iterator[int]:
+    """Yield the end of a pipe from which content is read."""
+    read_end, write_end = os.pipe()
+    with feeding(content, write_end, step):
+        try:
+            yield read_end
+        finally:
+            os.close(read_end)
 
 
 def read_array(source: Source) -> Any:

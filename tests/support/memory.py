@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from command import NDTOOL, environment
+from command import NDTOOL, Completed, environment
 
 
 def private_megabytes(pid: int) -> float:
@@ -29,10 +29,22 @@ class MemoryUse(NamedTuple):
     plan: dict[str, Any]
 
 
-def peak_megabytes(*arguments: str) -> float:
-    """Run ndtool once and return the peak of its private memory in megabytes."""
-    with subprocess.Popen([*NDTOOL, *arguments], env=environment()) as process:
-        return _watch_peak(process)
+def run_measured(*arguments: object) -> tuple[Completed, float]:
+    """Run ndtool once; return the result and the peak of its private memory in megabytes."""
+    command = [*NDTOOL, *map(str, arguments)]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        peak = watch_peak(process)
+        out, err = process.communicate()
+    return Completed(process.returncode, out, err.decode()), peak
+
+
+def peak_megabytes(*arguments: object) -> float:
+    """Run ndtool once, successfully, and return the peak of its private memory in megabytes."""
+    completed, peak = run_measured(*arguments)
+    assert completed.status == 0, completed
+    return peak
 
 
 def measure_memory(*arguments: str, stdin: IO[bytes] | None = None) -> MemoryUse:
@@ -41,15 +53,16 @@ def measure_memory(*arguments: str, stdin: IO[bytes] | None = None) -> MemoryUse
     with subprocess.Popen(
         command, env=environment(), stdin=stdin, stdout=subprocess.PIPE
     ) as process:
-        peak = _watch_peak(process)
+        peak = watch_peak(process)
         assert process.stdout is not None
+        assert process.returncode == 0, arguments
         return MemoryUse(peak, json.loads(process.stdout.read())["plan"])
 
 
-def _watch_peak(process: subprocess.Popen[bytes]) -> float:
+def watch_peak(process: subprocess.Popen[bytes]) -> float:
+    """Return the peak of a process's private memory in megabytes, at its end."""
     peak = 0.0
     while process.poll() is None:
         peak = max(peak, private_megabytes(process.pid))
         time.sleep(0.002)
-    assert process.returncode == 0, process.args
     return peak

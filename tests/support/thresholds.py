@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ndtool.arrays import sink
-from ndtool.engine import bind, tuning
+from ndtool.engine import tuning
 from ndtool.formats import npz, streams
 from ndtool.machine import threads
 from ndtool.publish import sinks
@@ -36,14 +36,9 @@ STORAGE: Table = {
 
 @contextmanager
 def patched_thresholds(*tables: Table) -> Iterator[None]:
-    """Patch the thresholds in the tables; clear the cache of bound calls.
-
-    Without tables, only clear it.
-    """
+    """Patch the thresholds in the tables."""
     with pytest.MonkeyPatch.context() as patch:
         for table in tables:
             for (module, name), value in table.items():
                 patch.setattr(module, name, value)
-        bind.bind_tiles.cache_clear()
         yield
-    bind.bind_tiles.cache_clear()

@@ -1,11 +1,15 @@
 """Clusters whose workers record tasks, reads and writes, and have the faults that a test injects."""
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from command import NDTOOL, environment
 
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one that a test stops
 
@@ -82,6 +86,13 @@ if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
     phases.has_fault_wrappers = True
 """
 
+SHORT_TIMEOUT_SETTINGS = "from ndtool.outofcore import cluster; cluster.CHECK_INTERVAL = 0.1; cluster.SILENCE_TIMEOUT = 3; "
+NDTOOL_WITH_SHORT_TIMEOUTS = (
+    sys.executable,
+    "-c",
+    SHORT_TIMEOUT_SETTINGS + "from ndtool.__main__ import program; program()",
+)
+
 
 class Workers:
     """Workers that load a module in a folder first: their records, and injected faults."""
@@ -151,3 +162,67 @@ def two_workers(folder: Path, **settings: Any) -> Iterator[Workers]:
         distributed.Client(local, set_as_default=False) as client,
     ):  # fmt: skip
         yield Workers(folder, client)
+
+
+class ProcessCluster(Workers):
+    """A scheduler and workers, each in a process, and runs that use them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.file = str(folder / "scheduler.json")
+
+    def start(self, *command: object) -> subprocess.Popen[bytes]:
+        """Start a process, which is killed at the end of the test."""
+        variables = environment(
+            DASK_DISTRIBUTED__WORKER__PRELOAD=str(self.preload),
+            DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT="1 day",
+            DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s",
+        )
+        process = subprocess.Popen(
+            list(map(str, command)),
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if "ndtool" in str(command) else subprocess.DEVNULL,
+        )
+        self._processes.append(process)
+        return process
+
+    def run(self, call: tuple[str, ...], *options: str, patient: bool = True) -> Any:
+        """Start a run, on the scheduler unless options say otherwise."""
+        command = NDTOOL if patient else NDTOOL_WITH_SHORT_TIMEOUTS
+        options = ("-o", "out.npy", *(options or ("--scheduler", self.file)), "-q")
+        return self.start(*command, *call, *options)
+
+    def start_scheduler(self) -> subprocess.Popen[bytes]:
+        """Start a scheduler."""
+        module = "from distributed.cli.dask_scheduler import main; main()"
+        options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
+        process = self.start(sys.executable, "-c", module, *options, "--scheduler-file", self.file)
+        wait_for(Path(self.file).exists)
+        return process
+
+    def start_worker(self, *options: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        """Start a worker; prefix: of its command line."""
+        module = "from distributed.cli.dask_worker import main; main()"
+        return self.start(
+            *prefix, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
+            "--no-dashboard", "--local-directory", self.folder / "own", *options,
+        )  # fmt: skip
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until workers have joined the scheduler: a run counts them when it begins."""
+        import distributed
+
+        with distributed.Client(scheduler_file=self.file, set_as_default=False) as client:
+            client.wait_for_workers(count)
+
+    def kill_all(self) -> None:
+        """Kill all processes started."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()

@@ -26,7 +26,6 @@ MODULES = (
     "cli.commands",
     "cli.program",
     "cli.reporter",
-    "engine.narrow",
     "engine.scatters",
     "runs.steps",
     "formats.npy",

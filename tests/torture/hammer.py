@@ -1,10 +1,9 @@
-"""Stress tests of concurrency, signals and secrets: hammer.py KIND COUNT [SEED].
+"""Stress tests of concurrency and signals: hammer.py KIND COUNT [SEED].
 
 npz, safetensors, zarr, s3: eight processes write COUNT arrays each into one file or store; each
 array of a successful run must be present, with its bytes. signals: COUNT runs get a signal at a
 random time; a run must end with the signal's status, print nothing and preserve the previous
-output, or end with status 0 and replace it; no other file may remain. urls: COUNT URLs with random
-secrets are passed to every parameter that takes one; no secret may be in the output.
+output, or end with status 0 and replace it; no other file may remain.
 
 Prints one JSON object; `failures` must be empty.
 """
@@ -14,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-import string
 import subprocess
 import sys
 import tempfile
@@ -22,23 +20,19 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "publish"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 import bucket
 import test_parallel_writers as parallel
-import test_secrets as secrets
-import webserver
 import zarr
 from command import NDTOOL, environment, save
 from inputs import open_input
@@ -202,12 +196,7 @@ def run_and_signal(
     )
 
 
-def check_signals(count: int, rng: random.Random) -> Report:
-    with server() as s3:
-        return _check_signals(Storage(s3), count, rng)
-
-
-def _check_signals(storage: Storage, count: int, rng: random.Random) -> Report:
+def check_signals(storage: Storage, count: int, rng: random.Random) -> Report:
     make_inputs()
     for output_path in ("out.npz:a", "out.safetensors:a", "store.zarr:g/a"):
         convert(output_path)
@@ -292,88 +281,18 @@ def run_undisturbed(
     return UndisturbedRun(name, command, before, storage.contents(), completed.stdout, seconds)
 
 
-# Secrets
-
-LETTERS = string.ascii_letters + string.digits
-SPECIAL_CHARACTERS = LETTERS + " /@:%&'\"<>+=?#é\t[]\\"
-URL_TEMPLATES = (
-    "{base}/forbidden.npy", "{base}/failing.npy", "{base}/garbled.npy", "{base}/none.npy",
-    "{base}/away.npy", "{base}/x.npy", "http://127.0.0.1:9/x.npy", "HTTP://127.0.0.1:9/x.zarr",
-    "http://host:99999/x.npy", "http://[::1/x.npy", "s3://bucket/x.npy", "s3://bucket/x.zarr",
-    "s3://bucket", "github://main/x.npy", "nonsense://host/x.npy", "memory://x.npy",
-    "tcp://127.0.0.1:1", "zip://x.npy::http://127.0.0.1:9/x.zip", "simplecache::s3://bucket/x.npy",
-    "file://host/x.npy", "s3://bucket/x.npz:member", "http://127.0.0.1:9/x.html",
-)  # fmt: skip
-
-
-def random_secret(rng: random.Random) -> str:
-    """Return a unique word, with or without special characters."""
-    special = "".join(rng.choices(SPECIAL_CHARACTERS, k=rng.choice((0, 0, 4, 20, 300))))
-    return "".join(rng.choices(LETTERS, k=8)) + special + "".join(rng.choices(LETTERS, k=6))
-
-
-def check_urls(count: int, rng: random.Random) -> Report:
-    report: Report = {"urls": count, "calls": 0, "statuses": Counter(), "failures": []}
-    save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), out=np.zeros((2, 4)))
-    Path("model.onnx").write_bytes(b"\x08\x0a")
-    with webserver.serving() as web:
-        base = web.add("/x.npy", Path("data.npy").read_bytes()).removesuffix("/x.npy")
-        web.add("/forbidden.npy", b"", refusals=[403] * 10**6)
-        web.add("/failing.npy", b"", refusals=[500] * 10**6)
-        web.add("/garbled.npy", b"<html></html>", shift=1)
-        for i in range(count):
-            user, password, query = (random_secret(rng) for _ in range(3))
-            # A slash would end a user's name; keys of S3 contain some, and users paste them.
-            login = f"://{quote(user, safe='')}:{quote(password, safe=rng.choice(('', '/+')))}@"
-            url = URL_TEMPLATES[i % len(URL_TEMPLATES)].format(base=base).replace("://", login)
-            url += f"?token={quote(query, safe='')}" if rng.random() < 0.8 else ""
-            web.objects["/away.npy"] = webserver.Object(b"", moved=url.replace("/away", "/none"))
-            secret_encodings = {
-                form
-                for secret in (user, password, query)
-                for form in secrets.secret_encodings(secret)
-            }
-            secret_encodings |= {
-                fragment
-                for secret in (user, password, query)
-                for fragment in (secret[:8], secret[-6:])
-            }
-            cases = list(_cases(url, rng))
-            results = secrets.run(cases, **bucket.client_environment("http://127.0.0.1:9"))
-            for case, (status, text) in zip(cases, results, strict=True):
-                report["calls"] += 1
-                report["statuses"][status] += 1
-                if status == 1 or any(form in text for form in secret_encodings):
-                    report["failures"].append([case, status, text[-600:]])
-    return report
-
-
-def _cases(url: str, rng: random.Random) -> Iterator[list[str]]:
-    """Yield a call of every command with the URL for each parameter that takes one."""
-    for command, path in secrets.all_commands():
-        parameter_names = {param.name for param in command.params}
-        for parameter in filter(secrets.is_url_parameter, command.params):
-            case = secrets.call(command, path, parameter.name or "", url)
-            report_options = {
-                name for name in ("json", "html") if name in parameter_names - {parameter.name}
-            }
-            option = rng.choice([None, *sorted(report_options)])
-            yield [*case, *{None: [], "json": ["--json"], "html": ["--html", "page.html"]}[option]]
-
-
 def main() -> int:
     kind, count, seed = sys.argv[1], int(sys.argv[2]), int((sys.argv[3:] or ["0"])[0])
-    checks: dict[str, Callable[[], Report]] = {
-        "signals": lambda: check_signals(count, random.Random(seed)),
-        "urls": lambda: check_urls(count, random.Random(seed)),
-    }
     warnings.simplefilter("ignore")
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            with server() if kind == "s3" else nullcontext():
-                report = checks[kind]() if kind in checks else write(TARGETS[kind], count)
+            with server() if kind in ("s3", "signals") else nullcontext() as s3:
+                if kind == "signals":
+                    report = check_signals(Storage(s3), count, random.Random(seed))
+                else:
+                    report = write(TARGETS[kind], count)
         except pytest.skip.Exception as exc:  # a required package is not installed
             report = {"skipped": str(exc), "failures": []}
         os.chdir(before)

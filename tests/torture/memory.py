@@ -10,17 +10,16 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from memory import private_megabytes
+from command import NDTOOL
+from memory import watch_peak
 from npyfile import write_sparse
 
-NDTOOL = [sys.executable, "-m", "ndtool"]
 COLUMNS = 1 << 13
 
 
@@ -91,11 +90,8 @@ def peak(run: str, piped: bool) -> float:
     ]
     cat = subprocess.Popen(["cat", *inputs] if piped else ["true"], stdout=subprocess.PIPE)
     sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    peak_megabytes = 0.0
     with subprocess.Popen(command, stdin=cat.stdout, stdout=sink.stdin) as process:
-        while process.poll() is None:
-            peak_megabytes = max(peak_megabytes, private_megabytes(process.pid))
-            time.sleep(0.001)
+        peak_megabytes = watch_peak(process)
     assert process.returncode == 0, run
     assert cat.stdout is not None
     assert sink.stdin is not None

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ndtool.analysis.oracle.refusals import Array
+from ndtool.analysis.oracle.reductions import Array
 from ndtool.errors import BoundsError
 
 Position = tuple[int, ...]
 Index = tuple[Any, ...]
 Coordinates = Index | None  # coordinates of a slice; None if a tuple selects none
-Blocks = Iterator[tuple[list[Index], list[Coordinates]]]
+Allocator = Callable[[Position, np.dtype[Any]], Array]
 ProgressCallback = Callable[[float], object]
+Blocks = Iterator[tuple[list[Index], list[Coordinates]]]
 
 TUPLES = 1 << 12  # index tuples in a block
 BLOCK_BYTES = 1 << 20  # bytes to copy, reduce or compare at a time
@@ -21,6 +22,21 @@ BLOCK_BYTES = 1 << 20  # bytes to copy, reduce or compare at a time
 
 def silent(_: float) -> None:
     """Ignore progress."""
+
+
+class Options(NamedTuple):
+    """The keywords of the operators; `filling` of gathers, those after it of scatters."""
+
+    reduction: str = "none"
+    out_of_bounds: str = "error"
+    pad: int | None = None
+    negatives: bool = True
+    index_base: int = 0
+    filling: bytes = b""
+    include_self: bool = True
+    duplicates: str = "last"
+    allocate: Allocator = np.zeros
+    progress: ProgressCallback = silent
 
 
 def nd_blocks(
@@ -115,16 +131,12 @@ def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCal
 class IndexResolver:
     """The bounds of index tuples: the coordinates that each selects, and checks.
 
-    index_options: the out-of-bounds mode, the index that is padding, whether negative ones are
-    valid, and the first index. shape: that of data. axes: the axes of data that the components
-    index.
+    shape: that of data. axes: the axes of data that the components index.
     """
 
-    def __init__(
-        self, index_options: tuple[str, int | None, bool, int], shape: Position, axes: Sequence[int]
-    ) -> None:
-        self._mode, self._pad, self._negatives, self._base = index_options
-        self._negatives = self._negatives and not self._base
+    def __init__(self, options: Options, shape: Position, axes: Sequence[int]) -> None:
+        self._mode, self._pad, self._base = options.out_of_bounds, options.pad, options.index_base
+        self._negatives = options.negatives and not self._base
         self._shape, self._axes = shape, axes
         self._sizes = [shape[axis] for axis in axes]
 

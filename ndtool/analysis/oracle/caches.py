@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ndtool.analysis.oracle.refusals import Array, require
+from ndtool.analysis.oracle.reductions import Array
+from ndtool.analysis.oracle.refusals import require
 from ndtool.analysis.oracle.updating import as_bytes
 from ndtool.errors import BoundsError
 

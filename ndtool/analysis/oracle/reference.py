@@ -16,15 +16,18 @@ that select the same slice raise DuplicatesError.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from operator import index as as_integer
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ndtool.analysis.oracle.blocks import (
+    Allocator,
     Blocks,
     IndexResolver,
+    Options,
     Position,
     ProgressCallback,
     axis_blocks,
@@ -33,256 +36,162 @@ from ndtool.analysis.oracle.blocks import (
     flat_view,
     nd_blocks,
     portion,
-    silent,
 )
 from ndtool.analysis.oracle.caches import tensor_scatter as tensor_scatter
-from ndtool.analysis.oracle.refusals import Array, Combination, check_types, elements_axis, require
+from ndtool.analysis.oracle.reductions import Array
+from ndtool.analysis.oracle.refusals import check_types, elements_axis, require
 from ndtool.analysis.oracle.updating import as_bytes, update_slices
 
-Allocator = Callable[[Position, np.dtype[Any]], Array]
+
+class Selection(NamedTuple):
+    """The slices of data that index tuples select.
+
+    axes: the axes of data that the components index. leading: the shape of the tuples' positions in
+    indices. shape: of the gathered slices. blocks: a function that yields blocks of tuples. rank:
+    the number of axes of data before those of a slice. repeated: the axes of shape along which all
+    positions have the same indices.
+    """
+
+    axes: range
+    leading: Position
+    shape: Position
+    blocks: Callable[[IndexResolver, ProgressCallback], Blocks]
+    rank: int
+    repeated: slice = slice(0, 0)
 
 
-def gather_nd(
-    data: Array,
-    indices: Array,
-    batch_dims: int = 0,
-    *,
-    out_of_bounds: str = "error",
-    pad: int | None = None,
-    negatives: bool = True,
-    index_base: int = 0,
-    filling: bytes = b"",
-    allocate: Allocator = np.zeros,
-    progress: ProgressCallback = silent,
-) -> Array:
+def gather_nd(data: Array, indices: Array, batch_dims: int = 0, **options: Any) -> Array:
     """Return the slices of `data` that index tuples select, as ONNX GatherND does.
 
     output[i] = data[i[:b], indices[i], ...] for every i in indices.shape[:-1], b = batch_dims.
     """
-    data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
-    check_types(data, indices)
-    k = _components(data, indices, b, min_components=1)
-    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, range(b, b + k))
-    bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
-    output = allocate(indices.shape[:-1] + data.shape[b + k :], data.dtype)
-    slice_size = prod(data.shape[b + k :]) * data.itemsize
-    return _copy_slices(
-        output, data, filling, nd_blocks(indices, b, slice_size, bounds, portion(progress, 0.1, 1))
-    )
+    select = partial(_by_tuples, b=as_integer(batch_dims), min_components=1)
+    return _gather(data, indices, select, Options(**options))
 
 
 def scatter_nd(
-    data: Array,
-    indices: Array,
-    updates: Array,
-    reduction: str = "none",
-    *,
-    batch_dims: int = 0,
-    out_of_bounds: str = "error",
-    pad: int | None = None,
-    negatives: bool = True,
-    index_base: int = 0,
-    include_self: bool = True,
-    duplicates: str = "last",
-    allocate: Allocator = np.zeros,
-    progress: ProgressCallback = silent,
-) -> Array:
+    data: Array, indices: Array, updates: Array, reduction: str = "none", *, batch_dims: int = 0,
+    **options: Any,
+) -> Array:  # fmt: skip
     """Return a copy of `data` with slices updated, as ONNX ScatterND does.
 
     output[i[:b], indices[i]] = f(output[i[:b], indices[i]], updates[i]) for every i in
     indices.shape[:-1], b = batch_dims.
     """
-    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    combination = Combination(reduction, include_self, duplicates)
-    check_types(data, indices, updates, combination)
-    b = as_integer(batch_dims)
-    k = _components(data, indices, b, min_components=0)
-    expected = indices.shape[:-1] + data.shape[b + k :]
-    require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, range(b, b + k))
-    bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
-    output = _copy(data, allocate, portion(progress, 0.1, 0.2))
-    slice_size = prod(data.shape[b + k :]) * data.itemsize
-    blocks = nd_blocks(indices, b, slice_size, bounds, portion(progress, 0.2, 1))
-    return update_slices(output, updates, combination, blocks, b + k, allocate=allocate)
+    select = partial(_by_tuples, b=as_integer(batch_dims), min_components=0)
+    return _scatter(data, indices, updates, select, Options(reduction, **options))
 
 
-def gather_elements(
-    data: Array,
-    indices: Array,
-    axis: int = 0,
-    *,
-    out_of_bounds: str = "error",
-    pad: int | None = None,
-    negatives: bool = True,
-    index_base: int = 0,
-    filling: bytes = b"",
-    allocate: Allocator = np.zeros,
-    progress: ProgressCallback = silent,
-) -> Array:
+def gather_elements(data: Array, indices: Array, axis: int = 0, **options: Any) -> Array:
     """Return the elements of `data` that `indices` select along `axis`, as ONNX GatherElements.
 
     output[i][j][k] = data[i][indices[i][j][k]][k] where axis = 1, and so on.
     """
-    data, indices = np.asarray(data), np.asarray(indices)
-    check_types(data, indices)
-    axis = elements_axis(data, indices, axis)
-    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
-    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = allocate(indices.shape, data.dtype)
-    blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.1, 1))
-    return _copy_slices(output, data, filling, blocks)
+    return _gather(data, indices, partial(_along_elements, axis=axis), Options(**options))
+
+
+def scatter_elements(
+    data: Array, indices: Array, updates: Array, axis: int = 0, reduction: str = "none",
+    **options: Any,
+) -> Array:  # fmt: skip
+    """Return a copy of `data` with elements updated along `axis`, as ONNX ScatterElements.
+
+    output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
+    """
+    select = partial(_along_elements, axis=axis)
+    return _scatter(data, indices, updates, select, Options(reduction, **options))
 
 
 def gather(
-    data: Array,
-    indices: Array,
-    axis: int | None = None,
-    batch_dims: int = 0,
-    *,
-    out_of_bounds: str = "error",
-    pad: int | None = None,
-    negatives: bool = True,
-    index_base: int = 0,
-    filling: bytes = b"",
-    allocate: Allocator = np.zeros,
-    progress: ProgressCallback = silent,
+    data: Array, indices: Array, axis: int | None = None, batch_dims: int = 0, **options: Any
 ) -> Array:
     """Return the slices of `data` that `indices` select along `axis`, as ONNX Gather does.
 
     output[p][i][q] = data[p][indices[p[:b], i]][q] for p in data.shape[:axis], i in
     indices.shape[b:], q in data.shape[axis+1:], b = batch_dims.
     """
-    data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
-    check_types(data, indices)
-    axis = _plain_axis(data, indices, axis, b)
-    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
-    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = allocate(_plain_shape(data, indices, axis, b), data.dtype)
-    return _copy_slices(
-        output,
-        data,
-        filling,
-        axis_blocks(data, indices, axis, b, bounds, portion(progress, 0.1, 1)),
-    )
+    select = partial(_along_axis, axis=axis, b=as_integer(batch_dims))
+    return _gather(data, indices, select, Options(**options))
 
 
 def scatter(
-    data: Array,
-    indices: Array,
-    updates: Array,
-    axis: int | None = None,
-    reduction: str = "none",
-    batch_dims: int = 0,
-    *,
-    out_of_bounds: str = "error",
-    pad: int | None = None,
-    negatives: bool = True,
-    index_base: int = 0,
-    include_self: bool = True,
-    duplicates: str = "last",
-    allocate: Allocator = np.zeros,
-    progress: ProgressCallback = silent,
-) -> Array:
+    data: Array, indices: Array, updates: Array, axis: int | None = None, reduction: str = "none",
+    batch_dims: int = 0, **options: Any,
+) -> Array:  # fmt: skip
     """Return a copy of `data` with slices along `axis` updated: the inverse of `gather`.
 
     output[p][indices[p[:b], i]][q] = f(output[p][indices[p[:b], i]][q], updates[p][i][q]).
     """
-    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    combination = Combination(reduction, include_self, duplicates)
-    check_types(data, indices, updates, combination)
     b = as_integer(batch_dims)
-    axis = _plain_axis(data, indices, axis, b)
-    expected = _plain_shape(data, indices, axis, b)
-    require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
-    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = _copy(data, allocate, portion(progress, 0.1, 0.2))
-    if duplicates == "error" and 0 in data.shape[b:axis]:  # duplicates of empty slices
-        empty_data = np.empty((*data.shape[:b], data.shape[axis], 0), data.dtype)
-        no_updates = np.empty((*indices.shape, 0), data.dtype)
-        options: Any = {
-            "out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives,
-            "index_base": index_base,
-        }  # fmt: skip
-        scatter(
-            empty_data,
-            indices,
-            no_updates,
-            b,
-            reduction,
-            b,
-            duplicates="error",
-            allocate=allocate,
-            **options,
-        )
-    blocks = axis_blocks(data, indices, axis, b, bounds, portion(progress, 0.2, 1))
-    return update_slices(
-        output, updates, combination, blocks, axis + 1, slice(b, axis), allocate=allocate
-    )
+    select = partial(_along_axis, axis=axis, b=b)
+    output = _scatter(data, indices, updates, select, Options(reduction, **options))
+    a = b if axis is None else axis % output.ndim
+    if options.get("duplicates") == "error" and 0 in output.shape[b:a]:  # of empty slices
+        empty_data = np.empty((*output.shape[:b], output.shape[a], 0), output.dtype)
+        no_updates = np.empty((*np.shape(indices), 0), output.dtype)
+        scatter(empty_data, indices, no_updates, b, reduction, b, **options)
+    return output
 
 
-def _components(data: Array, indices: Array, b: int, min_components: int) -> int:
-    """Check the batch axes and the components of index tuples; return the number of components."""
+def _gather(
+    data: Array, indices: Array, select: Callable[[Array, Array], Selection], options: Options
+) -> Array:
+    data, indices = np.asarray(data), np.asarray(indices)
+    check_types(data, indices, None, options)
+    s, progress = select(data, indices), options.progress
+    bounds = IndexResolver(options, data.shape, s.axes)
+    bounds.check(indices, s.leading, portion(progress, 0, 0.1))
+    output = options.allocate(s.shape, data.dtype)
+    blocks = s.blocks(bounds, portion(progress, 0.1, 1))
+    return _copy_slices(output, data, options.filling, blocks)
+
+
+def _scatter(
+    data: Array, indices: Array, updates: Array, select: Callable[[Array, Array], Selection],
+    options: Options,
+) -> Array:  # fmt: skip
+    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
+    check_types(data, indices, updates, options)
+    s, progress = select(data, indices), options.progress
+    require(updates.shape == s.shape, f"updates {updates.shape}: it must be {s.shape}")
+    bounds = IndexResolver(options, data.shape, s.axes)
+    bounds.check(indices, s.leading, portion(progress, 0, 0.1))
+    output = _copy(data, options.allocate, portion(progress, 0.1, 0.2))
+    blocks = s.blocks(bounds, portion(progress, 0.2, 1))
+    return update_slices(output, updates, options, blocks, s.rank, s.repeated)
+
+
+def _by_tuples(data: Array, indices: Array, b: int, min_components: int) -> Selection:
+    """Check the batch axes and the components of index tuples."""
     r, q = data.ndim, indices.ndim
     require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
     require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
     require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
     k = int(indices.shape[-1])
     require(min_components <= k <= r - b, f"index tuples of {k}: valid {min_components}..{r - b}")
-    return k
+    leading, slice_shape = indices.shape[:-1], data.shape[b + k :]
+    blocks = partial(nd_blocks, indices, b, prod(slice_shape) * data.itemsize)
+    return Selection(range(b, b + k), leading, leading + slice_shape, blocks, b + k)
 
 
-def _plain_axis(data: Array, indices: Array, axis: int | None, b: int) -> int:
-    """Check the axis and the batch axes of plain indices; return the non-negative axis."""
+def _along_elements(data: Array, indices: Array, axis: int) -> Selection:
+    axis = elements_axis(data, indices, axis)
+    blocks = partial(elements_blocks, indices, axis, data.itemsize)
+    return Selection(range(axis, axis + 1), indices.shape, indices.shape, blocks, data.ndim)
+
+
+def _along_axis(data: Array, indices: Array, axis: int | None, b: int) -> Selection:
+    """Check the axis and the batch axes of plain indices."""
     require(data.ndim >= 1, "rank 0: data must have an axis")
-    axis = b if axis is None else as_integer(axis)
-    require(-data.ndim <= axis < data.ndim, f"axis {axis}: valid {-data.ndim}..{data.ndim - 1}")
-    axis %= data.ndim
-    highest = min(axis, indices.ndim)
+    a = b if axis is None else as_integer(axis)
+    require(-data.ndim <= a < data.ndim, f"axis {a}: valid {-data.ndim}..{data.ndim - 1}")
+    a %= data.ndim
+    highest = min(a, indices.ndim)
     require(0 <= b <= highest, f"batch_dims {b}: valid 0..{highest}")
     require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
-    return axis
-
-
-def _plain_shape(data: Array, indices: Array, axis: int, b: int) -> Position:
-    shape: Position = data.shape[:axis] + indices.shape[b:] + data.shape[axis + 1 :]
-    return shape
-
-
-def scatter_elements(
-    data: Array,
-    indices: Array,
-    updates: Array,
-    axis: int = 0,
-    reduction: str = "none",
-    *,
-    out_of_bounds: str = "error",
-    pad: int | None = None,
-    negatives: bool = True,
-    index_base: int = 0,
-    include_self: bool = True,
-    duplicates: str = "last",
-    allocate: Allocator = np.zeros,
-    progress: ProgressCallback = silent,
-) -> Array:
-    """Return a copy of `data` with elements updated along `axis`, as ONNX ScatterElements.
-
-    output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
-    """
-    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    combination = Combination(reduction, include_self, duplicates)
-    check_types(data, indices, updates, combination)
-    axis = elements_axis(data, indices, axis)
-    require(
-        updates.shape == indices.shape,
-        f"updates {updates.shape}: it must be {indices.shape} as indices are",
-    )
-    bounds = IndexResolver((out_of_bounds, pad, negatives, index_base), data.shape, (axis,))
-    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = _copy(data, allocate, portion(progress, 0.1, 0.2))
-    blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.2, 1))
-    return update_slices(output, updates, combination, blocks, data.ndim, allocate=allocate)
+    shape = data.shape[:a] + indices.shape[b:] + data.shape[a + 1 :]
+    blocks = partial(axis_blocks, data, indices, a, b)
+    return Selection(range(a, a + 1), indices.shape, shape, blocks, a + 1, slice(b, a))
 
 
 def _copy_slices(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:

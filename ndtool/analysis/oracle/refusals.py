@@ -1,43 +1,26 @@
 """The reference's checks of types and shapes."""
 
 from operator import index as as_integer
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ndtool.analysis.oracle.reductions import REDUCTIONS
+from ndtool.analysis.oracle.blocks import Options
+from ndtool.analysis.oracle.reductions import REDUCTIONS, Array
 from ndtool.errors import DtypeError, RuleError, UsageError
 
-Array = np.ndarray[Any, Any]
-INDEX_KINDS = "iu"  # dtype kinds of indices
 
-
-class Combination(NamedTuple):
-    """How updates are combined with current values; duplicates: "last", "first" or "error"."""
-
-    reduction: str = "none"
-    include_self: bool = True
-    duplicates: str = "last"
-
-
-def check_types(
-    data: Array,
-    indices: Array,
-    updates: Array | None = None,
-    combination: Combination | None = None,
-) -> None:
+def check_types(data: Array, indices: Array, updates: Array | None, options: Options) -> None:
     """Raise DtypeError or UsageError for types that an operator or reduction does not accept."""
     if data.dtype.hasobject or not data.dtype.itemsize:
         raise DtypeError(f"data {data.dtype}: elements must have a fixed size above 0")
-    if indices.dtype.kind not in INDEX_KINDS:
+    if indices.dtype.kind not in "iu":
         raise DtypeError(f"indices {indices.dtype}: they must be integers")
     if updates is not None and not _same_type(data.dtype, updates.dtype):
         raise DtypeError(f"updates {updates.dtype}: they must be {data.dtype} as data is")
-    if combination is None:
-        return
-    reduction = combination.reduction
-    if combination.duplicates not in ("last", "first", "error"):
-        raise UsageError(f"duplicates {combination.duplicates!r}: valid last, first, error")
+    reduction, duplicates = options.reduction, options.duplicates
+    if duplicates not in ("last", "first", "error"):
+        raise UsageError(f"duplicates {duplicates!r}: valid last, first, error")
     if reduction == "none":
         return
     if reduction not in REDUCTIONS:
@@ -46,10 +29,10 @@ def check_types(
     if data.dtype.name not in names:
         raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
     require(
-        combination.include_self or reduction not in ("sub", "div"),
+        options.include_self or reduction not in ("sub", "div"),
         f"{reduction} needs the current values",
     )
-    require(combination.duplicates != "first", "duplicates first: valid for reduction none only")
+    require(duplicates != "first", "duplicates first: valid for reduction none only")
 
 
 def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:

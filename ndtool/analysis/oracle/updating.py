@@ -1,52 +1,46 @@
 """Updates of slices by the slow reference: one after another, as the standards define them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ndtool.analysis.oracle.blocks import Blocks, Index, Position, block_ranges, flat_view
-from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, mean, native
-from ndtool.analysis.oracle.refusals import Array, Combination
+from ndtool.analysis.oracle.blocks import Blocks, Index, Options, Position, block_ranges, flat_view
+from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, Reduction, mean, native
 from ndtool.errors import DuplicatesError
 
 _MAX_IN_DICT = 1 << 16  # tuples, beyond which each slice has its own entry in a table
 
 
 def update_slices(
-    output: Array,
-    updates: Array,
-    combination: Combination,
-    blocks: Blocks,
-    m: int,
-    repeated: slice = slice(0, 0),
-    allocate: Callable[[Position, Any], Array] = np.zeros,
+    output: Array, updates: Array, options: Options, blocks: Blocks, m: int, repeated: slice
 ) -> Array:
     """Update slices of `output`, each at coordinates along its first m axes; return `output`.
 
-    repeated: the axes of updates along which all positions have the same indices. allocate: returns
-    zeros, one for each slice.
+    repeated: the axes of updates along which all positions have the same indices.
     """
     shape = output.shape[:m]
-    if combination.duplicates != "last":
+    if options.duplicates != "last":
         positions_shape = updates.shape[: updates.ndim - (output.ndim - m)]
         many = prod(positions_shape) > _MAX_IN_DICT
         firsts = (
-            allocate((prod(shape),), np.dtype(np.int64)) if many else defaultdict[int, int](int)
+            options.allocate((prod(shape),), np.dtype(np.int64))
+            if many
+            else defaultdict[int, int](int)
         )
-        raises = combination.duplicates == "error"
+        raises = options.duplicates == "error"
         blocks = _skip_duplicates(blocks, shape, positions_shape, firsts, raises, repeated)
     if not updates.size:
-        if combination.duplicates == "error":
+        if options.duplicates == "error":
             for _ in blocks:
                 pass
         return output  # avoids loops over many empty slices
-    if combination.reduction != "none":
-        has_counts = combination.reduction == "mean" or not combination.include_self
-        counts = allocate((prod(shape) if has_counts else 0,), np.dtype(np.int64))
-        _reduce(output, updates, combination, blocks, shape, counts)
+    if options.reduction != "none":
+        has_counts = options.reduction == "mean" or not options.include_self
+        counts = options.allocate((prod(shape) if has_counts else 0,), np.dtype(np.int64))
+        _reduce(output, updates, options, blocks, shape, counts)
         return output
     same_type = updates.dtype == output.dtype
     target, source = (as_bytes(output), as_bytes(updates)) if same_type else (output, updates)
@@ -89,14 +83,14 @@ def _skip_duplicates(
 
 
 def _reduce(
-    output: Array, updates: Array, combination: Combination, blocks: Blocks, leading: Position,
+    output: Array, updates: Array, options: Options, blocks: Blocks, leading: Position,
     counts: Array,
 ) -> None:  # fmt: skip
     """Apply updates in row-major order, several at a time if their slices are distinct.
 
     leading: the shape of the axes of slices. counts: a zero for each slice, if they are counted.
     """
-    width, reduction = prod(output.shape[len(leading) :]), REDUCTIONS[combination.reduction]
+    width, reduction = prod(output.shape[len(leading) :]), REDUCTIONS[options.reduction]
     output_slices, flat, start = output.reshape(-1, width), flat_view(updates), 0
     for _, selected in blocks:
         applied = [n for n, coordinates in enumerate(selected) if coordinates is not None]
@@ -105,7 +99,7 @@ def _reduce(
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
             block_updates = flat[first : first + prod(shape)].reshape(shape)[applied]
             for span in _distinct_spans(rows):
-                if combination.include_self:
+                if options.include_self:
                     _combine(output_slices, (rows[span], columns), reduction, block_updates[span])
                 else:
                     is_first = counts[rows[span]] == 0
@@ -121,8 +115,8 @@ def _reduce(
                 if len(counts) and columns.stop == width:
                     counts[rows[span]] += 1
         start += len(selected) * width
-    if combination.reduction == "mean":
-        _divide(output_slices, counts, combination.include_self)
+    if options.reduction == "mean":
+        _divide(output_slices, counts, options.include_self)
 
 
 def _combine(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, Source
-from ndtool.errors import DtypeError, InputError, NdtoolError, printable
+from ndtool.errors import DtypeError, InputError, NdtoolError, printable, refuse
 from ndtool.formats import members, numpytypes
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
@@ -61,7 +61,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
         with library_errors(path):
             dataset = _choose(file, path, member)
         source = _open_dataset(
-            storage, name, hierarchy.label(path, dataset.name), start, dataset.node, Lengths(file)
+            storage, name, f"{path}:{dataset.name}", start, dataset.node, Lengths(file)
         )
         if isinstance(source, DatasetSource):
             stack.pop_all()
@@ -139,9 +139,7 @@ def _require_in_file(
     available = min(dataset.get_storage_size(), max(0, storage.size - position))
     expected = prod(dataset.shape) * dataset.get_type().get_size()
     if available < expected:
-        raise InputError(
-            f"{printable(label)}: expected {expected} bytes at offset {position}, found {available}"
-        )
+        refuse(label, f"expected {expected} bytes at offset {position}, found {available}")
 
 
 def _choose(file: Any, path: str, member: str | None) -> Dataset:
@@ -166,9 +164,8 @@ def _choose(file: Any, path: str, member: str | None) -> Dataset:
             raise members.unnamed_member_error(
                 path, count, group_datasets[0].name, listing(group_datasets)
             )
-        raise InputError(
-            f"{printable(path)}: {printable(member)} is not a dataset of the file",
-            places=listing(all_datasets),
+        refuse(
+            path, f"{printable(member)} is not a dataset of the file", places=listing(all_datasets)
         )
     all_datasets = list(hierarchy.datasets(file))
     dataset = members.only_member(path, all_datasets, "the file has {} datasets", describe)
@@ -179,7 +176,7 @@ def _choose(file: Any, path: str, member: str | None) -> Dataset:
 
 def _describe(path: str, lengths: Lengths, dataset: Dataset) -> tuple[str, str]:
     """Return the name and the description of a dataset, for errors."""
-    label = hierarchy.label(path, dataset.name)
+    label = f"{path}:{dataset.name}"
     try:
         if dataset.node is None:
             return dataset.name, printable(dataset.problem, 80)
@@ -191,7 +188,7 @@ def _describe(path: str, lengths: Lengths, dataset: Dataset) -> tuple[str, str]:
 
 
 def _entry(storage: File, path: str, start: int, dataset: Dataset, lengths: Lengths) -> MemberInfo:
-    label = hierarchy.label(path, dataset.name)
+    label = f"{path}:{dataset.name}"
     if dataset.node is None:
         problem = printable(dataset.problem)
         return MemberInfo(label, dataset.name, None, None, storage.size, problem)

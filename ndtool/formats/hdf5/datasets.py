@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import DtypeError, InputError, ResourceError, UsageError, printable
+from ndtool.errors import DtypeError, InputError, ResourceError, UsageError, printable, refuse
 from ndtool.formats import codecs, numpytypes
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
 from ndtool.formats.hdf5 import dimensions
@@ -138,7 +138,7 @@ def describe(
     _require_in_file(dataset, creation_properties, label)
     dtype, inner_shape, is_native = _element_type(dataset, label)
     if dataset.get_space().get_simple_extent_type() == library().h5s.NULL:
-        raise _error(label, "a null dataset, without values")
+        refuse(label, "a null dataset, without values")
     element = numpytypes.from_numpy(dtype)
     extent = (*map(int, dataset.shape), *inner_shape)
     shape = extent
@@ -146,7 +146,7 @@ def describe(
         shape = lengths.shape(dataset, label)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in shape) * element.itemsize > shapes.MAX_SIZE:
-        raise _error(label, f"no array can have shape {list(shape)}")
+        refuse(label, f"no array can have shape {list(shape)}")
     offset = dataset.get_offset() if kind == "contiguous" else None
     position = None if offset is None else start + offset
     if kind != "chunked":
@@ -157,7 +157,7 @@ def describe(
         return StoredDataset(metadata, dtype, inner_shape, extent, kind, position, (), is_native)
     chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
     if len(chunks) != len(shape) or min(chunks) < 1:
-        raise _error(label, f"chunks {list(chunks)} of shape {list(shape)}")
+        refuse(label, f"chunks {list(chunks)} of shape {list(shape)}")
     if (nbytes := prod(chunks) * element.itemsize) > MAX_CHUNK_BYTES:
         raise ResourceError(
             f"{printable(label)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read"
@@ -187,7 +187,7 @@ def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None
     h5d, h5i = library().h5d, library().h5i
     layout = creation_properties.get_layout()
     if layout == h5d.CONTIGUOUS and creation_properties.get_external_count():
-        raise _error(label, "its values are in external files, which are not read")
+        refuse(label, "its values are in external files, which are not read")
     if layout != h5d.VIRTUAL:
         return
     file = h5i.get_file_id(dataset)
@@ -199,9 +199,9 @@ def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None
         if origin is None or origin.get_layout() == h5d.VIRTUAL or origin.get_external_count():
             path, _, member = label.rpartition(":")
             names = path, member, f"{path.rpartition('.')[0]}{member.replace('/', '-')}.npy"
-            raise InputError(
-                f"{printable(label)}: a virtual dataset, whose values are in other files, which"
-                " are not read",
+            refuse(
+                label,
+                "a virtual dataset, whose values are in other files, which are not read",
                 hint=mistakes.then(
                     "h5py reads them.", mistakes.python_command(_SAVE_DATASET, *names)
                 ),
@@ -225,9 +225,9 @@ def _element_type(dataset: Any, label: str) -> tuple[Any, Shape, bool]:
     file_type = dataset.get_type()
     type_class = file_type.get_class()
     if type_class == h5t.VLEN or (type_class == h5t.STRING and file_type.is_variable_str()):
-        raise _error(label, "elements of variable length: expected a type of fixed size")
+        refuse(label, "elements of variable length: expected a type of fixed size")
     if type_class == h5t.REFERENCE:
-        raise _error(label, "elements are references: expected a type of fixed size")
+        refuse(label, "elements are references: expected a type of fixed size")
     try:
         dtype = file_type.dtype
         if dtype.hasobject:
@@ -240,7 +240,7 @@ def _element_type(dataset: Any, label: str) -> tuple[Any, Shape, bool]:
             element_dtype, is_native = _packed(element_dtype), False
         numpytypes.from_numpy(element_dtype)
     except (TypeError, ValueError, DtypeError):
-        raise _error(label, "elements of a type that NumPy lacks") from None
+        refuse(label, "elements of a type that NumPy lacks")
     return element_dtype, tuple(map(int, inner_shape)), is_native
 
 
@@ -327,7 +327,3 @@ def require_filters(stored: StoredDataset, name: str) -> None:
             ) from None
         if not h5z.filter_avail(chunk_filter.number):
             raise InputError(f"{filter_name} is not one of h5py's or hdf5plugin's")
-
-
-def _error(name: str, reason: str) -> InputError:
-    return InputError(f"{printable(name)}: {reason}")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ndtool.errors import InputError, printable
+from ndtool.errors import printable, refuse
 from ndtool.formats.hdf5.library import library
 
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
@@ -28,11 +28,6 @@ def normalize_name(member: str) -> str:
     )
 
 
-def label(path: str, name: str) -> str:
-    """Return the name of a dataset in messages and arguments."""
-    return f"{path}:{name}"
-
-
 def find_object(file: Any, path: str, name: str) -> Any:
     """Return the object at a path, None if it does not exist; InputError if a link leaves the file.
 
@@ -51,15 +46,14 @@ def find_object(file: Any, path: str, name: str) -> Any:
             node = h5o.open(node, component)
             continue
         if link_type != h5l.TYPE_SOFT:
-            raise InputError(
-                f"{printable(label(path, name))}: {printable(_decode_name(component))} is a link"
-                " to another file, which is not followed"
+            refuse(
+                f"{path}:{name}",
+                f"{printable(_decode_name(component))} is a link"
+                " to another file, which is not followed",
             )
         target = node.links.get_val(component)
         if (link_count := link_count + 1) > _MAX_SOFT_LINKS:
-            raise InputError(
-                f"{printable(label(path, name))}: more than {_MAX_SOFT_LINKS} soft links"
-            )
+            refuse(f"{path}:{name}", f"more than {_MAX_SOFT_LINKS} soft links")
         node = root if target.startswith(b"/") else node
         components.extendleft(reversed(_split_path(target)))
     return node

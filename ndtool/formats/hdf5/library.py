@@ -6,7 +6,7 @@ import gc
 import os
 from typing import Any
 
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable, refuse
 from ndtool.formats.decoding import InputFile, library_errors
 from ndtool.rules.mistakes import quote
 from ndtool.storage.descriptors import failure, read_into, write_at
@@ -130,14 +130,12 @@ def open_file(storage: File, path: str) -> tuple[Any, int]:
     h5py = library()
     start = signature_offset(storage)
     if storage.peek(0, 3) == b"CDF":
-        raise InputError(
-            f"{printable(path)}: NetCDF-3: expected NetCDF-4",
+        refuse(
+            path,
+            "NetCDF-3: expected NetCDF-4",
             hint=f"Then: nccopy -k nc4 {quote(path)} {quote(path.removesuffix('.nc') + '-nc4.nc')}",
         )
     if start is None:
-        raise InputError(
-            f"{printable(path)}: not an HDF5 file: expected its signature at byte 0, 512, 1024 and"
-            " so on"
-        )
+        refuse(path, "not an HDF5 file: expected its signature at byte 0, 512, 1024 and so on")
     with library_errors(path):
         return h5py.File(_File(storage, path, start), "r", rdcc_nbytes=0), start

@@ -66,7 +66,7 @@ def read_content(old_file: CurrentFile, target: Target, metadata: ArrayMetadata)
 
 def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> ExistingContent:
     name = dataset_name(target)
-    label = hierarchy.label(target.path, name)
+    label = f"{target.path}:{name}"
     h5file, start = open_file(file, target.path)
     with library_errors(target.path), h5file:
         if file.peek(start + 8, 1) >= b"\3" and file.peek(start + 11, 1) != b"\0":
@@ -94,13 +94,13 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
     h5g, h5o, h5l, h5d = library().h5g, library().h5o, library().h5l, library().h5d
     node, prefix = h5g.open(file.id, b"/"), ""
     for component in name[1:].split("/"):
-        label = printable(hierarchy.label(path, prefix or "/"))
+        label = printable(f"{path}:{prefix or '/'}")
         if not isinstance(node, h5g.GroupID):
             raise OutputError(
                 f"{label} is not a group: {printable(component)} cannot be created in it"
             )
         raw, prefix = hierarchy.encode_name(component), f"{prefix}/{component}"
-        label = printable(hierarchy.label(path, prefix))
+        label = printable(f"{path}:{prefix}")
         if not node.links.exists(raw):
             return None
         if node.links.get_info(raw).type != h5l.TYPE_HARD:

@@ -9,7 +9,7 @@ from functools import partial
 from zipfile import ZipInfo
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, trailing_bytes_warning
-from ndtool.errors import InputError, NdtoolError, OutputError, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, printable, refuse
 from ndtool.formats import members, npy
 from ndtool.formats.npz import archive, writer
 from ndtool.formats.npz.archive import Archive
@@ -80,7 +80,7 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
         return archive.array_name(info), _entry(opened, storage, info).label
 
     if not infos:
-        raise InputError(f"{printable(path)}: the archive has no arrays")
+        refuse(path, "the archive has no arrays")
     stem = os.path.splitext(path)[0].removesuffix(".zarr")
     if any(info.orig_filename.endswith("/data.pkl") for info in infos.values()):
         raise InputError(
@@ -108,8 +108,9 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
     if len(matches) != 1:
         reason = "is more than one member" if matches else "is not a member of the archive"
         candidates = matches or candidates
-        raise InputError(
-            f"{printable(path)}: {printable(name)} {reason}: expected one of these",
+        refuse(
+            path,
+            f"{printable(name)} {reason}: expected one of these",
             places=members.listing(map(describe, candidates), len(candidates)),
         )
     return matches[0]

@@ -4,10 +4,9 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import NoReturn
 from zipfile import ZipInfo
 
-from ndtool.errors import InputError, NdtoolError, ResourceError, library_message, printable
+from ndtool.errors import NdtoolError, ResourceError, library_message, printable, refuse
 from ndtool.formats import npy
 from ndtool.formats.decoding import inflate_limit
 from ndtool.storage.descriptors import (
@@ -57,15 +56,18 @@ def is_mappable(info: ZipInfo) -> bool:
     return info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & _ENCRYPTED
 
 
-def zip64_values(raw: bytes, start: int, stop: int) -> dict[int, int]:
-    """Return the 64-bit values of the ZIP64 field among extra fields, by their offsets in `raw`."""
-    while start + 4 <= stop:
+def _extra_fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and the bytes of each extra field."""
+    start = 0
+    while start + 4 <= len(raw):
         kind, length = struct.unpack_from("<2H", raw, start)
-        if kind == 1:
-            offsets = range(start + 4, min(start + 4 + length, stop) - 7, 8)
-            return {offset: struct.unpack_from("<Q", raw, offset)[0] for offset in offsets}
+        yield kind, raw[start : start + 4 + length]
         start += 4 + length
-    return {}
+
+
+def without_zip64(extra: bytes) -> bytes:
+    """Return extra fields without the ZIP64 field."""
+    return b"".join(raw for kind, raw in _extra_fields(extra) if kind != 1)
 
 
 def _is_zipfile(file: "_File") -> bool:
@@ -89,7 +91,7 @@ class Archive:
         file = _File(read, size, name)
         truncated = "the archive is truncated: it has no end of central directory record"
         if not _is_zipfile(file):
-            _refuse(name, truncated)
+            refuse(name, truncated)
         with _damage(name, "the central directory is damaged"):
             self._zip = zipfile.ZipFile(file)
         self.start: int = self._zip.start_dir
@@ -98,12 +100,12 @@ class Archive:
         end = read(size - len(self.comment) - _END_RECORD_SIZE, _END_RECORD_SIZE)
         *counts, _, _, comment_size = struct.unpack("<2H2LH", end[8:])
         if end[:4] != b"PK\5\6" or comment_size != len(self.comment):
-            _refuse(name, truncated)
+            refuse(name, truncated)
         if any(info.volume for info in self.infos) or counts[0] != counts[1]:
-            _refuse(name, "the archive is split into volumes: expected a single file")
+            refuse(name, "the archive is split into volumes: expected a single file")
         if counts[0] not in (len(self.infos), _UINT16_MAX):
             expected = f"expected {counts[0]} entries in the central directory"
-            _refuse(name, f"{expected}, found {len(self.infos)}")
+            refuse(name, f"{expected}, found {len(self.infos)}")
 
     def members(self) -> dict[str, ZipInfo]:
         """Return the members other than folders, by name; InputError if two have one name."""
@@ -113,7 +115,7 @@ class Archive:
                 continue
             name = array_name(info)
             if name in members:
-                _refuse(self.name, f"two members have the name {name!r}: expected one")
+                refuse(self.name, f"two members have the name {name!r}: expected one")
             members[name] = info
         return members
 
@@ -122,25 +124,26 @@ class Archive:
         offset = info.header_offset
         raw = self.read(offset, _LOCAL_HEADER.size) if offset >= 0 else b""
         if len(raw) < _LOCAL_HEADER.size or raw[:4] != b"PK\3\4":
-            _refuse(label, f"expected a local file header at byte {offset}")
+            refuse(label, f"expected a local file header at byte {offset}")
         fields = _LOCAL_HEADER.unpack(raw)
         flags, method, crc, compressed, size, name_length, extra_length = *fields[2:4], *fields[6:]
         name_start, length = offset + _LOCAL_HEADER.size, name_length + extra_length
         name_and_extra = self.read(name_start, length)
         if len(name_and_extra) < length:
             found = f"found {len(name_and_extra)}"
-            _refuse(label, f"expected {length} bytes at offset {name_start}, {found}")
+            refuse(label, f"expected {length} bytes at offset {name_start}, {found}")
         if name_and_extra[:name_length] != stored_name(info):
-            _refuse(label, f"byte {offset} has another member: {name_and_extra[:name_length]!r}")
+            refuse(label, f"byte {offset} has another member: {name_and_extra[:name_length]!r}")
         if flags & _ENCRYPTED or info.flag_bits & _ENCRYPTED:
-            _refuse(label, "the member is encrypted: expected an unencrypted one")
-        values = list(zip64_values(name_and_extra, name_length, length).values())
+            refuse(label, "the member is encrypted: expected an unencrypted one")
+        zip64 = dict(_extra_fields(name_and_extra[name_length:])).get(1, b"")[4:]
+        values = [value for (value,) in struct.iter_unpack("<Q", zip64[: len(zip64) // 8 * 8])]
         size = values.pop(0) if size == _UINT32_MAX and values else size
         compressed = values.pop(0) if compressed == _UINT32_MAX and values else compressed
         # With a data descriptor, the local file header lacks the CRC and the sizes.
         agree = (crc, compressed, size) == (info.CRC, info.compress_size, info.file_size)
         if method != info.compress_type or not (agree or flags & _DESCRIPTOR):
-            _refuse(label, "its local file header and the central directory disagree")
+            refuse(label, "its local file header and the central directory disagree")
         start: int = name_start + length
         self._check_sizes(start, info, label)
         return start
@@ -149,18 +152,18 @@ class Archive:
         """Raise InputError if a member's sizes contradict each other or its method."""
         method, compressed, size = info.compress_type, info.compress_size, info.file_size
         if method not in METHODS:
-            _refuse(label, f"compression method {method}: valid {', '.join(METHODS.values())}")
+            refuse(label, f"compression method {method}: valid {', '.join(METHODS.values())}")
         if start + compressed > self.start:
             available = max(self.start - start, 0)
-            _refuse(label, f"the member claims {compressed} bytes, only {available} remain")
+            refuse(label, f"the member claims {compressed} bytes, only {available} remain")
         if method == zipfile.ZIP_STORED and size != compressed:
-            _refuse(label, f"stored in {compressed} bytes, but its size is {size}")
+            refuse(label, f"stored in {compressed} bytes, but its size is {size}")
         if method == zipfile.ZIP_DEFLATED and size > compressed * _MAX_RATIO:
-            _refuse(label, f"{compressed} deflated bytes cannot expand to {size}")
+            refuse(label, f"{compressed} deflated bytes cannot expand to {size}")
         if method == zipfile.ZIP_LZMA:
             dictionary = int.from_bytes(self.read(start + 5, 4), "little")
             if dictionary > max(size, _MAX_DICTIONARY_BYTES):
-                _refuse(label, f"a dictionary of {dictionary} bytes for {size} bytes")
+                refuse(label, f"a dictionary of {dictionary} bytes for {size} bytes")
 
     def blocks(self, info: ZipInfo, label: str, block_size: int = BLOCK_SIZE) -> Iterator[bytes]:
         """Decompress a member and yield its bytes; InputError at the end if its CRC is wrong."""
@@ -171,7 +174,7 @@ class Archive:
                 size += len(block)
                 yield block
         if size != info.file_size:
-            _refuse(label, f"expected {info.file_size} bytes, found {size}")
+            refuse(label, f"expected {info.file_size} bytes, found {size}")
 
     def check(self, info: ZipInfo, label: str) -> None:
         """Read and decompress a complete member; InputError if its size or CRC is wrong."""
@@ -235,7 +238,7 @@ class _File:
     def read(self, count: int = -1) -> bytes:
         count = max(0, self._size - self._position) if count < 0 else count
         if count > MAX_DIRECTORY_BYTES:  # of a member, zipfile reads less
-            _refuse(
+            refuse(
                 self._name,
                 f"the central directory has {count} bytes: valid up to {MAX_DIRECTORY_BYTES}",
             )
@@ -261,16 +264,12 @@ def _damage(label: str, problem: str) -> Iterator[None]:
     except MemoryError:
         raise ResourceError(f"{printable(label)}: not enough memory to decompress it") from None
     except RuntimeError as exc:  # a module such as lzma is missing
-        raise InputError(f"{printable(label)}: {library_message(exc)}") from None
+        refuse(label, library_message(exc))
     except Exception as exc:
         if isinstance(exc, OSError) and exc.errno in EXHAUSTION_ERRNOS:
             raise failure(exc, label) from None
-        raise InputError(f"{printable(label)}: {problem}: {library_message(exc)}") from None
+        refuse(label, f"{problem}: {library_message(exc)}")
 
 
 def _parse_header(read: Read, size: int, label: str) -> npy.Header:
     return npy.read_header(sequential_reader(read, 0), size, label)
-
-
-def _refuse(name: str, text: str) -> NoReturn:
-    raise InputError(f"{printable(name)}: {printable(text)}")

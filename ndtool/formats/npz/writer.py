@@ -5,20 +5,19 @@ from itertools import pairwise
 from typing import NamedTuple
 from zipfile import ZipInfo
 
-from ndtool.errors import InputError, UsageError, printable
+from ndtool.errors import InputError, UsageError, printable, refuse
 from ndtool.formats.npz import archive
 from ndtool.formats.npz.archive import Archive
 from ndtool.storage.descriptors import Read
 
 _UINT32_MAX = 0xFFFFFFFF
-_ZIP64_THRESHOLD = _UINT32_MAX - (1 << 18)  # sizes and offsets from this on are in ZIP64 fields
+_ZIP64_THRESHOLD = _UINT32_MAX  # sizes and offsets from this on are in ZIP64 fields
 _UINT16_MAX = 0xFFFF  # member counts from this on are in the ZIP64 end record
 _ALIGNMENT = 64
 _PADDING_ID = 0xD935  # of the extra field by which Android's zipalign aligns data
 _UTF8 = 0x0800
 _REGULAR_FILE_MODE = 0o100644 << 16
 _LOCAL_HEADER_SIZE = 30  # of a local file header, without name and extra fields
-_HEADER_OFFSET_FIELD = 42  # position of the local file header's offset in an entry
 _ENTRY_SIZE = 46  # of a central directory entry, without name, extra fields and comment
 
 
@@ -27,8 +26,8 @@ class PreservedMembers(NamedTuple):
 
     names: in central directory order. replaced: whether the written member replaces one. ranges:
     (start, stop, offset in the new file) of preserved byte ranges. filler: bytes before them.
-    offset: of the written member. entries: the updated central directory entries. prefix_size:
-    number of bytes before the archive, which the stored offsets do not count.
+    offset: of the written member. entries: the updated central directory entries, whose offsets
+    count from the start of the file.
     """
 
     names: tuple[str, ...] = ()
@@ -37,7 +36,6 @@ class PreservedMembers(NamedTuple):
     filler: bytes = b""
     offset: int = 0
     entries: bytes = b""
-    prefix_size: int = 0
     comment: bytes = b""
 
 
@@ -85,9 +83,8 @@ def central_directory(
     name: bytes, size: int, crc: int, preserved: PreservedMembers = NO_MEMBERS
 ) -> bytes:
     """Return the central directory and the end records, which follow the written member."""
-    prefix = preserved.prefix_size
-    offset = preserved.offset + len(local_header(name, size, crc, preserved.offset)) + size - prefix
-    entries = preserved.entries + _entry(_new_info(name, size, crc, preserved.offset - prefix))
+    offset = preserved.offset + len(local_header(name, size, crc, preserved.offset)) + size
+    entries = preserved.entries + _entry(_new_info(name, size, crc, preserved.offset))
     count, length = len(preserved.names) + 1, len(entries)
     end_record = b""
     if offset >= _ZIP64_THRESHOLD or count >= _UINT16_MAX:
@@ -103,17 +100,18 @@ def central_directory(
     return entries + end_record + comment
 
 
-def _entry(info: ZipInfo) -> bytes:
-    """Return the central directory entry of a written member."""
-    values = (info.file_size, info.compress_size, info.header_offset)
+def _entry(info: ZipInfo, shift: int = 0) -> bytes:
+    """Return the central directory entry of a member, whose offset decreases by `shift`."""
+    offset = info.header_offset - shift
+    values = (info.file_size, info.compress_size, offset)
     zip64 = [value for value in values if value >= _ZIP64_THRESHOLD]
-    name, extra = archive.stored_name(info), b""
+    name, extra = archive.stored_name(info), archive.without_zip64(info.extra)
     if zip64:
-        extra = struct.pack(f"<2H{len(zip64)}Q", 1, 8 * len(zip64), *zip64)
+        extra = struct.pack(f"<2H{len(zip64)}Q", 1, 8 * len(zip64), *zip64) + extra
     head = struct.pack("<4s2B", b"PK\1\2", info.create_version, info.create_system)
     head += _common_fields(info, len(name), len(extra))
-    offset = _saturate(info.header_offset)
-    return head + struct.pack("<3H2L", 0, 0, 0, info.external_attr, offset) + name + extra
+    attributes = len(info.comment), 0, info.internal_attr, info.external_attr, _saturate(offset)
+    return head + struct.pack("<3H2L", *attributes) + name + extra + info.comment
 
 
 def _saturate(size: int) -> int:
@@ -162,13 +160,10 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
             f" {printable(stem)}.npy, from it"
         )
     ranges, shifts = _layout(_bounds(opened), {info.header_offset for info in preserved})
-    entries, prefix = _shifted_entries(opened, preserved, shifts)
-    length = sum(map(len, entries)) + _ENTRY_SIZE + len(member_name(name)) + 28
+    entries = b"".join(_entry(info, shifts[info.header_offset]) for info in preserved)
+    length = len(entries) + _ENTRY_SIZE + len(member_name(name)) + 28
     if length > archive.MAX_DIRECTORY_BYTES:
-        raise InputError(
-            f"{printable(path)}: central directory of {length} bytes: at most"
-            f" {archive.MAX_DIRECTORY_BYTES}"
-        )
+        refuse(path, f"central directory of {length} bytes: at most {archive.MAX_DIRECTORY_BYTES}")
     start, stop, destination = ranges[-1] if ranges else (0, 0, 0)
     end = destination + stop - start
     return PreservedMembers(
@@ -177,8 +172,7 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
         tuple(ranges),
         _filler_header(ranges[0][2]) if ranges else b"",
         end + -end % _ALIGNMENT,
-        b"".join(entries),
-        prefix,
+        entries,
         opened.comment,
     )
 
@@ -202,38 +196,6 @@ def _bounds(opened: Archive) -> list[int]:
             name = printable(archive.array_name(info))
             raise InputError(f"{path}: {name} ends at byte {stop}, beyond the next header at {end}")
     return bounds
-
-
-def _shifted_entries(
-    opened: Archive, preserved: list[ZipInfo], shifts: dict[int, int]
-) -> tuple[list[bytes], int]:
-    """Return the entries of the preserved members, whose offsets decrease by `shifts`.
-
-    Also returns the number of bytes before the archive.
-    """
-    lengths = (len(info.extra) + len(info.comment) for info in opened.infos)
-    names_length = sum(len(archive.stored_name(info)) for info in opened.infos)
-    size = _ENTRY_SIZE * len(opened.infos) + names_length + sum(lengths)
-    raw = opened.read(opened.start, size)
-    entries, start, prefix, kept = [], 0, 0, set(map(id, preserved))
-    for info in opened.infos:
-        compressed, uncompressed, name_length, extra_length, comment_length = struct.unpack_from(
-            "<2L3H", raw, start + 20
-        )
-        extra_start = start + _ENTRY_SIZE + name_length
-        stop = extra_start + extra_length
-        position, struct_format = start + _HEADER_OFFSET_FIELD, "<L"
-        zip64 = list(archive.zip64_values(raw, extra_start, stop))
-        index = (compressed == _UINT32_MAX) + (uncompressed == _UINT32_MAX)
-        if raw[position : position + 4] == b"\xff" * 4 and index < len(zip64):
-            position, struct_format = zip64[index], "<Q"
-        (offset,) = struct.unpack_from(struct_format, raw, position)
-        prefix, stop = info.header_offset - offset, stop + comment_length
-        if id(info) in kept:
-            field = struct.pack(struct_format, offset - shifts[info.header_offset])
-            entries.append(raw[start:position] + field + raw[position + len(field) : stop])
-        start = stop
-    return entries, prefix
 
 
 def _layout(

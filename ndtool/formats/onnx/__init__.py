@@ -15,7 +15,7 @@ from ndtool.arrays.source import (
     OperatorNode,
     TypedNode,
 )
-from ndtool.errors import InputError, UsageError, printable
+from ndtool.errors import InputError, UsageError, printable, refuse
 from ndtool.formats import members
 from ndtool.formats.onnx import modelproto, tensordata
 from ndtool.formats.onnx.modelproto import UNKNOWN, Node, Value
@@ -172,7 +172,7 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
 def _model(storage: LocalFile, path: str) -> Message:
     model = Message(storage.peek, 0, storage.size, path)
     if not any(field.number == modelproto.GRAPH for field in model.fields()):
-        raise InputError(f"{printable(path)}: it has no graph: expected an ONNX model")
+        refuse(path, "it has no graph: expected an ONNX model")
     return model
 
 
@@ -183,7 +183,7 @@ def _values(storage: LocalFile, path: str) -> list[Value]:
         if isinstance(item, Value) and item.kind in modelproto.INITIALIZED_KINDS:
             values.append(item)
             if len(values) > MAX_TENSORS:
-                raise InputError(f"{printable(path)}: it has more than {MAX_TENSORS} tensors")
+                refuse(path, f"it has more than {MAX_TENSORS} tensors")
     return values
 
 
@@ -210,7 +210,7 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     if name is None:
         values = _values(storage, path)
         if not values:
-            raise InputError(f"{printable(path)}: the model has no initializers and no constants")
+            refuse(path, "the model has no initializers and no constants")
         return members.only_member(path, values, "the model has {} tensors", describe)
     matches = [value for value in _values(storage, path) if value.member == name]
     if len(matches) == 1:
@@ -221,8 +221,9 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     values = _values(storage, path)
     similar = [value for value in values if value.member.endswith(f"/{name}")]  # in subgraphs
     candidates = matches or similar or values
-    raise InputError(
-        f"{printable(path)}: {printable(name)} {reason}: expected one of these",
+    return refuse(
+        path,
+        f"{printable(name)} {reason}: expected one of these",
         places=members.listing(map(describe, candidates), len(candidates)),
     )
 

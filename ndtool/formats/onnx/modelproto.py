@@ -6,10 +6,10 @@ The name of a value in a subgraph or function is a path: node/attribute/name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from ndtool.arrays.source import DeclaredType
-from ndtool.errors import InputError, printable
+from ndtool.errors import refuse
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor, Values
 from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
@@ -59,7 +59,7 @@ class Value(NamedTuple):
         """Return the tensor; InputError if it is not supported. label: its name in messages."""
         message = self.message._replace(label=label)
         if self.kind == "sparse initializer":
-            _refuse(message, "it is sparse: expected a dense tensor")
+            refuse(message.label, "it is sparse: expected a dense tensor")
         return _constant_tensor(message) if self.kind == "constant" else tensorproto.read(message)
 
 
@@ -140,7 +140,7 @@ def _graph(
     graph: Message, path: str, versions: dict[str, int], depth: int
 ) -> Iterator[Value | Node]:
     if depth >= MAX_DEPTH:
-        _refuse(graph, f"graphs are nested more than {MAX_DEPTH} deep")
+        refuse(graph.label, f"graphs are nested more than {MAX_DEPTH} deep")
     for field in graph.fields():
         if field.number == _NODE:
             yield from _node(graph.message_in(field), path, versions, depth)
@@ -188,29 +188,29 @@ def _constant_tensor(attribute: Message) -> Tensor:
     name, values, attribute_type = attribute.text_of(1), dict[int, list[Field]](), 0
     for field in attribute.fields():
         if field.number in (4, 9):
-            _refuse(attribute, "the elements are strings: expected a type of a fixed size")
+            refuse(attribute.label, "the elements are strings: expected a type of a fixed size")
         if field.number == 22:
-            _refuse(attribute, "it is sparse: expected a dense tensor")
+            refuse(attribute.label, "it is sparse: expected a dense tensor")
         if field.number == 21:
-            _refuse(attribute, "its value refers to an attribute of the function")
+            refuse(attribute.label, "its value refers to an attribute of the function")
         if field.number == _TYPE_FIELD:
             attribute_type = field.value
         elif field.number in _ATTRIBUTE_TYPES:
             values.setdefault(field.number, []).append(field)
     number = _FIELDS_BY_NAME.get(name, 0)
     if len(values) > 1 or len(values.get(_TENSOR_FIELD, ())) > 1:
-        _refuse(attribute, "the constant has several values: expected one")
+        refuse(attribute.label, "the constant has several values: expected one")
     if (
         not number
         or values.keys() - {number}
         or attribute_type not in (0, _ATTRIBUTE_TYPES[number])
     ):
         supported = ", ".join(_FIELDS_BY_NAME)
-        _refuse(attribute, f"its attribute {printable(name)} is not supported: valid {supported}")
+        refuse(attribute.label, f"its attribute {name} is not supported: valid {supported}")
     if number == _TENSOR_FIELD and values:
         return tensorproto.read(attribute.message_in(values[number][0]))
     if not values and (number == _TENSOR_FIELD or name in _SCALARS or not attribute_type):
-        _refuse(attribute, "the constant has no value")
+        refuse(attribute.label, "the constant has no value")
     return _literal_tensor(attribute, number, values.get(number, []))
 
 
@@ -218,16 +218,16 @@ def _literal_tensor(attribute: Message, number: int, fields: list[Field]) -> Ten
     """Return the tensor of numbers in a float or int field of an attribute."""
     name, element_code, wire_type = _LITERAL_FIELDS[number]
     if any(field.wire_type not in (wire_type, LENGTH) for field in fields):
-        _refuse(attribute, f"{name} has values of the wrong wire type")
+        refuse(attribute.label, f"{name} has values of the wrong wire type")
     if not fields:
         return Tensor("", ELEMENTS[element_code], (0,), None, None)
     first, nbytes = fields[0], sum(field.nbytes for field in fields)
     if name in _SCALARS and (len(fields) > 1 or first.wire_type == LENGTH):
-        _refuse(attribute, f"{name} has several values: expected one")
+        refuse(attribute.label, f"{name} has several values: expected one")
     if wire_type == FIXED32:
         count, remainder = divmod(nbytes, 4)
         if remainder:
-            _refuse(attribute, f"{name} has {nbytes} bytes: expected a multiple of 4")
+            refuse(attribute.label, f"{name} has {nbytes} bytes: expected a multiple of 4")
     else:
         count = sum(1 if f.wire_type == VARINT else _count_varints(attribute, f) for f in fields)
     values = Values(attribute, number, name, wire_type, first, nbytes, len(fields))
@@ -242,10 +242,6 @@ def _count_varints(message: Message, field: Field) -> int:
         raw = message.read_bytes(start, min(BLOCK_SIZE, field.stop - start))
         count += len(raw.translate(None, _CONTINUATION_BYTES))
     return count
-
-
-def _refuse(message: Message, text: str) -> NoReturn:
-    raise InputError(f"{printable(message.label)}: {text}")
 
 
 def declared_type(message: Message) -> DeclaredType:

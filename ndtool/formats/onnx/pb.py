@@ -1,7 +1,7 @@
 """The .pb format: a file of one ONNX TensorProto."""
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import InputError, OutputError, UsageError, printable
+from ndtool.errors import InputError, OutputError, UsageError, printable, refuse
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.tensorproto import Fields, Tensor
@@ -56,7 +56,7 @@ def _tensor(storage: LocalFile, label: str, member: str | None) -> Tensor:
     tensor = tensorproto.read(Message(storage.peek, 0, storage.size, label))
     if member not in (None, tensor.name):
         description = f"called {printable(repr(tensor.name))}" if tensor.name else "without a name"
-        raise InputError(f"{printable(label)}: the file is one tensor, {description}")
+        refuse(label, f"the file is one tensor, {description}")
     return tensor
 
 

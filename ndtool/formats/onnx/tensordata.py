@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.engine import packing
-from ndtool.errors import InputError, NdtoolError, printable, redact_urls
+from ndtool.errors import NdtoolError, printable, redact_urls, refuse
 from ndtool.formats import companions
 from ndtool.formats.decoding import join_blocks, open_range
 from ndtool.formats.onnx import tensorproto
@@ -64,10 +64,10 @@ class Folder:
         length = _parse_decimal(entries.get("length", "0"), "length", label)
         length = length or tensor.stored_nbytes  # writers may leave it out, or write 0
         if start + length > size:
-            _refuse(label, f"its {length} bytes at offset {start} exceed {path}, which has {size}")
+            refuse(label, f"its {length} bytes at offset {start} exceed {path}, which has {size}")
         if length != tensor.stored_nbytes:
             expected = f"expected {tensor.stored_nbytes} bytes for {tensor.description}"
-            _refuse(label, f"{expected} in {path}, found {length}")
+            refuse(label, f"{expected} in {path}, found {length}")
         return path, start
 
     def _data_file(self, location: str, label: str) -> tuple[str, int]:
@@ -80,12 +80,8 @@ class Folder:
 
 def _parse_decimal(text: str, key: str, label: str) -> int:
     if not _DECIMAL.fullmatch(text):
-        _refuse(label, f"the {key} of its data is {text!r}: expected a number of bytes")
+        refuse(label, f"the {key} of its data is {text!r}: expected a number of bytes")
     return int(text)
-
-
-def _refuse(label: str, text: str) -> NoReturn:
-    raise InputError(f"{printable(label)}: {printable(text)}")
 
 
 def open_tensor(
@@ -184,10 +180,10 @@ def _decode_varints(encoded: Iterator[bytes], label: str) -> Iterator[NDArray[An
                 max_length = MAX_VARINT_BYTES + 1
             numbers[remaining] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * k)
         if max_length > MAX_VARINT_BYTES:
-            raise InputError(f"{printable(label)}: a varint has more than 64 bits")
+            refuse(label, "a varint has more than 64 bits")
         yield numbers
     if incomplete_varint:
-        raise InputError(f"{printable(label)}: a varint is truncated by the end of its message")
+        refuse(label, "a varint is truncated by the end of its message")
 
 
 def _convert(tensor: Tensor, blocks: Iterator[NDArray[Any]], label: str) -> Iterator[bytes]:
@@ -202,12 +198,12 @@ def _convert(tensor: Tensor, blocks: Iterator[NDArray[Any]], label: str) -> Iter
         if len(invalid) and code[2] != "8":  # any 64-bit value is valid
             position, value = count + int(invalid[0]), int(signed[invalid[0]])
             valid = f"valid {lowest}..{highest} for {tensor.element.onnx_name}"
-            _refuse(label, f"{tensor.field}[{position}] is {value}: {valid}")
+            refuse(label, f"{tensor.field}[{position}] is {value}: {valid}")
         count += len(block)
         if count <= expected:
             yield signed.astype(code).tobytes()
     if count != expected:
-        _refuse(label, f"expected {expected} values in {tensor.field}, found {count}")
+        refuse(label, f"expected {expected} values in {tensor.field}, found {count}")
 
 
 def _element_range(element: Element) -> tuple[str, int, int]:

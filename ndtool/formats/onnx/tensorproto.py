@@ -3,15 +3,13 @@
 from math import prod
 from typing import NamedTuple, NoReturn
 
-from ndtool.errors import InputError, printable
+from ndtool.errors import printable, refuse
 from ndtool.formats.onnx import wire
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
-from ndtool.rules.shapes import format_type
+from ndtool.rules.shapes import MAX_RANK, MAX_SIZE, format_type
 
-MAX_RANK = 64
-MAX_NBYTES = 2**63 - 1
 STRING = 8
 DIMS, DATA_TYPE, SEGMENT, NAME, RAW, DOC = 1, 2, 3, 8, 9, 12
 EXTERNAL_DATA, LOCATION, METADATA = 13, 14, 16
@@ -219,7 +217,7 @@ class Fields:
 
     def refuse(self, text: str) -> NoReturn:
         """Raise InputError about the tensor."""
-        raise InputError(f"{printable(self.message.label)}: {text}")
+        refuse(self.message.label, text)
 
     def tensor(self) -> Tensor:
         """Return the tensor; InputError if it contradicts the sizes of its fields."""
@@ -227,13 +225,13 @@ class Fields:
         if self.is_segment:
             self.refuse("it is one segment of a tensor: expected a complete one")
         for axis, size in enumerate(self.dims):
-            if size > MAX_NBYTES:
-                self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{MAX_NBYTES}")
+            if size > MAX_SIZE:
+                self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{MAX_SIZE}")
         shape = tuple(self.dims)
-        if prod(size or 1 for size in shape) * element.dtype.itemsize > MAX_NBYTES:
+        if prod(size or 1 for size in shape) * element.dtype.itemsize > MAX_SIZE:
             description = format_type(element.dtype, shape)
             self.refuse(
-                f"it claims {description}: valid up to {MAX_NBYTES} bytes, sizes of 0 count as 1"
+                f"it claims {description}: valid up to {MAX_SIZE} bytes, sizes of 0 count as 1"
             )
         external = self.external if self.is_external else None
         tensor = Tensor(self.name, element, shape, self._values(element), external)

@@ -7,7 +7,7 @@ length is validated against the enclosing message.
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
-from ndtool.errors import InputError, printable
+from ndtool.errors import refuse
 from ndtool.storage.descriptors import Read
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
@@ -183,9 +183,7 @@ class Message(NamedTuple):
         return value, i + 1
 
     def _refuse(self, offset: int, text: str) -> NoReturn:
-        raise InputError(
-            f"{printable(self.label)}: not a protocol buffer: at byte {offset}, {text}"
-        )
+        refuse(self.label, f"not a protocol buffer: at byte {offset}, {text}")
 
 
 def encode_varint(value: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import DtypeError, InputError, printable
+from ndtool.errors import DtypeError, printable, refuse
 from ndtool.formats import members
 from ndtool.formats.decoding import open_range
 from ndtool.formats.safetensors import headers
@@ -62,7 +62,7 @@ def open_tensor(
     try:
         metadata = metadata_of(header, tensor)
     except DtypeError as exc:
-        raise InputError(f"{printable(label)}: {exc.message}") from None
+        refuse(label, exc.message)
     return open_range(storage, name, label, metadata, metadata.notes["offset"], tensor.bits)
 
 
@@ -83,9 +83,9 @@ def choose_name(path: str, name: str | None, tensors: dict[str, str]) -> str:
             path, list(tensors.items()), "the file has {} tensors", lambda t: t
         )[0]
     if name not in tensors:
-        raise InputError(
-            f"{printable(path)}: {printable(name)} is not a tensor of the file: expected one of"
-            " these",
+        refuse(
+            path,
+            f"{printable(name)} is not a tensor of the file: expected one of these",
             places=members.listing(tensors.items(), len(tensors)),
         )
     return name

@@ -7,19 +7,25 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
-from ndtool.errors import DtypeError, InputError, OutputError, UsageError, format_value, printable
-from ndtool.formats.safetensors.flatjson import Parser
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    OutputError,
+    UsageError,
+    format_value,
+    library_message,
+    printable,
+    refuse,
+)
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import format_type
+from ndtool.rules.shapes import MAX_RANK, MAX_SIZE, format_type
 from ndtool.storage.local import File
 
 LENGTH_SIZE = 8  # bytes of the header's length field
 MAX_HEADER_BYTES = 100_000_000  # the safetensors package has the same limit
 METADATA_KEY = "__metadata__"
 _ALIGNMENT = 64  # of the data in written files
-_MAX_NBYTES = 2**63 - 1
-_MAX_RANK = 64
 _KEYS = ("data_offsets", "dtype", "shape")
 # The format's element types: ndtool's name, and bits per element.
 _TYPES = {
@@ -33,8 +39,7 @@ _TYPES = {
 }  # fmt: skip
 _CODES = {name: code for code, (name, _) in _TYPES.items()}
 _CODE_PATTERN = re.compile("[A-Z][A-Z0-9_]{0,31}")
-# A tensor's object has no inner braces; its length is limited, to limit memory.
-_OBJECT_PATTERN = re.compile(r"[ \t\n\r]*(\{[^{}]{0,5000}\})")
+_MAX_VALUES = 1 << 22  # of a JSON text: each takes up to 100 bytes of memory
 
 
 class Tensor(NamedTuple):
@@ -105,110 +110,93 @@ def read_header(read: Callable[[int, int], bytes], size: int, name: str) -> Head
     """
     length = int.from_bytes(read(0, LENGTH_SIZE), "little")
     if length > size - LENGTH_SIZE:
-        _refuse(name, f"the header claims {length} bytes, only {size - LENGTH_SIZE} remain")
+        refuse(name, f"the header claims {length} bytes, only {size - LENGTH_SIZE} remain")
     if length > MAX_HEADER_BYTES:
-        _refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
+        refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
     raw = read(LENGTH_SIZE, length)
     if len(raw) < length:
-        _refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
+        refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        _refuse(name, "the header is not UTF-8")
-    tensors, metadata = _HeaderParser(text, name).header()
+        refuse(name, "the header is not UTF-8")
+    tensors, metadata = _parse_header(text, name)
     tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
     data_offset = LENGTH_SIZE + length
     _check_offsets(tensors, size - data_offset, name)
     return Header(tuple(tensors), metadata, data_offset)
 
 
-def _refuse(name: str, text: str) -> NoReturn:
-    raise InputError(f"{printable(name)}: {printable(text, 500)}") from None
+def parse_object(text: str, fail: Callable[[str], NoReturn]) -> dict[str, Any]:
+    """Parse a JSON object in which no key is repeated. fail: raises an error with a message."""
+    import json
+
+    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in fields:
+                fail(f"two of the name {format_value(key)}: all must differ")
+            (key + value if isinstance(value, str) else key).encode()  # no unpaired surrogates
+            fields[key] = value
+        return fields
+
+    if sum(map(text.count, "[{,")) > _MAX_VALUES:
+        fail(f"more than {_MAX_VALUES} values")
+    try:
+        document = json.loads(text, object_pairs_hook=as_dict)
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as exc:
+        fail(f"not JSON: {library_message(exc)}")
+    if not isinstance(document, dict):
+        fail("expected an object")
+    return document
 
 
-class _HeaderParser:
-    """An incremental parser of a header's JSON, one tensor at a time."""
+def _parse_header(text: str, name: str) -> tuple[list[Tensor], str]:
+    """Return the tensors in the order of the text, and the JSON text of the metadata."""
+    import json
 
-    def __init__(self, text: str, name: str) -> None:
-        import json
+    def fail(problem: str) -> NoReturn:
+        refuse(name, f"invalid header: {problem}")
 
-        self._name = name
-        self._parser = Parser(text, self._fail)
-        self._decode_object = json.JSONDecoder(
-            object_pairs_hook=list, parse_float=_reject_number, parse_constant=_reject_number
-        ).decode
-
-    def header(self) -> tuple[list[Tensor], str]:
-        """Return the tensors in the order of the text, and the JSON text of the metadata."""
-        tensors, metadata = [], ""
-        for key in self._parser.keys("tensor"):
-            if key == METADATA_KEY:
-                metadata = self._metadata()
-            else:
-                tensors.append(self._validate(key, *self._fields(key)))
-        self._parser.require_end()
-        return tensors, metadata
-
-    def _metadata(self) -> str:
-        parser = self._parser
-        parser.skip_whitespace()
-        start = parser.position
-        if parser.text.startswith("null", start):  # valid for the safetensors package, too
-            parser.position += len("null")
-            return "null"
-        for _ in parser.keys("metadata"):
-            parser.string("a metadata value, which is a string,")
-        return parser.text[start : parser.position]
-
-    def _fields(self, name: str) -> tuple[Any, Any, Any]:
-        """Return dtype, shape and data_offsets of a tensor, not validated."""
-        match = _OBJECT_PATTERN.match(self._parser.text, self._parser.position)
-        if match is None:
-            self._fail(f"tensor {format_value(name)} has no object of {', '.join(_KEYS)}")
-        try:
-            pairs = self._decode_object(match[1])
-        except (ValueError, RecursionError):
-            self._fail(f"tensor {format_value(name)} is not JSON: {format_value(match[1])}")
-        fields = dict(pairs)
-        if sorted(key for key, _ in pairs) != list(_KEYS):
-            keys = ", ".join(str(key) for key, _ in pairs)
-            self._fail(
-                f"tensor {format_value(name)} has the keys {keys}: expected {', '.join(_KEYS)}"
-            )
-        self._parser.position = match.end()
-        return fields["dtype"], fields["shape"], fields["data_offsets"]
-
-    def _validate(self, name: str, code: Any, shape: Any, offsets: Any) -> Tensor:
-        if not isinstance(code, str) or not _CODE_PATTERN.fullmatch(code):
-            self._fail(
-                f"tensor {format_value(name)} has the dtype {format_value(code)}: expected one"
-                " like F32"
-            )
-        if not _are_sizes(shape) or len(shape) > _MAX_RANK:
-            self._fail(
-                f"tensor {format_value(name)} has the shape {format_value(shape)}:"
-                f" expected up to {_MAX_RANK} sizes of 0..{_MAX_NBYTES}"
-            )
-        if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-            self._fail(
-                f"tensor {format_value(name)} has the data_offsets {format_value(offsets)}:"
-                " expected its start and stop"
-            )
-        tensor = Tensor(name, code, tuple(shape), *offsets)
-        if problem := _size_problem(tensor):
-            self._fail(f"tensor {format_value(name)} {problem}")
-        return tensor
-
-    def _fail(self, text: str) -> NoReturn:
-        _refuse(self._name, f"invalid header: {text}")
+    document, metadata = parse_object(text, fail), ""
+    if METADATA_KEY in document:
+        fields = document.pop(METADATA_KEY)  # null is valid for the safetensors package, too
+        if fields is not None and not (
+            isinstance(fields, dict) and all(isinstance(value, str) for value in fields.values())
+        ):
+            fail(f"expected {METADATA_KEY} of strings, or null")
+        metadata = json.dumps(fields, ensure_ascii=False)
+    return [_validate(key, fields, fail) for key, fields in document.items()], metadata
 
 
-def _reject_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not an integer")
+def _validate(name: str, fields: Any, fail: Callable[[str], NoReturn]) -> Tensor:
+    tensor_name = f"tensor {format_value(name)}"
+    if not isinstance(fields, dict) or sorted(fields) != list(_KEYS):
+        found = f"the keys {', '.join(fields)}" if isinstance(fields, dict) else "no object"
+        fail(f"{tensor_name} has {found}: expected {', '.join(_KEYS)}")
+    offsets, code, shape = (fields[key] for key in _KEYS)
+    if not isinstance(code, str) or not _CODE_PATTERN.fullmatch(code):
+        fail(f"{tensor_name} has the dtype {format_value(code)}: expected one like F32")
+    if not _are_sizes(shape) or len(shape) > MAX_RANK:
+        fail(
+            f"{tensor_name} has the shape {format_value(shape)}:"
+            f" expected up to {MAX_RANK} sizes of 0..{MAX_SIZE}"
+        )
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        fail(
+            f"{tensor_name} has the data_offsets {format_value(offsets)}:"
+            " expected its start and stop"
+        )
+    tensor = Tensor(name, code, tuple(shape), *offsets)
+    if problem := _size_problem(tensor):
+        fail(f"{tensor_name} {problem}")
+    return tensor
 
 
 def _are_sizes(value: Any) -> bool:
-    return type(value) is list and all(type(n) is int and 0 <= n <= _MAX_NBYTES for n in value)
+    return type(value) is list and all(type(n) is int and 0 <= n <= MAX_SIZE for n in value)
 
 
 def _size_problem(tensor: Tensor) -> str:
@@ -217,8 +205,8 @@ def _size_problem(tensor: Tensor) -> str:
         return ""
     bits = _TYPES[tensor.code][1]
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in tensor.shape) * bits > 8 * _MAX_NBYTES:
-        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {_MAX_NBYTES} bytes"
+    if prod(size or 1 for size in tensor.shape) * bits > 8 * MAX_SIZE:
+        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {MAX_SIZE} bytes"
     bit_count, nbytes = prod(tensor.shape) * bits, tensor.stop - tensor.start
     if bit_count != 8 * nbytes:
         size = f"{bit_count // 8} bytes" if bit_count % 8 == 0 else f"{bit_count} bits"
@@ -234,14 +222,14 @@ def _check_offsets(tensors: list[Tensor], size: int, name: str) -> None:
             problem = (
                 "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
             )
-            _refuse(
+            refuse(
                 name,
                 f"invalid header: tensor {format_value(tensor.name)} begins at byte {tensor.start}"
                 f" of the data and {problem}: expected {end}",
             )
         end = tensor.stop
     if end != size:
-        _refuse(name, f"the header claims {end} bytes of data, the file has {size}")
+        refuse(name, f"the header claims {end} bytes of data, the file has {size}")
 
 
 def encode(tensors: Iterable[Tensor], metadata: str) -> bytes:

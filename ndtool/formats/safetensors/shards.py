@@ -8,10 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import InputError, NdtoolError, OutputError, format_value, printable
+from ndtool.errors import NdtoolError, OutputError, format_value, printable, refuse
 from ndtool.formats import companions, safetensors
 from ndtool.formats.safetensors import headers
-from ndtool.formats.safetensors.flatjson import Parser
 from ndtool.storage import locations
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
         header = headers.read_file_header(shard, location)
         tensor = next((tensor for tensor in header.tensors if tensor.name == member), None)
         if tensor is None:
-            raise InputError(f"{printable(path)}: {printable(member)}: {_missing_reason(file)}")
+            refuse(path, f"{printable(member)}: {_missing_reason(file)}")
         source = safetensors.open_tensor(shard, name, header, tensor, location)
     except BaseException:
         shard.close()
@@ -98,25 +97,21 @@ def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
     if storage.size > headers.MAX_HEADER_BYTES:
         _refuse(path, f"it has {storage.size} bytes: valid up to {headers.MAX_HEADER_BYTES}")
     try:
-        parser = Parser(storage.read(0, storage.size, path).decode(), partial(_refuse, path))
+        text = storage.read(0, storage.size, path).decode()
     except UnicodeDecodeError:
         _refuse(path, "it is not UTF-8")
-    weights: dict[str, str] = {}
-    for key in parser.keys("field"):
-        if key != _MAP_KEY:
-            parser.skip_value()
-            continue
-        for name in parser.keys("tensor"):
-            weights[name] = parser.string(f"the file of tensor {format_value(name)}")
-    parser.require_end()
-    if not weights:
+    weights = headers.parse_object(text, partial(_refuse, path)).get(_MAP_KEY)
+    if not weights or not isinstance(weights, dict):
         _refuse(path, f"it has no {_MAP_KEY}, the map from tensors to files")
+    for name, file in weights.items():
+        if not isinstance(file, str):
+            _refuse(path, f"expected the file of tensor {format_value(name)}")
     return weights
 
 
 def _refuse(path: str, text: str) -> NoReturn:
     expected = "expected the index of a safetensors model"
-    raise InputError(f"{printable(path)}: {printable(text, 300)}: {expected}") from None
+    refuse(path, f"{printable(text, 300)}: {expected}")
 
 
 def _open_shard(storage: File, path: str, file: str) -> File:
@@ -125,5 +120,5 @@ def _open_shard(storage: File, path: str, file: str) -> File:
     shard = locations.open_storage(location)
     if not headers.has_header(shard):
         shard.close()
-        raise InputError(f"{printable(location)}: not a safetensors file, as the index says")
+        refuse(location, "not a safetensors file, as the index says")
     return shard

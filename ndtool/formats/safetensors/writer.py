@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import InputError, OutputError, printable
+from ndtool.errors import OutputError, printable, refuse
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 from ndtool.publish.preserved import CurrentFile
@@ -39,7 +39,7 @@ def _open_existing(target: Target) -> tuple[CurrentFile, Header]:
 
     def parse(file: File) -> Header:
         if not headers.has_header(file):
-            raise InputError(f"{printable(target.path)}: not a safetensors file")
+            refuse(target.path, "not a safetensors file")
         header = headers.read_file_header(file, target.path)
         if not target.clobber and target.member in _names(header.tensors):
             raise exists_error(f"{target.path}:{target.member}")

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ndtool.errors import InputError, ResourceError, printable
+from ndtool.errors import InputError, ResourceError, printable, refuse
 from ndtool.formats.decoding import inflate_limit
 
 Read = Callable[[int], bytes]
@@ -36,7 +36,7 @@ def decompressed(read: Read, label: str) -> Read:
             if isinstance(exc, InputError):
                 raise
             problem = "truncated" if isinstance(exc, EOFError) else "damaged"
-            raise InputError(f"{printable(label)}: the compressed text is {problem}") from None
+            refuse(label, f"the compressed text is {problem}")
         total += len(block)
         if total > limit:
             raise ResourceError(
@@ -74,7 +74,7 @@ def read_buffers(read: Read, label: str) -> Iterator[bytes]:
     first, size = True, READ_SIZE
     while buffer := read(size):
         if first and buffer.startswith(_UTF16_BOMS):
-            raise InputError(f"{printable(label)}: the text is UTF-16: expected UTF-8")
+            refuse(label, "the text is UTF-16: expected UTF-8")
         yield buffer.removeprefix(_BOM) if first else buffer
         first, size = False, min(2 * size, 8 * READ_SIZE)
 
@@ -92,8 +92,6 @@ def read_blocks(read: Read, label: str) -> Iterator[tuple[int, bytes]]:
         incomplete_line.append(buffer[stop:])
         length += len(buffer) - stop
         if length > MAX_LINE_BYTES:
-            raise InputError(
-                f"{printable(label)}: line {line_number} has more than {MAX_LINE_BYTES} bytes"
-            )
+            refuse(label, f"line {line_number} has more than {MAX_LINE_BYTES} bytes")
     if last_line := b"".join(incomplete_line):
         yield line_number, last_line.removesuffix(b"\r") + b"\n"

@@ -11,7 +11,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NoReturn
 
-from ndtool.errors import InputError, ResourceError, format_value, printable
+from ndtool.errors import ResourceError, format_value, printable, refuse
 from ndtool.formats.text import lines
 from ndtool.formats.text.lines import Read
 from ndtool.formats.text.values import INT64_MAX, NotIntegersError, Values
@@ -67,7 +67,7 @@ def parse(
         count += len(items)
     if inner_shape is None:
         if suffix != ".json" and values.are_indices:
-            _refuse(label, "the text is empty: expected an element of the array in each line")
+            refuse(label, "the text is empty: expected an element of the array in each line")
         inner_shape = (len(selected),) if selected is not None and len(selected) > 1 else ()
     return (count, *inner_shape)
 
@@ -100,14 +100,14 @@ def _refuse_object(element: Any, selected: tuple[str, ...], location: str, label
     """Raise InputError about an element that lacks a selected key, or has a key twice."""
     if type(element) not in (dict, _Object):
         expected = f"expected an object with {printable(selected[0])}"
-        _refuse(label, f"{location}: {_describe(element)}: {expected}")
+        refuse(label, f"{location}: {_describe(element)}: {expected}")
     keys = list(element) if type(element) is dict else [key for key, _ in element]
     for key in keys:
         if keys.count(key) > 1:
-            _refuse(label, f"{location}: the key {format_value(key)} {keys.count(key)} times")
+            refuse(label, f"{location}: the key {format_value(key)} {keys.count(key)} times")
     missing = next(key for key in selected if key not in keys)
     expected = printable(", ".join(keys[:10]))
-    _refuse(label, f"{location}: no key {printable(repr(missing))}: expected one of {expected}")
+    refuse(label, f"{location}: no key {printable(repr(missing))}: expected one of {expected}")
 
 
 def _element_shape(element: Any, location: str, label: str) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def _element_shape(element: Any, location: str, label: str) -> tuple[int, ...]:
     while type(element) is list:
         shape.append(len(element))
         if len(shape) >= shapes.MAX_RANK:
-            _refuse(label, f"{location}: rank above {shapes.MAX_RANK}")
+            refuse(label, f"{location}: rank above {shapes.MAX_RANK}")
         element = element[0] if element else None
     return tuple(shape)
 
@@ -133,7 +133,7 @@ def _flatten(
                 if type(value) is not list or len(value) != size
             )
             expected = f"expected a list of {size}, as before"
-            _refuse(label, f"{locate(i // count)}: {_describe(value)}: {expected}")
+            refuse(label, f"{locate(i // count)}: {_describe(value)}: {expected}")
         level = list(chain.from_iterable(level))
         count *= size
     if invalid := set(map(type, level)) - {int, float, bool, _NumberText}:
@@ -141,7 +141,7 @@ def _flatten(
         hint = ""
         if type(value) in (dict, _Object) and value:
             hint = f"name a key. Then: {mistakes.quote(f'{label}:{next(iter(dict(value)))}')}"
-        _refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
+        refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
     return level
 
 
@@ -207,7 +207,7 @@ def _read_lines(read: Read, values: Values, label: str) -> Iterator[Batch]:
             texts = block.decode().split("\n")
         except UnicodeDecodeError as exc:
             line_number = first_line + block.count(b"\n", 0, exc.start)
-            _refuse(label, f"line {line_number}: not UTF-8")
+            refuse(label, f"line {line_number}: not UTF-8")
         line_numbers = [n for n, text in enumerate(texts, first_line) if text.strip(_WHITESPACE)]
         kept = [texts[n - first_line] for n in line_numbers]
 
@@ -248,7 +248,7 @@ def _decode_line(text: str, line_number: int, decoder: json.JSONDecoder, label: 
         reason = f"column {exc.colno}: {_json_error(exc)}"
     except RecursionError:
         pass
-    return _refuse(label, f"line {line_number}, {reason}")
+    return refuse(label, f"line {line_number}, {reason}")
 
 
 def _read_list(read: Read, values: Values, label: str) -> Iterator[Batch]:
@@ -258,16 +258,16 @@ def _read_list(read: Read, values: Values, label: str) -> Iterator[Batch]:
     if text[start : start + 1] != "[":
         beginning = printable(text[start : start + 20]) if text[start:] else "nothing"
         problem = f"not a list of numbers: it begins with {beginning}: expected ["
-        _refuse(label, f"{_location(text, start)}: {problem}")
+        refuse(label, f"{_location(text, start)}: {problem}")
     if values.infers_type and _FIRST_FLOAT.match(text):
         raise NotIntegersError  # before all of them are decoded
     try:
         elements = _decode(text)
     except json.JSONDecodeError as exc:
         problem = _json_error(exc) if text[exc.pos :].strip() else "the list does not end"
-        _refuse(label, f"{_location(text, exc.pos)}: {problem}")
+        refuse(label, f"{_location(text, exc.pos)}: {problem}")
     except RecursionError:
-        _refuse(label, f"{_location(text, start)}: nested too deeply")
+        refuse(label, f"{_location(text, start)}: nested too deeply")
     decode = partial(_exact_decoder.decode, text)
     yield elements, _count_colons(text), "element {}".format, decode
 
@@ -289,7 +289,7 @@ def _read_document(read: Read, label: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as exc:
         line = raw.count(b"\n", 0, exc.start) + 1
-        return _refuse(label, f"line {line}: not UTF-8")
+        return refuse(label, f"line {line}: not UTF-8")
 
 
 def _location(text: str, position: int) -> str:
@@ -299,7 +299,3 @@ def _location(text: str, position: int) -> str:
 
 def _json_error(exc: json.JSONDecodeError) -> str:
     return f"not JSON: {exc.msg[:1].lower()}{exc.msg[1:]}"
-
-
-def _refuse(label: str, text: str, hint: str = "") -> NoReturn:
-    raise InputError(f"{printable(label)}: {text}", hint=hint) from None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from ndtool.errors import InputError, format_count, printable
+from ndtool.errors import InputError, format_count, printable, refuse
 from ndtool.formats import members
 from ndtool.formats.text import lines
 from ndtool.formats.text.lines import Read
@@ -73,7 +73,7 @@ def parse(
         if array is None or not values.add_array(array, block):
             _add_rows(line_number, block, table, columns, values, label)
     if table is None and (selected is not None or (values.are_indices and not has_text)):
-        _refuse(label, "the text is empty: expected numbers, or a header alone for no rows")
+        refuse(label, "the text is empty: expected numbers, or a header alone for no rows")
     width = len(columns) or 1
     rows = values.count // width
     if table is not None and table.is_numbered and rows > 1:
@@ -105,13 +105,13 @@ def parse_first_row(
         return None
     number, offset, line = first
     if line[0] in "[{":
-        _refuse(
+        refuse(
             label,
             f"line {number} has {line[0]} at its beginning: JSON is read from .json and .jsonl"
             " files",
         )
     if "\r" in line:
-        _refuse(label, f"line {number} has a carriage return: lines end in a newline")
+        refuse(label, f"line {number} has a carriage return: lines end in a newline")
     delimiters = DELIMITERS_BY_SUFFIX.get(suffix, _DEFAULT_DELIMITERS)
     unquoted = re.sub('"[^"]*"', "", line)
     default = delimiters[0] if suffix in DELIMITERS_BY_SUFFIX else " "
@@ -156,9 +156,8 @@ def _select_columns(table: Table, selected: tuple[str, ...] | None, label: str) 
             reason = f"names {names.count(name)} columns" if name in names else "is not a column"
             listing = members.listing(((column, "a column") for column in names), len(names))
             explanation = "" if table.names else ": without a header, columns have numbers from 0"
-            raise InputError(
-                f"{printable(label)}: {printable(repr(name))} {reason} of the file{explanation}",
-                places=listing,
+            refuse(
+                label, f"{printable(repr(name))} {reason} of the file{explanation}", places=listing
             )
     return tuple(map(names.index, selected))
 
@@ -185,7 +184,7 @@ def _add_rows(
             row = _split_fields(line, table.delimiter, line_number, label)
             if len(row) != table.width:
                 field_count = f"line {line_number} has {format_count(len(row), 'field')}"
-                _refuse(
+                refuse(
                     label, f"{field_count}: expected {table.width}, as line {table.first_line} has"
                 )
         except InputError:
@@ -213,7 +212,7 @@ def _data_lines(line_number: int, block: bytes) -> Iterator[tuple[int, int, str]
 def _split_fields(line: str, delimiter: str, line_number: int, label: str) -> list[str]:
     """Return the fields of a line. Quotes may enclose a field, and a pair of them is one."""
     if line.count(delimiter) >= MAX_FIELDS:
-        _refuse(label, f"line {line_number} has more than {MAX_FIELDS} fields")
+        refuse(label, f"line {line_number} has more than {MAX_FIELDS} fields")
     if delimiter == " ":
         line = line.strip(" \t")
     if '"' not in line:
@@ -224,7 +223,7 @@ def _split_fields(line: str, delimiter: str, line_number: int, label: str) -> li
         match = _FIELDS[delimiter].match(line, position)
         assert match is not None, "the second alternative may be empty"
         if match[1] is None and match[2].lstrip(" \t")[:1] == '"':
-            _refuse(
+            refuse(
                 label, f"line {line_number} has a quote that does not end, or not at a field's end"
             )
         fields.append(match[2] if match[1] is None else match[1].replace('""', '"'))
@@ -352,7 +351,3 @@ def _has_valid_quotes(block: bytes, delimiter: bytes) -> bool:
     is_invalid = (is_opening & ~may_open) | (is_closing & ~may_close)
     is_invalid |= in_quotes & (characters == _NEWLINE)
     return not (in_quotes[-1] or is_invalid.any())
-
-
-def _refuse(label: str, text: str) -> NoReturn:
-    raise InputError(f"{printable(label)}: {text}") from None

@@ -6,7 +6,6 @@ from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import RuleError, UsageError, printable
-from ndtool.machine import pool, threads
 from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
@@ -14,7 +13,6 @@ from ndtool.rules.dtypes import Dtype
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": " "}
 _MIN_ARROW_BYTES = 1 << 20  # of an array for which the import of pyarrow is worthwhile
-_PARTS = 4  # of the rows that are formatted together, for threads
 TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
 
 
@@ -63,8 +61,9 @@ class RowEncoder:
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.dtype.kind == "f":
             self._require_canonical_nans(array)
-        text = self._format_by_arrow(array) if self._use_arrow else None
+        text = _format_by_arrow(array, self._width, self._separator) if self._use_arrow else None
         if text is None:
+            self._use_arrow = False
             texts = _format_numbers(array)
             if self._width > 1:
                 starts = range(0, len(texts), self._width)
@@ -72,20 +71,6 @@ class RowEncoder:
             text = "\n".join([*texts, ""]).encode()
         write(text)
         self._count += len(array)
-
-    def _format_by_arrow(self, array: Any) -> bytes | None:
-        """Return the lines of rows, formatted by several threads; None without pyarrow."""
-        step = -(-len(array) // self._width // _PARTS) * self._width
-        texts: dict[int, bytes] = {}
-
-        def work(start: int) -> None:
-            part = array[start : start + step]
-            if text := _format_by_arrow(part, self._width, self._separator):
-                texts[start] = text
-
-        pool.run_all(work, iter(range(0, len(array), step)), threads.default_threads())
-        self._use_arrow = bool(texts)
-        return b"".join(map(texts.__getitem__, sorted(texts))) if texts else None
 
     def finish(self, write: Write) -> None:
         """Do nothing: the last line is complete."""

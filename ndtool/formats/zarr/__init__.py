@@ -12,7 +12,15 @@ from threading import RLock
 from typing import Any
 
 from ndtool.arrays.source import MemberInfo
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    UsageError,
+    argument_name,
+    printable,
+    refuse,
+)
 from ndtool.formats import members
 from ndtool.formats.chunked import ChunkedSource
 from ndtool.formats.decoding import library_errors
@@ -75,8 +83,9 @@ def _choose(storage: Folder, path: str, member: str | None) -> str:
             count = f"{printable(member)} is a group of {count}"
             lines = members.listing(map(describe, group_arrays), len(group_arrays))
             raise members.unnamed_member_error(path, count, group_arrays[0], lines)
-        raise InputError(
-            f"{printable(path)}: {printable(member)} is not an array of the store",
+        refuse(
+            path,
+            f"{printable(member)} is not an array of the store",
             places=members.listing(map(describe, arrays), len(arrays)),
         )
     return members.only_member(

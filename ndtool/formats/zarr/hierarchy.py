@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ndtool.errors import InputError, NdtoolError, OutputError, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, printable, refuse
 from ndtool.storage.local import ZARR_METADATA, Folder
 from ndtool.storage.localfolder import MAX_METADATA_SIZE, LocalFolder
 
@@ -174,7 +174,7 @@ def read_metadata(read: Read, key: str, label: str) -> bytes | None:
     """Read the metadata at a key; InputError if they have too many JSON values."""
     raw = read(key)
     if raw and _count_values(raw) > _MAX_VALUES:
-        raise InputError(f"{printable(label)}: {key} has more than {_MAX_VALUES} values")
+        refuse(label, f"{key} has more than {_MAX_VALUES} values")
     return raw
 
 

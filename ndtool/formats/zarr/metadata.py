@@ -8,17 +8,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import (
-    DtypeError,
-    InputError,
-    ResourceError,
-    format_integer,
-    format_value,
-    printable,
-)
+from ndtool.errors import DtypeError, ResourceError, format_value, printable, refuse
 from ndtool.formats import codecs
 from ndtool.formats.codecs import Chain
 from ndtool.formats.decoding import library_errors, unapplied_warning
@@ -158,12 +151,12 @@ def read_array(read: Read, name: str, node: str) -> ZarrArray:
     with library_errors(name):
         document = json.loads(raw or b"")
         if not isinstance(document, dict):
-            raise _error(name, "its metadata are no JSON object")
+            refuse(name, "its metadata are no JSON object")
         if document.get("zarr_format") != version:
             zarr_format = format_value(document.get("zarr_format"))
-            raise _error(name, f"zarr_format {zarr_format}: expected {version}")
+            refuse(name, f"zarr_format {zarr_format}: expected {version}")
         if "fill_value" not in document:
-            raise _error(name, "its metadata have no fill_value")
+            refuse(name, "its metadata have no fill_value")
         if version == 3:
             return _parse_version_3(document, name)
         attributes = hierarchy.read_metadata(read, attributes_key, name)
@@ -177,17 +170,16 @@ def _parse_version_2(document: dict[str, Any], attributes: object, name: str) ->
     shape = _sizes(document.get("shape"), "shape", name)
     chunks = _sizes(document.get("chunks"), "chunks", name)
     if (order := document.get("order")) not in ("C", "F"):
-        raise _error(name, f"order {format_value(order)}: expected C or F")
+        refuse(name, f"order {format_value(order)}: expected C or F")
     filters = _codec_list(document.get("filters"), name)
     compressor = document.get("compressor")
     configs = [*filters, *([] if compressor is None else [compressor])]
     _require_codecs(configs, "id", codecs.NAMES, name)
     spec = document.get("dtype")
-    _require_element_size(spec, name)
     dtype = _parse_descr(spec, name)
     separator = document.get("dimension_separator", ".")
     if separator not in (".", "/"):
-        raise _error(name, f"dimension_separator {format_value(separator)}: expected . or /")
+        refuse(name, f"dimension_separator {format_value(separator)}: expected . or /")
     descriptions = tuple(_describe(config["id"], config) for config in configs)
     metadata = _metadata(dtype, shape, chunks, None, descriptions, 2, name)
     axes = range(len(shape))
@@ -205,17 +197,16 @@ def _parse_version_3(document: dict[str, Any], name: str) -> ZarrArray:
     for key in document.keys() - _KEYS:
         value = document[key]
         if not isinstance(value, dict) or value.get("must_understand") is not False:
-            raise _error(name, f"its metadata have the unknown key {format_value(key)}")
+            refuse(name, f"its metadata have the unknown key {format_value(key)}")
     if document.get("storage_transformers"):
-        raise _error(name, "storage transformers are not supported")
+        refuse(name, "storage transformers are not supported")
     if document.get("node_type") != "array":
-        raise _error(name, f"node_type {format_value(document.get('node_type'))}: expected array")
+        refuse(name, f"node_type {format_value(document.get('node_type'))}: expected array")
     shape = _sizes(document.get("shape"), "shape", name)
     grid_name, grid_config = _named(document.get("chunk_grid"), "chunk_grid", name)
     if grid_name != "regular":
-        raise _error(name, f"chunk_grid {format_value(grid_name)}: expected regular")
+        refuse(name, f"chunk_grid {format_value(grid_name)}: expected regular")
     file_shape = _sizes(grid_config.get("chunk_shape"), "chunk_shape", name)
-    _require_element_size(document.get("data_type"), name)
     dtype = _parse_data_type(document.get("data_type"), name)
     configs = _named_codecs(document.get("codecs"), name)
     shards, sharding_config = None, dict[str, Any]()
@@ -225,7 +216,7 @@ def _parse_version_3(document: dict[str, Any], name: str) -> ZarrArray:
         configs = _named_codecs(sharding_config.get("codecs"), name)
         chunks = _sizes(sharding_config.get("chunk_shape"), "chunk_shape", name)
     elif SHARDING in (codec for codec, _ in configs):
-        raise _error(name, f"codec {SHARDING} with others: expected it alone")
+        refuse(name, f"codec {SHARDING} with others: expected it alone")
     else:
         chunks = file_shape
     _require_codecs([codec for codec, _ in configs], "name", allowed, name)
@@ -254,18 +245,20 @@ def _metadata(
     name: str,
 ) -> ArrayMetadata:
     """Return the metadata of an array; NdtoolError if it exceeds a limit."""
+    if dtype.itemsize > MAX_ELEMENT_BYTES:
+        refuse(name, f"elements of {dtype.itemsize} bytes: at most {MAX_ELEMENT_BYTES} are valid")
     if len(shape) > shapes.MAX_RANK:
-        raise _error(name, f"rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
+        refuse(name, f"rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
     for what, sizes in (("chunks", chunks), ("shards", chunks if shards is None else shards)):
         if len(sizes) != len(shape):
-            raise _error(name, f"{what} {list(sizes)} of shape {list(shape)}")
+            refuse(name, f"{what} {list(sizes)} of shape {list(shape)}")
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     declared_nbytes = prod(size or 1 for size in shape) * dtype.itemsize
     if min((*chunks, *(shards or ())), default=1) < 1 or declared_nbytes > shapes.MAX_SIZE:
-        raise _error(name, f"no array can have shape {list(shape)}")
+        refuse(name, f"no array can have shape {list(shape)}")
     if shards is not None:
         if any(n % step for n, step in zip(shards, chunks, strict=True)):
-            raise _error(name, f"shards {list(shards)} are no multiple of chunks {list(chunks)}")
+            refuse(name, f"shards {list(shards)} are no multiple of chunks {list(chunks)}")
         if (count := prod(shards) // prod(chunks)) > MAX_SHARD_CHUNKS:
             raise ResourceError(
                 f"{printable(name)}: a shard has {count} chunks: at most {MAX_SHARD_CHUNKS} can be"
@@ -282,7 +275,7 @@ def _metadata(
 
 def _sizes(value: object, what: str, name: str) -> Shape:
     if not isinstance(value, list) or any(type(size) is not int or size < 0 for size in value):
-        raise _error(name, f"{what} {format_value(value)}: expected a list of sizes")
+        refuse(name, f"{what} {format_value(value)}: expected a list of sizes")
     return tuple(value)
 
 
@@ -292,46 +285,19 @@ def _named(value: object, what: str, name: str) -> tuple[str, dict[str, Any]]:
         return value, {}
     config = value.get("configuration") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise _error(name, f"{what} {format_value(value, limit=80)}: expected a name")
+        refuse(name, f"{what} {format_value(value, limit=80)}: expected a name")
     if not isinstance(config, dict) and config is not None:
-        raise _error(name, f"{what} {value['name']}: its configuration is no JSON object")
+        refuse(name, f"{what} {value['name']}: its configuration is no JSON object")
     unknown = sorted(value.keys() - {"name", "configuration", "must_understand"})
     unknown += sorted(
         (config or {}).keys() - set(_CONFIGURATION_KEYS.get(value["name"], config or {}))
     )
     if unknown:
-        raise _error(name, f"{what} {value['name']} has the unknown key {format_value(unknown[0])}")
+        refuse(name, f"{what} {value['name']} has the unknown key {format_value(unknown[0])}")
     return value["name"], config or {}
 
 
 # Element types
-
-
-_SIZED_TYPE = re.compile(r"[<>|=]?(?:([SV])|(U)|(r))([0-9]{1,40})")  # types with an explicit size
-
-
-def _require_element_size(spec: object, name: str) -> None:
-    if (nbytes := _element_nbytes(spec)) > MAX_ELEMENT_BYTES:
-        raise _error(
-            name,
-            f"elements of {format_integer(nbytes)} bytes: at most {MAX_ELEMENT_BYTES} are valid",
-        )
-
-
-def _element_nbytes(spec: object) -> int:
-    """Return the element size in bytes that a type specifies, 0 if it specifies none."""
-    if isinstance(spec, str) and (match := _SIZED_TYPE.fullmatch(spec)):
-        _, text, raw, digits = match.groups()
-        return int(digits) * (4 if text else 1) // (8 if raw else 1)
-    if isinstance(spec, dict):
-        length = spec.get("length_bytes")
-        return sum(map(_element_nbytes, spec.values()), length if type(length) is int else 0)
-    if not isinstance(spec, list):
-        return 0
-    if len(spec) > 1 and isinstance(spec[0], str):  # a field: name, type, optionally a shape
-        sizes = spec[2] if len(spec) > 2 and isinstance(spec[2], list) else []
-        return _element_nbytes(spec[1]) * prod(size for size in sizes if type(size) is int)
-    return sum(map(_element_nbytes, spec))
 
 
 def _parse_descr(spec: object, name: str) -> Dtype:
@@ -350,7 +316,7 @@ def _parse_descr(spec: object, name: str) -> Dtype:
         numpy_dtype(dtype)
         return dtype
     except (DtypeError, TypeError, IndexError):
-        raise _type_error(spec, name) from None
+        _refuse_type(spec, name)
 
 
 def _parse_data_type(spec: object, name: str) -> Dtype:
@@ -361,7 +327,7 @@ def _parse_data_type(spec: object, name: str) -> Dtype:
         numpy_dtype(dtype)
         return dtype
     except (DtypeError, TypeError, KeyError, ValueError):
-        raise _type_error(spec, name) from None
+        _refuse_type(spec, name)
 
 
 def _data_type_descr(spec: object, name: str) -> Any:
@@ -394,16 +360,16 @@ def _big_endian(dtype: Dtype, name: str) -> Dtype:
     from ndtool.formats import numpytypes
 
     if dtype.name in dtypes.EXTENSION_DTYPES and dtype.itemsize > 1:
-        raise _error(name, f"big-endian {dtype.name} is not supported")
+        refuse(name, f"big-endian {dtype.name} is not supported")
     if dtype.name in dtypes.EXTENSION_DTYPES:
         return dtype
     return numpytypes.from_numpy(numpy_dtype(dtype).newbyteorder(">"))
 
 
-def _type_error(spec: object, name: str) -> InputError:
+def _refuse_type(spec: object, name: str) -> NoReturn:
     kind = spec.get("name", spec) if isinstance(spec, dict) else spec
     text = printable(kind, 80) if isinstance(kind, str) else format_value(kind, limit=80)
-    return _error(name, f"elements of type {text}: expected a type of fixed size")
+    refuse(name, f"elements of type {text}: expected a type of fixed size")
 
 
 def _fill_value(value: Any, dtype: Any, name: str) -> Any:
@@ -431,7 +397,7 @@ def _fill_value(value: Any, dtype: Any, name: str) -> Any:
             fill[...] = _number(value, dtype)
     except (ValueError, TypeError, KeyError, OverflowError):
         text = format_value(value, limit=80)
-        raise _error(name, f"fill_value {text} is not of its type {dtype}") from None
+        refuse(name, f"fill_value {text} is not of its type {dtype}")
     return fill
 
 
@@ -468,14 +434,14 @@ def _codec_list(value: object, name: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _error(name, f"codecs {format_value(value)}: expected a list")
+        refuse(name, f"codecs {format_value(value)}: expected a list")
     return value
 
 
 def _named_codecs(value: object, name: str) -> list[tuple[str, dict[str, Any]]]:
     found = _codec_list(value, name)
     if not found:
-        raise _error(name, "its metadata have no codecs")
+        refuse(name, "its metadata have no codecs")
     return [_named(codec, "codec", name) for codec in found]
 
 
@@ -483,7 +449,7 @@ def _require_codecs(found: Sequence[Any], key: str, allowed: Sequence[str], name
     for codec in found:
         if (codec_name := codec.get(key) if isinstance(codec, dict) else codec) in allowed:
             if key == "id" and not isinstance(codec, dict):
-                raise _error(name, f"codec {format_value(codec)}: expected a JSON object")
+                refuse(name, f"codec {format_value(codec)}: expected a JSON object")
             continue
         text = (
             printable(codec_name, 80)
@@ -494,7 +460,7 @@ def _require_codecs(found: Sequence[Any], key: str, allowed: Sequence[str], name
             reason = "is for variable-length elements: expected a type of fixed size"
         else:
             reason = f"is not allowed: expected one of {', '.join(sorted(allowed))}"
-        raise _error(name, f"codec {text} {reason}")
+        refuse(name, f"codec {text} {reason}")
 
 
 def _describe(codec: str, config: dict[str, Any]) -> str:
@@ -507,7 +473,7 @@ def _describe(codec: str, config: dict[str, Any]) -> str:
 def _is_big_endian(configs: list[tuple[str, dict[str, Any]]], name: str) -> bool:
     endians = [config.get("endian", "little") for codec, config in configs if codec == "bytes"]
     if len(endians) != 1 or endians[0] not in ("little", "big"):
-        raise _error(name, "expected one codec bytes, with endian little or big")
+        refuse(name, "expected one codec bytes, with endian little or big")
     return bool(endians[0] == "big")
 
 
@@ -554,22 +520,18 @@ def _parse_sharding(config: dict[str, Any], shards: Shape, chunks: Shape, name: 
     dtype = np.dtype(">u8" if _is_big_endian(index_configs, name) else "<u8")
     index_chain = _parse_chain(index_configs, (*per_shard, 2), dtype, name)
     if (location := config.get("index_location", "end")) not in ("start", "end"):
-        raise _error(name, f"index_location {format_value(location)}: expected start or end")
+        refuse(name, f"index_location {format_value(location)}: expected start or end")
     return Sharding(per_shard, index_chain, location == "start")
 
 
 def _key_encoding(value: object, name: str) -> tuple[str, str]:
     kind, config = _named(value, "chunk_key_encoding", name)
     if kind not in ("default", "v2"):
-        raise _error(name, f"chunk_key_encoding {format_value(kind)}: expected default or v2")
+        refuse(name, f"chunk_key_encoding {format_value(kind)}: expected default or v2")
     separator = config.get("separator", "/" if kind == "default" else ".")
     if separator not in (".", "/"):
-        raise _error(name, f"separator {format_value(separator)}: expected . or /")
+        refuse(name, f"separator {format_value(separator)}: expected . or /")
     return "c" if kind == "default" else "", separator
-
-
-def _error(name: str, reason: str) -> InputError:
-    return InputError(f"{printable(name)}: {reason}")
 
 
 # Metadata of new arrays
