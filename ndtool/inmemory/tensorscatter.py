@@ -61,18 +61,18 @@ def tensor_scatter(
 
 def _linear_starts(past: Any, write_indices: Any, attributes: Attributes, out: Any) -> Any:
     """Return the write indices for the compiled call: zeros if omitted, circular ones reduced."""
-    if type(past) is not np.ndarray or not past.ndim:
+    axis = attributes.axis
+    if type(past) is not np.ndarray or not past.ndim or type(attributes.mode) is not str:
         return None
     if write_indices is None:
         return np.zeros(past.shape[0], np.int64)
     if attributes.mode != "circular":
         return write_indices
-    axis = attributes.axis
     if (
         type(write_indices) is not np.ndarray
         or write_indices.dtype != np.int64
         or (type(axis) is not int or not -past.ndim <= axis < past.ndim or not past.shape[axis])
-        or (out is not None and np.may_share_memory(out, write_indices))
+        or (type(out) is np.ndarray and np.may_share_memory(out, write_indices))
     ):
         return None
     return write_indices % past.shape[axis]
