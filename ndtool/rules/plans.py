@@ -79,11 +79,6 @@ class Plan(NamedTuple):
         return self.indices if self.has_scalar_indices else self.indices[:-1]
 
     @property
-    def selected_shape(self) -> Shape:
-        """The shape of all selected slices: of a gather's output, or of a scatter's updates."""
-        return self.batch + self.positions[len(self.index_batch) :] + self.slice_shape
-
-    @property
     def index_batch(self) -> Shape:
         """The shape of the batch axes of indices."""
         return self.batch[: self.shared_axes] if self.has_scalar_indices else self.batch

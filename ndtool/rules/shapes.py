@@ -103,29 +103,21 @@ def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tup
     """Infer the shapes of an operator; sizes: the inputs' shapes by role.
 
     A gather's output has the shape of the selected slices, a scatter's that of data, and its
-    updates must have the shape of the slices. If no updates are given, they have it.
+    updates must have the shape of the slices.
 
     >>> infer("gather_nd", {"data": (8, 128, 64), "indices": (8, 5, 1)}, Attributes(1))[1].output
     (8, 5, 64)
     """
-    tracer, data, indices = Tracer(operator), sizes["data"], sizes["indices"]
-    if operator.endswith("_nd"):
-        selection = _by_tuples(tracer, data, indices, attributes.batch_dims)
-    elif operator.endswith("_elements"):
-        selection = _by_elements(tracer, data, indices, attributes.resolved_axis)
-    else:
-        selection = _along_axis(tracer, data, indices, attributes.axis, attributes.batch_dims)
-    plan, rule = selection.plan, selection.rule
+    tracer, data = Tracer(operator), sizes["data"]
+    plan, rule, parts, steps = _select(tracer, sizes, attributes)
+    selected: Shape = sum(parts, ())
     if OPERATORS[operator].scatters:
-        updates = sizes.get("updates", plan.selected_shape)
-        _require_shape(tracer, "updates", updates, rule, plan.selected_shape)
-        plan = plan._replace(output=data)
-        rule, numbers = "data.shape", format_shape(data)
+        _require_shape(tracer, "updates", sizes["updates"], rule, selected)
+        plan, rule, numbers = plan._replace(output=data), "data.shape", format_shape(data)
     else:
-        plan = plan._replace(output=plan.selected_shape)
-        numbers = " + ".join(map(format_shape, selection.parts))
+        plan, numbers = plan._replace(output=selected), " + ".join(map(format_shape, parts))
     _derive_output(tracer, rule, numbers, plan.output)
-    for step in selection.steps:
+    for step in steps:
         tracer.derive(*step)
     return tracer.trace(), plan._replace(attributes=attributes)
 
@@ -134,7 +126,7 @@ def updates_shape(operator: str, data: Shape, indices: Shape, attributes: Attrib
     """Return the shape that a scatter's updates must have; () if another argument is invalid."""
     try:
         sizes = {"data": data, "indices": indices}
-        return infer(operator, sizes, attributes)[1].selected_shape
+        return sum(_select(Tracer(operator), sizes, attributes).parts, ())
     except RuleError:
         return ()
 
@@ -150,6 +142,15 @@ class _Selection(NamedTuple):
     rule: str
     parts: tuple[Shape, ...]
     steps: tuple[tuple[str, str, str], ...] = ()
+
+
+def _select(tracer: Tracer, sizes: dict[str, Shape], attributes: Attributes) -> _Selection:
+    data, indices = sizes["data"], sizes["indices"]
+    if tracer.operator.endswith("_nd"):
+        return _by_tuples(tracer, data, indices, attributes.batch_dims)
+    if tracer.operator.endswith("_elements"):
+        return _by_elements(tracer, data, indices, attributes.resolved_axis)
+    return _along_axis(tracer, data, indices, attributes.axis, attributes.batch_dims)
 
 
 def _by_tuples(tracer: Tracer, data: Shape, indices: Shape, b: int) -> _Selection:

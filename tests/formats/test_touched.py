@@ -61,7 +61,8 @@ def elements(plan: Any, indices: Any) -> Any:
 def calls(draw: Any) -> tuple[Any, Any]:
     """Draw a plan of a gather and its indices."""
     operator, (data, indices), arguments = draw(gather_nd_cases() | gather_elements_cases())
-    plan = getattr(shapes, operator)(data.shape, indices.shape, *arguments.values())[1]
+    sizes = {"data": data.shape, "indices": indices.shape}
+    plan = shapes.infer(operator, sizes, Attributes(**arguments))[1]
     return plan, np.ascontiguousarray(indices)
 
 
