@@ -179,7 +179,7 @@ class Table:
 
     def select(self, member: str) -> Columns:
         """Return the selected columns `member`; InputError unless they are arrays of one type."""
-        label, path = f"{self.path}:{member}", self._find(member)
+        label, path = f"{self.path}:{member}", _find(self.fields, member)
         names = [member] if path else member.split(",")
         paths = (path,) if path else tuple(self._require(name) for name in names)
         first, *others = (
@@ -203,12 +203,8 @@ class Table:
         metadata = ArrayMetadata(first.dtype, shape, "C", (rows, *inner_shape), {})
         return Columns(label, paths, metadata, len(first.inner_shape), first.length)
 
-    def _find(self, name: str) -> tuple[str, ...] | None:
-        """Return the path of a column or of a field of structs, None if there is none."""
-        return _find(self.fields, name)
-
     def _require(self, name: str) -> tuple[str, ...]:
-        path = self._find(name)
+        path = _find(self.fields, name)
         if path is None or self.name_counts[path[0]] != 1:
             count = self.name_counts[path[0]] if path else 0
             reason = f"names {count} columns" if path else "is not a column"

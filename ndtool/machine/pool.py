@@ -1,7 +1,8 @@
 """A pool of Python threads for work that blocks on I/O, and reusable buffers for it."""
 
 from collections.abc import Callable, Iterator
-from threading import Event, Lock, Thread, current_thread
+from contextlib import suppress
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 from ndtool import _kernels
@@ -16,7 +17,7 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
     At the first exception, all threads stop after their current item, and it is raised.
     """
     lock, stop = Lock(), Event()
-    workers: list[Thread] = []  # running threads; each appends itself
+    workers: list[Thread] = []
     failures: list[BaseException] = []
 
     def loop() -> None:
@@ -31,35 +32,21 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
             failures.append(failure)
             stop.set()
 
-    def join_loop() -> None:
-        with lock:
-            if stop.is_set():
-                return
-            workers.append(current_thread())
-        loop()
-
     try:
         if threads > 1:
-            start_threads(join_loop, min(threads, MAX_THREADS) - 1)
+            # another run may have tested that the system can start threads, and depend on it
+            with _kernels.AdmissionLock(), suppress(RuntimeError):  # it may refuse more of them
+                for _ in range(min(threads, MAX_THREADS) - 1):
+                    workers.append(Thread(target=loop))
+                    workers[-1].start()
         loop()
     finally:
-        with lock:
-            stop.set()
+        stop.set()
         for worker in workers:
-            worker.join()
+            if worker.ident is not None:  # it was started
+                worker.join()
     if failures:
         raise failures[0]
-
-
-def start_threads(target: Callable[[], object], count: int) -> None:
-    """Start up to `count` threads, fewer if the system refuses more."""
-    # another run may have tested that the system can start threads, and depend on it
-    with _kernels.AdmissionLock():
-        for _ in range(count):
-            try:
-                Thread(target=target).start()
-            except RuntimeError:
-                return
 
 
 class BufferPool:

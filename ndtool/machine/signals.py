@@ -23,6 +23,7 @@ _is_published = False  # whether the output is published: the Python handler ign
 _handled: list[int] = []  # signals with a C handler and then their default action
 _cleanups: list[Callable[[], object]] = []
 _FAULTS = ("SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")  # for C handlers only
+unregister_file = _kernels.unregister_file  # one that was removed or renamed to its final name
 _HARMLESS = ("CHLD", "CONT", "INFO", "KILL", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
 
 
@@ -59,11 +60,6 @@ def register_file(folder: int, name: str) -> int:
     if slot < 0:
         raise OutputError("more files are written at once than can be cleaned up: at most 64")
     return slot
-
-
-def unregister_file(slot: int) -> None:
-    """Unregister a file that was removed or renamed to its final name."""
-    _kernels.unregister_file(slot)
 
 
 def set_published(published: bool = True) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -54,14 +55,11 @@ def clean(parent: str, all_boots: bool = False) -> CleanupResult:
     """
     suffix = "(-[0-9a-f-]{8})?" if all_boots else f"-{boot_id()}"
     result = CleanupResult([], [])
-    for path in _temporary_paths(parent, ".*", suffix):
-        if (lock_fd := _lock(path)) < 0:
-            continue
+    for path in _lock_each(parent, ".*", suffix):
         if error := remove(path):
             result.failed.append((path, error))
         else:
             result.removed.append(path)
-        os.close(lock_fd)
     return result
 
 
@@ -103,20 +101,17 @@ def abandoned_folders(parent: str, name: str) -> list[str]:
 
     name: a pattern of their final names.
     """
-    abandoned = []
-    for path in _temporary_paths(parent, name, f"-{boot_id()}"):
-        if (lock_fd := _lock(path)) >= 0:
-            os.close(lock_fd)
-            abandoned.append(path)
-    return abandoned
+    return list(_lock_each(parent, name, f"-{boot_id()}"))
 
 
-def _temporary_paths(parent: str, name: str, suffix: str) -> list[str]:
-    if suffix == "-":
-        return []
+def _lock_each(parent: str, name: str, suffix: str) -> Iterator[str]:
+    """Yield the paths of abandoned files and folders, each locked until the next one."""
     pattern = re.compile(rf"\.{name}{_TEMPORARY_NAME}{suffix}", re.DOTALL)
-    with os.scandir(parent) as entries:
-        return [entry.path for entry in entries if pattern.fullmatch(entry.name)]
+    for entry in os.listdir(parent) if suffix != "-" else ():
+        path = os.path.join(parent, entry)
+        if pattern.fullmatch(entry) and (lock_fd := _lock(path)) >= 0:
+            yield path
+            os.close(lock_fd)
 
 
 def _lock(path: str) -> int:

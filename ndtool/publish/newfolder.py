@@ -4,7 +4,6 @@ import ctypes
 import errno
 import os
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Condition, get_ident
@@ -232,7 +231,7 @@ class AdmissionLock:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._entries, self._closed = Counter[int](), False  # entries by thread ID
+        self._threads, self._closed = list[int](), False  # IDs of the threads that write
         self._changed = Condition()
 
     @contextmanager
@@ -241,12 +240,12 @@ class AdmissionLock:
         with self._changed:
             if self._closed:
                 raise OutputError(f"{argument_name(self._name)}: the run has ended")
-            self._entries[get_ident()] += 1
+            self._threads.append(get_ident())
         try:
             yield
         finally:
             with self._changed:
-                self._entries[get_ident()] -= 1
+                self._threads.remove(get_ident())
                 self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> None:
@@ -257,7 +256,4 @@ class AdmissionLock:
         """
         with self._changed:
             self._closed = True
-            self._changed.wait_for(self._has_no_other_writers, timeout)
-
-    def _has_no_other_writers(self) -> bool:
-        return not any(n for thread, n in self._entries.items() if thread != get_ident())
+            self._changed.wait_for(lambda: {*self._threads} <= {get_ident()}, timeout)

@@ -12,7 +12,7 @@ from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
 from ndtool.publish.claims import Claim, LockObject
 from ndtool.publish.targets import exists_error
-from ndtool.storage import failures, objects
+from ndtool.storage import objects
 from ndtool.storage.localfolder import METADATA_NAMES
 from ndtool.storage.objects import MAX_CONCURRENCY, Version, join
 from ndtool.storage.remotefolder import RemoteFolder
@@ -149,7 +149,8 @@ class NewObjects(RemoteFolder, Unpublished):
             self.pending_metadata, key=lambda key: (key.count("/"), ".zattrs" not in key)
         ):
             try:
-                objects.wait(self._create(key, self.pending_metadata[key]), self.path, OutputError)
+                request = self._create(key, self.pending_metadata[key])
+                objects.wait(request, join(self.url, key), OutputError)
             except OutputError:
                 if key.startswith(prefix) or self.subfolder("").read(key) is None:
                     raise  # a group that another process has created is accepted
@@ -183,8 +184,6 @@ class NewObjects(RemoteFolder, Unpublished):
             raise OutputError(
                 f"{redact_urls(url)} was created by another process during the run"
             ) from None
-        except Exception as exc:
-            raise failures.failure(exc, url, OutputError) from None
         if created and not is_in_array:
             self._created_keys.append(key)
 

@@ -22,7 +22,7 @@ from command import NDTOOL, environment, ndtool, python, save
 from hypothesis import given
 from hypothesis import strategies as st
 from inputs import assert_refused, load, open_input
-from npyfile import write_sparse
+from npyfile import npy, write_sparse
 from webserver import Server, serving
 
 from ndtool import redaction
@@ -51,12 +51,6 @@ def server() -> Iterator[Server]:
 def retry_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without delay."""
     monkeypatch.setattr("ndtool.storage.failures.BACKOFF", 0.001)
-
-
-def npy(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
 
 
 def npz(compressed: bool = False, **arrays: Any) -> bytes:

@@ -36,14 +36,6 @@ def archive(raw: bytes) -> dict[str, Any]:
         return dict(array)
 
 
-def test_inputs_are_read_in_ranges(s3: Bucket, workdir: Path) -> None:
-    data, indices = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [399_999]])))
-    with OpenCall(Request("gather_nd", data, indices, output="out.npy")) as call:
-        steps.run(call)
-    assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
-    assert np.array_equal(load(data), ROWS)
-
-
 def test_as_many_connections_as_requests(s3: Bucket) -> None:
     import fsspec
 
@@ -253,14 +245,6 @@ def test_nothing_is_visible_before_the_end(s3: Bucket) -> None:
     assert s3.uploads() == []
 
 
-def test_a_failure_leaves_no_object(s3: Bucket) -> None:
-    with temporary_sink("s3://bucket/x.npy", LARGE) as out:
-        out.write(0, LARGE.tobytes())
-        out.finish()
-        assert len(s3.uploads()) == 1
-    assert s3.keys() == s3.uploads() == []
-
-
 def test_a_part_that_fails_leaves_nothing(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(operation: str, arguments: dict[str, Any]) -> None:
         if arguments.get("PartNumber") == 2:
@@ -270,12 +254,6 @@ def test_a_part_that_fails_leaves_nothing(s3: Bucket, monkeypatch: pytest.Monkey
     with pytest.raises(OutputError, match=r"s3://bucket/x.npy: Input/output error"):
         store("s3://bucket/x.npy", LARGE)
     assert s3.keys() == s3.uploads() == []
-
-
-def test_an_old_object_is_replaced(s3: Bucket) -> None:
-    s3.put("x.npy", b"old")
-    store("s3://bucket/x.npy", ROWS)
-    assert s3.get("x.npy") == npy(ROWS)
 
 
 def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
