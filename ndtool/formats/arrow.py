@@ -19,10 +19,10 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ndtool.arrays.assembly import ChunkedSource, as_bytes
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import NdtoolError, RuleError, UsageError, printable, refuse
 from ndtool.formats import members
+from ndtool.formats.chunked import ChunkedSource
 from ndtool.formats.decoding import InputFile, library_errors
 from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
@@ -285,11 +285,10 @@ class ColumnsSource(ChunkedSource):
     def prefetch(self, touched: AccessedElements | None) -> None:
         self._touched = touched
 
-    def block(self, index: int) -> memoryview:
+    def read_chunk(self, index: int, box: grid.Box) -> Any:
         import numpy as np
 
-        metadata = self.metadata
-        (first, last), *_ = grid.box(metadata.shape, metadata.block_shape, index)
+        metadata, ((first, last), *_) = self.metadata, box
         block = np.empty((last - first, *metadata.shape[1:]), metadata.dtype.descr)
         with self._lock, library_errors(self._columns.label):
             self._seek(first)
@@ -302,7 +301,7 @@ class ColumnsSource(ChunkedSource):
                 start = first - last + len(block)
                 block[start : start + part.num_rows] = self._values(part, first)
                 first += part.num_rows
-        return as_bytes(block).toreadonly()
+        return block
 
     def _seek(self, row: int) -> None:
         """Continue with the batches of a row's group, unless they are the next ones anyway."""

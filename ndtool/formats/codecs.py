@@ -327,13 +327,8 @@ def _decompress_streams(
     make_decompressor: Callable[[], Any], raw: memoryview, max_nbytes: int, is_exact: bool
 ) -> bytearray:
     """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
-    out, offset, stream_start, stream_count, decompressor = (
-        bytearray(),
-        0,
-        0,
-        0,
-        make_decompressor(),
-    )
+    out, decompressor = bytearray(), make_decompressor()
+    offset = stream_start = stream_count = 0
     while offset < len(raw):
         data = raw[offset : offset + _INPUT_BLOCK if offset else len(raw)]
         try:
