@@ -160,13 +160,9 @@ def _evaluate(text: str, name: str) -> dict[str, Any]:
     except InputError:
         raise
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        refuse(name, f"the header is not a Python literal: {text}", _literal_hint(text))
-
-
-def _literal_hint(text: str) -> str:
-    if "np." in text or "numpy." in text:
-        return "the shape was written with NumPy integers: write plain ones, as np.save does"
-    return ""
+        integers = "the shape was written with NumPy integers: write plain ones, as np.save does"
+        hint = integers if "np." in text or "numpy." in text else ""
+        refuse(name, f"the header is not a Python literal: {text}", hint)
 
 
 def _check_size(header: Header, available: int | None, name: str) -> None:
