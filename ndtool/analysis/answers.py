@@ -1,7 +1,7 @@
 """Answers: immutable values whose fields are the keys of --json, and which show as tables.
 
 An answer is made where it is computed. `to_dict` returns the JSON object, `tables` what the command
-line, rich, notebooks and HTML reports show. The name of a field that would be a Python keyword ends
+line, notebooks and HTML reports show. The name of a field that would be a Python keyword ends
 in an underscore: `from_`, `with_`.
 """
 
@@ -72,7 +72,9 @@ class Answer(Value):
         return "".join(map(notebook.html_table, self.tables()))
 
     def __rich__(self) -> Any:
-        return notebook.rich_tables(self.tables())
+        from rich.text import Text
+
+        return Text(str(self))  # not as markup
 
     def __str__(self) -> str:
         return "\n".join(map(notebook.plain_table, self.tables())).rstrip("\n")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ndtool._kernels import Indices
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.loaded import load, row_major
+from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import bind, check, distinct
 from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
@@ -45,7 +46,8 @@ def load_data(validated: Validated, dry: bool = False) -> Operand:
     data = call.sources["data"]
     if isinstance(data, Constant):
         return data.operand(call.inference.plan)
-    if not call.inference.scatters:
+    is_in_memory = isinstance(data, ContiguousSource) and data.is_local
+    if not (call.inference.scatters or is_in_memory):  # the import would load NumPy
         from ndtool.runs.touched import TouchedByGather
 
         plan, dtype = call.inference.plan, call.inference.inputs["indices"].dtype

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from command import ndtool as command
 from command import save
-from strategies import bits_equal
+from hypothesis import given, settings
+from strategies import EXAMPLES, Case, bits_equal, call, cases
+from ways import contiguous
 
 import ndtool
+from ndtool.analysis.oracle import reference
 from ndtool.formats import constant
 from ndtool.rules import dtypes
 
@@ -67,6 +70,20 @@ def test_an_existing_file_takes_precedence(workdir: Path) -> None:
     assert ndtool.files.gather("zeros:int8[2]", [1]).array.tolist() == [6]
 
 
+NUMBERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(cases.filter(lambda case: case.arrays[0].dtype.str[1:] in NUMBERS))
+def test_runs_give_the_bits_of_the_reference(case: Case) -> None:
+    dtype, shape = case.arrays[0].dtype.newbyteorder("="), case.arrays[0].shape
+    others = [contiguous(array) for array in case.arrays[1:]]
+    expected = call(reference, case._replace(arrays=(np.full(shape, 2, dtype), *others)))
+    argument = f"full:2:{dtype.name}[{','.join(map(str, shape))}]"
+    result = getattr(ndtool.files, case.operator)(argument, *others, **case.arguments).array
+    assert bits_equal(result, expected)
+
+
 @pytest.mark.parametrize("way", ["direct", "sweep", "cluster"])
 def test_every_algorithm_accepts_constants(workdir: Path, way: str) -> None:
     if way == "cluster":
@@ -75,20 +92,22 @@ def test_every_algorithm_accepts_constants(workdir: Path, way: str) -> None:
     ids, updates = rng.integers(0, 1 << 20, 300_000), rng.random(300_000, np.float32)
     save(ids=ids, upd=updates)
     options = {"direct": (), "sweep": ("--memory", "1MiB"), "cluster": ("--workers", "1")}[way]
-    call = ("scatter", "full:2:float32[1048576]", "ids.npy", "upd.npy", "--reduction", "add")
-    completed = command(*call, *options, "-o", "out.npy", "--json")
+    arguments = ("scatter", "full:2:float32[1048576]", "ids.npy", "upd.npy", "--reduction", "add")
+    completed = command(*arguments, *options, "-o", "out.npy", "--json")
     assert (completed.status, json.loads(completed.out)["plan"]["way"]) == (0, way)
     expected = np.full(1 << 20, 2, np.float32)
     np.add.at(expected, ids, updates)
     assert bits_equal(np.load("out.npy"), expected)
+    assert command("gather", *arguments[1:3], *options, "-o", "rows.npy").status == 0
+    assert bits_equal(np.load("rows.npy"), np.full(300_000, 2, np.float32))
     if way == "direct":
-        assert command("verify", *call[:4], "out.npy", *call[4:]).status == 0
-        report = command("explain", *call, "--at", str(ids[0])).out.decode()
+        assert command("verify", *arguments[:4], "out.npy", *arguments[4:]).status == 0
+        report = command("explain", *arguments, "--at", str(ids[0])).out.decode()
         assert "full:2:float32[1048576]" in report
-        assert command("stats", *call).status == 2  # without updates
-        assert command("stats", *call[:3]).status == 0
-        assert command("infer", *call).status == 0
-        completed = command("inspect", call[1])
+        assert command("stats", *arguments).status == 2  # without updates
+        assert command("stats", *arguments[:3]).status == 0
+        assert command("infer", *arguments).status == 0
+        completed = command("inspect", arguments[1])
         assert "float32[1048576]" in completed.out.decode()
 
 

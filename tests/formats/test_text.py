@@ -26,9 +26,9 @@ rows._parse_by_arrow(b"1,x\n", b",", 2, (0,), "q")  # pyarrow's threads keep fil
 pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 
 
-@pytest.fixture(params=["quick", "exact", "small blocks", "pyarrow"], autouse=True)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run every test with each parser, and with blocks of a few bytes."""
+@pytest.fixture(params=["quick", "exact", "small blocks", "pyarrow"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with each parser, and with blocks of a few bytes."""
     if request.param == "exact":
         monkeypatch.setattr(rows, "_parse_block", lambda *_: None)
     monkeypatch.setattr(rows, "MIN_ARROW_BLOCKS", 1 << 30)
@@ -37,7 +37,9 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         monkeypatch.setattr(rows, "MIN_ARROW_BLOCKS", 0)
     if request.param == "small blocks":
         monkeypatch.setattr(lines, "READ_SIZE", 7)
-    return request.param
+
+
+every_parser = pytest.mark.usefixtures("parser")
 
 
 def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
@@ -124,6 +126,7 @@ GOOD = [
 ]  # fmt: skip
 
 
+@every_parser
 @pytest.mark.parametrize(("argument", "content", "expected"), GOOD)
 def test_indices(argument: str, content: str, expected: Any) -> None:
     put(argument.removeprefix("text:"), content)
@@ -227,8 +230,9 @@ BAD = [
 ]  # fmt: skip
 
 
+@every_parser
 @pytest.mark.parametrize(("argument", "content", "text"), BAD)
-def test_bad_indices(argument: str, content: Any, text: str, parser: str) -> None:
+def test_bad_indices(argument: str, content: Any, text: str) -> None:
     put(argument, content)
     with pytest.raises(InputError) as excinfo:
         read(argument)
@@ -250,6 +254,7 @@ UPDATES = [
 ]  # fmt: skip
 
 
+@every_parser
 @pytest.mark.parametrize(("dtype", "content", "expected"), UPDATES)
 def test_updates_are_of_the_type_of_data(dtype: str, content: str, expected: Any) -> None:
     put("u.txt", content)
@@ -264,6 +269,7 @@ def test_updates_are_of_the_type_of_data(dtype: str, content: str, expected: Any
         assert np.array_equal(read("u.json", dtype), array, equal_nan=True)
 
 
+@every_parser
 def test_bfloat16_updates() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     put("u.txt", "1\n-2.5\n")
@@ -271,6 +277,7 @@ def test_bfloat16_updates() -> None:
     assert values.tolist() == [1, -2.5]
 
 
+@every_parser
 @pytest.mark.parametrize(
     ("dtype", "content", "text"),
     [
@@ -315,6 +322,7 @@ def test_types_that_are_no_numbers_are_refused(dtype: str) -> None:
         read("u.txt", dtype)
 
 
+@every_parser
 def test_data_are_integers_or_else_floats() -> None:
     put("d.csv", "1,2\n3,4\n")
     assert read("d.csv", free=True).dtype == np.int64
@@ -322,6 +330,8 @@ def test_data_are_integers_or_else_floats() -> None:
     assert read("d.csv", free=True).tolist() == [[1, 2], [3, 4.5]]
     put("d.json", "[1, 0.5]")
     assert read("d.json", free=True).tolist() == [1, 0.5]
+    put("d.json", "[[1.5, 2], [3, 4]]")
+    assert read("d.json", free=True).tolist() == [[1.5, 2], [3, 4]]
 
 
 def test_a_parser_that_stops_early_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +361,7 @@ def test_a_json_list_must_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
         read("i.json")
 
 
+@every_parser
 def test_random_tables_are_what_was_written() -> None:
     rng = random.Random(5)
     for _ in range(30):
@@ -388,8 +399,7 @@ def answer(argument: str, dtype: str | None, free: bool) -> tuple[str, Any]:
     return str((values.dtype, values.shape)), values.tobytes()
 
 
-def test_parsers_agree(parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_quick_parser(parser)
+def test_parsers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = {"_parse_block": lambda *_: None}
     settings: list[tuple[Any, dict[str, Any]]] = [(rows, {}), (rows, exact)]
     settings += [(rows, {"MIN_ARROW_BLOCKS": 0}), (lines, {"READ_SIZE": 9})]
@@ -433,8 +443,7 @@ NUMBERS = ["0", "-0", "-0.0", "1", "+1", "007", "1.5", "-2.5e3", "1E2", ".5", "5
     "dtype",
     ["int8", "uint64", "bool", "float16", "float32", "float64", "bfloat16", "complex64", ">f4"],
 )
-def test_a_number_is_the_same_element_everywhere(dtype: str, parser: str) -> None:
-    require_quick_parser(parser)
+def test_a_number_is_the_same_element_everywhere(dtype: str) -> None:
     for text in NUMBERS:
         element: bytes | None
         try:
@@ -470,6 +479,7 @@ def test_a_number_is_the_same_element_everywhere(dtype: str, parser: str) -> Non
             assert found == element, (text, argument, found, element)
 
 
+@every_parser
 def test_headers_of_numbers() -> None:
     put("i.csv", "2019,2020\n5,6\n")
     assert read("i.csv:2020").tolist() == [6]
@@ -482,6 +492,7 @@ def test_headers_of_numbers() -> None:
         )
 
 
+@every_parser
 def test_text_compressed_with_gzip() -> None:
     text = "id,x\n" + "".join(f"{n},a\n" for n in range(1000))
     put("i.csv.gz", gzip.compress(text[:999].encode()) + gzip.compress(text[999:].encode()))
@@ -502,8 +513,7 @@ def test_a_column_of_text_without_a_suffix_has_a_hint() -> None:
     assert read("text:ids.log:id").tolist() == [5]
 
 
-def test_damaged_compressed_text(parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_quick_parser(parser)
+def test_damaged_compressed_text(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = gzip.compress("".join(f"{n}\n" for n in range(100_000)).encode())
     for content, problem in (
         (raw[:-9], "truncated"),
@@ -530,8 +540,7 @@ def test_damaged_compressed_text(parser: str, monkeypatch: pytest.MonkeyPatch) -
         ("i.jsonl", lambda n: "[" + "1," * n + "2]"),
     ],
 )
-def test_time_grows_with_the_text(argument: str, text: Any, parser: str) -> None:
-    require_quick_parser(parser)
+def test_time_grows_with_the_text(argument: str, text: Any) -> None:
     steps = []
     for size in (1 << 17, 1 << 20):
         put(argument, text(size))
@@ -544,6 +553,7 @@ def test_time_grows_with_the_text(argument: str, text: Any, parser: str) -> None
     assert steps[1] < 40 * steps[0] + 2  # 8 times the text; quadratic time is 64 times
 
 
+@every_parser
 @pytest.mark.parametrize("suffix", ["txt", "csv", "jsonl"])
 def test_a_long_number_is_read_wherever_it_stands(suffix: str) -> None:
     digits = "0." + "1" * 2000
@@ -555,24 +565,17 @@ def test_a_long_number_is_read_wherever_it_stands(suffix: str) -> None:
         read(f"i.{suffix}", free=True)
 
 
-def test_a_line_of_many_fields_is_refused(parser: str) -> None:
-    require_quick_parser(parser)
+def test_a_line_of_many_fields_is_refused() -> None:
     put("i.csv", "1," * (8 << 20))
     with pytest.raises(InputError, match="line 1 has more than 1048576 fields"):
         read("i.csv")
     assert peak_memory(lambda: answer("i.csv", None, False)) < 100 << 20
 
 
-# The command line; these tests run once
+# The command line
 
 
-def require_quick_parser(parser: str) -> None:
-    if parser != "quick":
-        pytest.skip("another process: the parsers were compared above")
-
-
-def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
-    require_quick_parser(parser)
+def test_commands_take_text_where_they_take_arrays() -> None:
     save(data=np.arange(20, dtype="f4").reshape(10, 2))
     put("ids.csv", "name,user_id\nx,3\ny,5\n")
     put("new.csv", "a,b\n1,2.5\n3,4\n")
@@ -597,8 +600,7 @@ def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
     assert "'user' is not a column of the file" in result.err
 
 
-def test_standard_input_as_text(parser: str) -> None:
-    require_quick_parser(parser)
+def test_standard_input_as_text() -> None:
     save(data=np.arange(10.0))
     for arguments in (("-", "--text"), ("text:-",)):
         result = ndtool("gather", "data.npy", *arguments, "-o", "a.npy", stdin=b"3\n5\n")
@@ -614,8 +616,7 @@ def test_standard_input_as_text(parser: str) -> None:
     assert (result.status, np.load("a.npy").tolist()) == (0, [3, 5]), result.err
 
 
-def test_files_of_other_names_as_text(parser: str) -> None:
-    require_quick_parser(parser)
+def test_files_of_other_names_as_text() -> None:
     save(data=np.arange(10.0))
     put("ids", "3\n5\n")
     result = ndtool("gather", "data.npy", "ids", "-o", "a.npy")

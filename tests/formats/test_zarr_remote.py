@@ -20,6 +20,7 @@ from webserver import Server
 
 from ndtool.errors import InputError, OutputError, UsageError
 from ndtool.formats import locators, outputs
+from ndtool.formats.zarr import hierarchy
 from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
 from ndtool.runs.calls import OpenCall
@@ -229,6 +230,24 @@ def test_consolidated_metadata_are_made_anew(memory: Any) -> None:
         memory.pipe_file(f"/x.zarr/{name}", body)
     write("memory://x.zarr:b", DATA + 1)
     assert [entry.member for entry in locators.describe("memory://x.zarr")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_metadata_are_not_made_longer_than_they_are_read(
+    version: int, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("x.zarr:g/a", DATA, zarr_format=version)
+    zarr.consolidate_metadata("x.zarr", zarr_format=version)
+    for name, body in files("x.zarr").items():
+        memory.pipe_file(f"/x.zarr/{name}", body)
+    root = "zarr.json" if version == 3 else ".zmetadata"
+    before = {path: memory.cat(path) for path in memory.find("/")}
+    monkeypatch.setattr(hierarchy, "MAX_METADATA_SIZE", len(memory.cat(f"/x.zarr/{root}")) + 100)
+    with pytest.raises(
+        OutputError, match=r"^memory://x.zarr: its consolidated metadata would have"
+    ):
+        write("memory://x.zarr:g/b", DATA)
+    assert {path: memory.cat(path) for path in memory.find("/")} == before
 
 
 def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:

@@ -9,7 +9,6 @@ once, with all mutants in them: see schemata.py.
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -21,6 +20,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import schemata
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
@@ -36,7 +37,7 @@ REPLACEMENTS = {
     "or": "and", "min": "max", "max": "min", "0": "1", "1": "2", "True": "False", "False": "True",
 }  # fmt: skip
 TOKEN = re.compile(r"<<|>>|//|<=|>=|==|!=|->|\*\*|[-+*/%<>&|=]=?|(?<!\d\.)\b\w+\b(?!\.\d)")
-CAST = re.compile(r"<(?:const )?[\w ]+\*?>(?=[\w(&])|\[(?::, )?::1\]")
+CAST = re.compile(r"<(?:const )?[\w ]+\*?>(?= ?[\w(&<])|\[(?::, )?::1\]")
 NO_CODE = re.compile(
     r"^\S|^\s*(#|import|from|cimport|cdef extern|@|raise|assert)|import |: .*\| None"
 )
@@ -77,17 +78,13 @@ class Mutant(NamedTuple):
         return "".join(lines)
 
 
-def blank(match: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", match[0])
-
-
 def mutants(file: str) -> Iterator[Mutant]:
     """Yield all mutants of a file: of lines in functions, without strings, comments and casts."""
-    text = re.sub(r'""".*?"""', blank, (PACKAGE / file).read_text(), flags=re.DOTALL)
+    text = re.sub(r'""".*?"""', schemata.blank, (PACKAGE / file).read_text(), flags=re.DOTALL)
     for number, line in enumerate(text.splitlines(), 1):
         if NO_CODE.search(line) or SPEED_ONLY.search(line):
             continue
-        line = re.sub(r'"[^"]*"|\'[^\']*\'|#.*', blank, CAST.sub(blank, line))
+        line = re.sub(r'"[^"]*"|\'[^\']*\'|#.*', schemata.blank, CAST.sub(schemata.blank, line))
         for token in TOKEN.finditer(line):
             before = line[: token.start()].rstrip()
             is_unary = token[0] in "*&" and (not before or before[-1] in "(,=:[+-*/<>")
@@ -170,20 +167,30 @@ def run_tests(folder: Path, seconds: int, number: int = -1) -> int:
 def build(folder: Path, sample: list[Mutant]) -> set[int]:
     """Build the kernels with all mutants that compile; return the numbers of these mutants."""
     compiled = {number for number, mutant in enumerate(sample) if mutant.is_compiled}
-    script, path = Path(__file__).with_name("schemata.py"), folder / "locations.json"
+    files = {sample[number].file for number in compiled}
     while True:
-        chosen = [(*sample[n][:3], sample[n].replacement, n) for n in sorted(compiled)]
-        path.write_text(json.dumps(chosen))
-        shutil.copytree(PACKAGE, folder / "ndtool", dirs_exist_ok=True)
+        origins, inserted = {}, set[int]()
+        for file in files:
+            mutants = {
+                number: sample[number][1:] for number in compiled if sample[number].file == file
+            }
+            text, origins[file], numbers = schemata.insert_mutants(
+                (PACKAGE / file).read_text(), mutants
+            )
+            (folder / "ndtool" / file).write_text(text)
+            inserted |= numbers
         (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
         built = subprocess.run(
-            [sys.executable, str(script), str(path)], cwd=folder, check=False, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, check=False,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         if not built.returncode:
-            return compiled - set(json.loads(built.stdout.splitlines()[-1]))
-        wrong_lines = set(error_locations(built.stdout, folder / "ndtool" / "_kernels.c"))
-        invalid = {number for number in compiled if sample[number][:2] in wrong_lines}
+            return inserted
+        locations = list(error_locations(built.stdout, folder / "ndtool" / "_kernels.c"))
+        first = locations[0][0] if locations else ""  # others only lack what this file defines
+        numbers = {number - 1 for file, number in locations if file == first in origins}
+        wrong = {line for number in numbers for line in origins[first][number]}
+        invalid = {n for n in compiled if sample[n].file == first and sample[n].line in wrong}
         if not invalid:
             raise SystemExit(built.stdout)
         compiled -= invalid

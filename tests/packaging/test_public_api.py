@@ -29,29 +29,3 @@ def test_public_names_are_those_of_the_baseline() -> None:
         "what is public changed. If it was meant, write in CHANGELOG.md what users must know, "
         f"then `make baseline`:\n\n{entries}\n"
     )
-
-
-def test_what_a_change_must_be_called() -> None:
-    baseline = {"python f": "(a)", "option x": "", "status OLD": "9"}
-    current = {"python f": "(a, b)", "option x": "", "status NEW": "9"}
-    assert public_api.entries_for_changelog(baseline, current) == (
-        "### Removed\n- `status OLD`\n"
-        "### Changed\n- `python f`: (a) -> (a, b)\n"
-        "### Added\n- `status NEW` 9"
-    )
-    assert public_api.entries_for_changelog(current, current) == ""
-
-
-def test_every_kind_of_json_is_in_the_baseline() -> None:
-    baseline = json.loads(public_api.BASELINE.read_text("utf-8"))
-    for kind in public_api.RUNS:
-        keys = {key.split(": ")[1] for key in baseline if key.startswith(f"json {kind}: ")}
-        assert ("error" in keys) == (kind.startswith("error") or kind == "verify.different")
-
-
-def test_signatures_have_no_types() -> None:
-    baseline = json.loads(public_api.BASELINE.read_text("utf-8"))
-    assert baseline["python ndtool.gather_nd"].startswith(
-        "(data, indices, batch_dims=0, *, out=None"
-    )
-    assert "threads=" in baseline["python ndtool.files.gather_nd"]
