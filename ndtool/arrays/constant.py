@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, Storage
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Storage
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
@@ -56,14 +56,8 @@ class Constant(ContiguousSource):
             n = min(step, len(buffer) - start)
             buffer[start : start + n] = memoryview(pattern)[:n]
 
-    def load(
-        self,
-        touched: AccessedElements | None = None,
-        threads: int = 1,
-        directory: str | None = None,
-        dry: bool = False,
-    ) -> memoryview:
-        """Return all elements; zeros occupy no memory."""
+    def load(self, *_: object, **options: object) -> memoryview:
+        """Return all elements, whatever the arguments; zeros occupy no memory."""
         if not self._is_filled:
             self.buffer, self._is_filled = self._allocate(), True
         return self.buffer

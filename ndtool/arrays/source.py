@@ -1,7 +1,7 @@
 """Input arrays outside memory, whatever their format: metadata and bytes.
 
 A format that stores arrays contiguously returns a `ContiguousSource`, a chunked format a
-`ChunkedSource` (`arrays/chunked.py`).
+`ChunkedSource` (`arrays/assembly.py`).
 """
 
 from __future__ import annotations

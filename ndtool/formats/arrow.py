@@ -19,10 +19,10 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ndtool.arrays.assembly import ChunkedSource, as_bytes
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import NdtoolError, RuleError, UsageError, printable, refuse
 from ndtool.formats import members
+from ndtool.formats.chunked import ChunkedSource
 from ndtool.formats.decoding import InputFile, library_errors
 from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
@@ -179,7 +179,7 @@ class Table:
 
     def select(self, member: str) -> Columns:
         """Return the selected columns `member`; InputError unless they are arrays of one type."""
-        label, path = f"{self.path}:{member}", self._find(member)
+        label, path = f"{self.path}:{member}", _find(self.fields, member)
         names = [member] if path else member.split(",")
         paths = (path,) if path else tuple(self._require(name) for name in names)
         first, *others = (
@@ -203,12 +203,8 @@ class Table:
         metadata = ArrayMetadata(first.dtype, shape, "C", (rows, *inner_shape), {})
         return Columns(label, paths, metadata, len(first.inner_shape), first.length)
 
-    def _find(self, name: str) -> tuple[str, ...] | None:
-        """Return the path of a column or of a field of structs, None if there is none."""
-        return _find(self.fields, name)
-
     def _require(self, name: str) -> tuple[str, ...]:
-        path = self._find(name)
+        path = _find(self.fields, name)
         if path is None or self.name_counts[path[0]] != 1:
             count = self.name_counts[path[0]] if path else 0
             reason = f"names {count} columns" if path else "is not a column"
@@ -289,11 +285,10 @@ class ColumnsSource(ChunkedSource):
     def prefetch(self, touched: AccessedElements | None) -> None:
         self._touched = touched
 
-    def block(self, index: int) -> memoryview:
+    def read_chunk(self, index: int, box: grid.Box) -> Any:
         import numpy as np
 
-        metadata = self.metadata
-        (first, last), *_ = grid.box(metadata.shape, metadata.block_shape, index)
+        metadata, ((first, last), *_) = self.metadata, box
         block = np.empty((last - first, *metadata.shape[1:]), metadata.dtype.descr)
         with self._lock, library_errors(self._columns.label):
             self._seek(first)
@@ -306,7 +301,7 @@ class ColumnsSource(ChunkedSource):
                 start = first - last + len(block)
                 block[start : start + part.num_rows] = self._values(part, first)
                 first += part.num_rows
-        return as_bytes(block).toreadonly()
+        return block
 
     def _seek(self, row: int) -> None:
         """Continue with the batches of a row's group, unless they are the next ones anyway."""

@@ -6,11 +6,14 @@ from math import prod
 from typing import Any
 
 from ndtool.arrays import assembly
+from ndtool.errors import ResourceError, printable
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
+
+MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
 
 
 class ChunkedSource(assembly.ChunkedSource):
@@ -37,6 +40,15 @@ class ChunkedSource(assembly.ChunkedSource):
                 block[...] = self.fill
             block = block[(*map(slice, sizes), ...)]
         return assembly.as_bytes(block).toreadonly()
+
+
+def require_chunk_size(label: str, nbytes: int) -> None:
+    """Raise ResourceError if a chunk is larger than the limit."""
+    if nbytes > MAX_CHUNK_BYTES:
+        raise ResourceError(
+            f"{printable(label)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read at"
+            " once"
+        )
 
 
 def default_chunks(shape: Shape, itemsize: int, nbytes: int = 1 << 20) -> Shape:

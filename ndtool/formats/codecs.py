@@ -197,12 +197,13 @@ def _make_lzma(config: dict[str, Any], itemsize: int) -> Codec:
     return _make_compressor(partial(_decompress_streams, make_decompressor), config, itemsize)
 
 
-def _make_checksum(config: dict[str, Any], itemsize: int) -> Codec:
-    """Return a checksum of 4 bytes that numcodecs verifies."""
+def _make_filter(max_encoded: Callable[[int], int], config: dict[str, Any], itemsize: int) -> Codec:
+    """Return a filter of numcodecs."""
     codec = _from_library(config)
-    return Codec(
-        config["id"], lambda n: n + 4, True, lambda raw, *_: codec.decode(raw), codec.encode
-    )
+    return Codec(config["id"], max_encoded, True, lambda raw, *_: codec.decode(raw), codec.encode)
+
+
+_make_checksum = partial(_make_filter, lambda n: n + 4)  # of 4 bytes, which numcodecs verifies
 
 
 def _make_crc32c(config: dict[str, Any], itemsize: int) -> Codec:
@@ -290,19 +291,6 @@ def _transpose(raw: memoryview, size: int, encodes: bool) -> Any:
     return result
 
 
-def _make_packbits(config: dict[str, Any], itemsize: int) -> Codec:
-    codec = _from_library(config)
-    return Codec(
-        "packbits", lambda n: 1 + -(-n // 8), True, lambda raw, *_: codec.decode(raw), codec.encode
-    )
-
-
-def _make_bitround(config: dict[str, Any], itemsize: int) -> Codec:
-    """Return the filter whose rounding is not reversed."""
-    codec = _from_library(config)
-    return Codec("bitround", lambda n: n, True, lambda raw, *_: raw, codec.encode)
-
-
 def _make_cast(config: dict[str, Any], itemsize: int) -> Codec:
     """Return a filter that encodes elements as another type."""
     import numpy as np
@@ -339,13 +327,8 @@ def _decompress_streams(
     make_decompressor: Callable[[], Any], raw: memoryview, max_nbytes: int, is_exact: bool
 ) -> bytearray:
     """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
-    out, offset, stream_start, stream_count, decompressor = (
-        bytearray(),
-        0,
-        0,
-        0,
-        make_decompressor(),
-    )
+    out, decompressor = bytearray(), make_decompressor()
+    offset = stream_start = stream_count = 0
     while offset < len(raw):
         data = raw[offset : offset + _INPUT_BLOCK if offset else len(raw)]
         try:
@@ -474,7 +457,7 @@ def _zstd_frames(raw: memoryview) -> Iterator[_ZstdFrame]:
 _MAKERS: dict[str, Callable[[dict[str, Any], int], Codec]] = {
     "adler32": _make_checksum,
     "astype": _make_cast,
-    "bitround": _make_bitround,
+    "bitround": partial(_make_filter, lambda n: n),
     "blosc": partial(_make_compressor, _decompress_blosc),
     "bz2": _make_bz2,
     "crc32": _make_checksum,
@@ -486,7 +469,7 @@ _MAKERS: dict[str, Callable[[dict[str, Any], int], Codec]] = {
     "jenkins_lookup3": _make_checksum,
     "lz4": partial(_make_compressor, _decompress_lz4),
     "lzma": _make_lzma,
-    "packbits": _make_packbits,
+    "packbits": partial(_make_filter, lambda n: 1 + -(-n // 8)),
     "quantize": _make_cast,
     "shuffle": _make_shuffle,
     "zlib": _make_zlib,

@@ -160,13 +160,9 @@ def _evaluate(text: str, name: str) -> dict[str, Any]:
     except InputError:
         raise
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        refuse(name, f"the header is not a Python literal: {text}", _literal_hint(text))
-
-
-def _literal_hint(text: str) -> str:
-    if "np." in text or "numpy." in text:
-        return "the shape was written with NumPy integers: write plain ones, as np.save does"
-    return ""
+        integers = "the shape was written with NumPy integers: write plain ones, as np.save does"
+        hint = integers if "np." in text or "numpy." in text else ""
+        refuse(name, f"the header is not a Python literal: {text}", hint)
 
 
 def _check_size(header: Header, available: int | None, name: str) -> None:
@@ -266,7 +262,10 @@ def _open_field(
                 problem = f"no field {printable(field)}: expected one of {', '.join(record.names)}"
             refuse(path, problem)
         dtype = dtype[part]
-    element = from_numpy(dtype.base)
+    try:
+        element = from_numpy(dtype.base)
+    except DtypeError as exc:  # text of no characters
+        refuse(name, exc.message)
     shape, order = (*header.shape, *dtype.shape), "F" if header.fortran else "C"
     if dtype.shape and header.fortran:
         refuse(name, "arrays in records in Fortran order: expected C order")

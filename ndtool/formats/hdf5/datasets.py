@@ -6,45 +6,26 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import DtypeError, InputError, ResourceError, UsageError, printable, refuse
+from ndtool.errors import DtypeError, InputError, UsageError, printable, refuse
 from ndtool.formats import codecs, numpytypes
+from ndtool.formats.chunked import require_chunk_size
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
 from ndtool.formats.hdf5 import dimensions
 from ndtool.formats.hdf5.library import library
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.plans import Shape
 
-MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
 CODECS = ("gzip", "none")  # of --codec
 _BLOCK_BYTES = 4 << 20  # approximate bytes of rows that h5py converts together
 
 
-class FilterType(NamedTuple):
-    """A registered filter.
-
-    codec: its name in the table of codecs, "" if only h5py applies it. is_lossless: whether values
-    are read as they were written.
-    """
-
-    name: str
-    codec: str = ""
-    is_lossless: bool = True
-
-
-FILTERS = {
-    1: FilterType("gzip", "zlib"),
-    2: FilterType("shuffle", "shuffle"),
-    3: FilterType("fletcher32", "fletcher32"),
-    4: FilterType("szip"),
-    5: FilterType("nbit", is_lossless=False),
-    6: FilterType("scaleoffset", is_lossless=False),
-    307: FilterType("bzip2"),
-    32000: FilterType("lzf"),
-    32001: FilterType("blosc", "blosc"),
-    32004: FilterType("lz4"),
-    32008: FilterType("bitshuffle"),
-    32015: FilterType("zstd", "zstd"),
-}
+FILTERS = {  # by number: the name, and the name in the table of codecs, "" if only h5py applies it
+    1: ("gzip", "zlib"), 2: ("shuffle", "shuffle"), 3: ("fletcher32", "fletcher32"),
+    4: ("szip", ""), 5: ("nbit", ""), 6: ("scaleoffset", ""), 307: ("bzip2", ""),
+    32000: ("lzf", ""), 32001: ("blosc", "blosc"), 32004: ("lz4", ""), 32008: ("bitshuffle", ""),
+    32015: ("zstd", "zstd"),
+}  # fmt: skip
+_LOSSY = (5, 6)  # filters, as unknown ones may be
 _LIBRARY_CODECS = ("blosc", "zstd")  # of the numcodecs package
 
 
@@ -54,30 +35,30 @@ class Filter(NamedTuple):
     number: int
     parameters: tuple[int, ...]
     name: str
+    codec: str
 
     @property
-    def type(self) -> FilterType:
-        return FILTERS.get(self.number) or FilterType(self.name, is_lossless=False)
+    def is_lossless(self) -> bool:
+        """Whether values are read as they were written."""
+        return self.number in FILTERS and self.number not in _LOSSY
 
     @property
     def is_native(self) -> bool:
         """Whether ndtool applies it without h5py, which decodes one chunk at a time."""
-        codec = self.type.codec
-        return bool(codec) and (codec not in _LIBRARY_CODECS or codecs.has_library())
+        return bool(self.codec) and (self.codec not in _LIBRARY_CODECS or codecs.has_library())
 
     @property
     def is_written(self) -> bool:
         """Whether ndtool applies it with the parameters of the dataset."""
-        return self.type.codec in ("zlib", "shuffle", "fletcher32")
+        return self.codec in ("zlib", "shuffle", "fletcher32")
 
     def config(self, itemsize: int) -> dict[str, Any]:
         """Return the configuration of its codec. itemsize: of the elements."""
-        first = self.parameters[0] if self.parameters else None
-        names = {"zlib": "level", "shuffle": "elementsize"}
-        default = itemsize if self.type.codec == "shuffle" else 4
-        name = names.get(self.type.codec)
-        values = {name: default if first is None else first} if name else {}
-        return {"id": self.type.codec, **values}
+        defaults = {"zlib": ("level", 4), "shuffle": ("elementsize", itemsize)}
+        if self.codec not in defaults:
+            return {"id": self.codec}
+        name, default = defaults[self.codec]
+        return {"id": self.codec, name: self.parameters[0] if self.parameters else default}
 
     def __str__(self) -> str:
         level = f" {self.parameters[0]}" if self.number == 1 and self.parameters else ""
@@ -117,7 +98,7 @@ class StoredDataset(NamedTuple):
     def keeps_bits(self) -> bool:
         """Whether written values are stored without loss."""
         is_complete = self.extent == self.metadata.shape
-        is_lossless = all(chunk_filter.type.is_lossless for chunk_filter in self.filters)
+        is_lossless = all(chunk_filter.is_lossless for chunk_filter in self.filters)
         return self.is_native and not self.inner_shape and is_complete and is_lossless
 
 
@@ -158,11 +139,7 @@ def describe(
     chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
     if len(chunks) != len(shape) or min(chunks) < 1:
         refuse(label, f"chunks {list(chunks)} of shape {list(shape)}")
-    if (nbytes := prod(chunks) * element.itemsize) > MAX_CHUNK_BYTES:
-        raise ResourceError(
-            f"{printable(label)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read"
-            " at once"
-        )
+    require_chunk_size(label, prod(chunks) * element.itemsize)
     filters = tuple(
         _parse_filter(creation_properties, i) for i in range(creation_properties.get_nfilters())
     )
@@ -211,9 +188,8 @@ def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None
 def _parse_filter(creation_properties: Any, index: int) -> Filter:
     number, _, parameters, description = creation_properties.get_filter(index)
     text = description.decode("utf-8", "replace").split("\0")[0].split(";")[0].strip()
-    known = FILTERS.get(int(number))
-    name = known.name if known else printable(text or f"filter {number}", 40)
-    return Filter(int(number), tuple(map(int, parameters)), name)
+    unknown = printable(text or f"filter {number}", 40), ""
+    return Filter(int(number), tuple(map(int, parameters)), *FILTERS.get(int(number), unknown))
 
 
 def _element_type(dataset: Any, label: str) -> tuple[Any, Shape, bool]:

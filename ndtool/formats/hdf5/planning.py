@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats import numpytypes
-from ndtool.formats.chunked import default_chunks
+from ndtool.formats.chunked import MAX_CHUNK_BYTES, default_chunks
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
@@ -154,8 +154,8 @@ def layout_of(
     if chunks is None:
         chunks = default_chunks(shape, metadata.dtype.itemsize)
     chunks = tuple(map(min, chunks, shape))
-    if (nbytes := prod(chunks) * metadata.dtype.itemsize) > datasets.MAX_CHUNK_BYTES:
-        raise UsageError(f"--chunks: {nbytes} bytes: at most {datasets.MAX_CHUNK_BYTES} are valid")
+    if (nbytes := prod(chunks) * metadata.dtype.itemsize) > MAX_CHUNK_BYTES:
+        raise UsageError(f"--chunks: {nbytes} bytes: at most {MAX_CHUNK_BYTES} are valid")
     return ChunkLayout(chunks, None, codecs, None)
 
 

@@ -191,9 +191,8 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
     try:
         tensor = value.tensor(path)
     except InputError as exc:
-        member = value.member
-        reason = exc.message.removeprefix(f"{printable(path)}: ")
-        return MemberInfo(f"{path}:{member}", member, None, None, storage.size, reason)
+        info = MemberInfo.invalid(path, value.member, storage.size, exc)
+        return info._replace(name=f"{path}:{value.member}")
     member = value.path + (tensor.name if value.name is None else value.name)
     label = f"{path}:{member}"
     return tensordata.entry(tensor, label, member, storage.size, folder, value.kind)

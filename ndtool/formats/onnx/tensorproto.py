@@ -138,16 +138,12 @@ class Fields:
 
     def __init__(self, message: wire.Message) -> None:
         self.message = message
-        self.name = ""
-        self.code: int | None = None
         self.dims: list[int] = []
         self.values: dict[int, Values] = {}
         self.external: dict[str, str] = {}
         self._external_length = 0  # characters in `external`
-        self.is_external = False
-        self.is_segment = False
         self.has_unknown = False
-        self._singular_fields: set[int] = set()
+        self._singular: dict[int, wire.Field] = {}
         for field in message.fields():
             self._add_field(field)
 
@@ -172,23 +168,8 @@ class Fields:
             if self._external_length > _MAX_EXTERNAL_LENGTH:
                 self.refuse(f"external_data has more than {_MAX_EXTERNAL_LENGTH} characters")
         elif number in (DATA_TYPE, NAME, SEGMENT, LOCATION):
-            self._require_first(
-                f"field {number} of TensorProto appears", number in self._singular_fields
-            )
-            self._singular_fields.add(number)
-            self._set_singular(field)
-
-    def _set_singular(self, field: wire.Field) -> None:
-        if field.number == DATA_TYPE:
-            self.code = field.signed
-        elif field.number == NAME:
-            self.name = self.message.text(field)
-        elif field.number == SEGMENT:
-            self.is_segment = True
-        elif field.value not in (0, 1):
-            self.refuse(f"data_location is {field.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
-        else:
-            self.is_external = field.value == 1
+            self._require_first(f"field {number} of TensorProto appears", number in self._singular)
+            self._singular[number] = field
 
     def _add_values(self, field: wire.Field) -> None:
         number = field.number
@@ -221,8 +202,8 @@ class Fields:
 
     def tensor(self) -> Tensor:
         """Return the tensor; InputError if it contradicts the sizes of its fields."""
-        element = self._element()
-        if self.is_segment:
+        element, singular = self._element(), self._singular
+        if SEGMENT in singular:
             self.refuse("it is one segment of a tensor: expected a complete one")
         for axis, size in enumerate(self.dims):
             if size > MAX_SIZE:
@@ -233,32 +214,38 @@ class Fields:
             self.refuse(
                 f"it claims {description}: valid up to {MAX_SIZE} bytes, sizes of 0 count as 1"
             )
-        external = self.external if self.is_external else None
-        tensor = Tensor(self.name, element, shape, self._values(element), external)
+        location = singular.get(LOCATION)
+        if location is not None and location.value not in (0, 1):
+            self.refuse(f"data_location is {location.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
+        external = self.external if location is not None and location.value else None
+        name = self.message.text(singular[NAME]) if NAME in singular else ""
+        values = self._values(element, external is not None)
+        tensor = Tensor(name, element, shape, values, external)
         check_size(tensor, self)
         return tensor
 
     def _element(self) -> Element:
-        if self.code is None:
+        if DATA_TYPE not in self._singular:
             self.refuse("it has no data_type: expected an ONNX TensorProto")
-        if self.code == STRING:
+        code = self._singular[DATA_TYPE].signed
+        if code == STRING:
             self.refuse("the elements are strings: expected a type of a fixed size")
-        if self.code not in ELEMENTS:
-            self.refuse(f"data_type is {self.code}: valid 1..{max(ELEMENTS)} without {STRING}")
-        return ELEMENTS[self.code]
+        if code not in ELEMENTS:
+            self.refuse(f"data_type is {code}: valid 1..{max(ELEMENTS)} without {STRING}")
+        return ELEMENTS[code]
 
-    def _values(self, element: Element) -> Values | None:
+    def _values(self, element: Element, is_external: bool) -> Values | None:
         """Return the single field with values; the first one if all are empty."""
         fields = list(self.values.values())
         nonempty = [values for values in fields if values.nbytes] or fields[:1]
         if RAW in self.values and self.values[RAW] not in nonempty:  # other readers prefer it
             nonempty.append(self.values[RAW])
         names = [values.field_name for values in nonempty]
-        if self.is_external and names and nonempty[0].nbytes:
+        if is_external and names and nonempty[0].nbytes:
             self.refuse(f"the elements are in external_data and in {names[0]}: valid in one field")
         if len(nonempty) > 1:
             self.refuse(f"the elements are in {' and in '.join(names)}: valid in one field")
-        if self.is_external or not nonempty:
+        if is_external or not nonempty:
             return None
         if nonempty[0].field not in (RAW, element.field):
             field = VALUES[element.field][0]

@@ -16,7 +16,7 @@ from ndtool.formats.streams import Stream
 from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
 from ndtool.formats.text import lines, nested, rows, writer
 from ndtool.formats.text.lines import Read
-from ndtool.formats.text.values import NotIntegersError, Values, float_options
+from ndtool.formats.text.values import FLOAT64, NotIntegersError, Values
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
@@ -129,7 +129,7 @@ def _parse(
             parse = nested.parse if suffix in _JSON else rows.parse
             shape = parse(read_text, suffix, selected, values, label)
         except NotIntegersError:
-            options = float_options(options)
+            options = options._replace(dtype=FLOAT64)
             continue
         dtype, buffer = values.finish()
         metadata = ArrayMetadata(dtype, shape, "C", shape, {})

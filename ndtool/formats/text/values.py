@@ -17,7 +17,7 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.storage.tempfiles import Spool
 
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
-_INT64, _FLOAT64 = dtypes.from_name("int64"), dtypes.from_name("float64")
+_INT64, FLOAT64 = dtypes.from_name("int64"), dtypes.from_name("float64")
 # Integers without a point or exponent that a type may have to round, which is an error.
 _LONG_INTEGERS = {
     size: re.compile(rb"(?<![0-9.eE+-])[+-]?[0-9]{%d,}(?![0-9.eE])" % digits)
@@ -229,8 +229,3 @@ def _keep_written_infinities(doubles: Any, texts: list[str]) -> Any:
 
     positions = np.flatnonzero(np.isinf(doubles))
     return doubles if all("inf" in texts[n].lower() for n in positions) else None
-
-
-def float_options(options: TextOptions) -> TextOptions:
-    """Return options with the element type float64, for numbers that are not all integers."""
-    return options._replace(dtype=_FLOAT64)

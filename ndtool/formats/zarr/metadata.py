@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, ResourceError, format_value, printable, refuse
 from ndtool.formats import codecs
+from ndtool.formats.chunked import require_chunk_size
 from ndtool.formats.codecs import Chain
 from ndtool.formats.decoding import library_errors, unapplied_warning
 from ndtool.formats.numpytypes import numpy_dtype
@@ -26,7 +27,6 @@ from ndtool.storage.local import ZARR_METADATA
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
 MAX_SHARD_CHUNKS = 1 << 20  # limited because a shard's index has 16 bytes per chunk
 MAX_ELEMENT_BYTES = 1 << 20
 SHARDING = "sharding_indexed"
@@ -264,11 +264,7 @@ def _metadata(
                 f"{printable(name)}: a shard has {count} chunks: at most {MAX_SHARD_CHUNKS} can be"
                 " in one"
             )
-    if (nbytes := prod(chunks) * dtype.itemsize) > MAX_CHUNK_BYTES:
-        raise ResourceError(
-            f"{printable(name)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read"
-            " at once"
-        )
+    require_chunk_size(name, prod(chunks) * dtype.itemsize)
     layout = ChunkLayout(chunks, shards, descriptions, version)
     return ArrayMetadata(dtype, shape, "C", chunks, {"zarr_format": version}, layout)
 
