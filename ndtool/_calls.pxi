@@ -44,29 +44,26 @@ cdef class TypedCall:
     """A call of an operator but for its shapes.
 
     threads: at most this many. indices: their type, mode and padding, without a buffer; the fill
-    value is one element. stored: the same of the indices as stored, from which those that count
-    from index_base, or are taken modulo the axis size, are converted. spec: None for a gather.
+    value is one element. spec: None for a gather.
     itemsize: of data. swap_unit: bytes that a byte swap reverses. swaps_data, swaps_updates:
     whether arithmetic needs other byte orders than the arrays have.
     """
 
-    cdef int family, threads, index_base, swap_unit
+    cdef int family, threads, swap_unit
     cdef int64_t batch_dims, axis
-    cdef bint swaps_data, swaps_updates, is_mean, is_distinct, is_circular
-    cdef Indices indices, stored
+    cdef bint swaps_data, swaps_updates, is_mean, is_distinct
+    cdef Indices indices
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
 
     def __cinit__(
-        self, str operator, object attributes, int threads, Indices indices, Indices stored,
-        UpdateSpec spec, Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates,
+        self, str operator, object attributes, int threads, Indices indices, UpdateSpec spec,
+        Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates,
     ):
         self.family, self.threads = _FAMILIES[operator], threads
         self.batch_dims, self.axis = attributes.batch_dims, attributes.resolved_axis
-        self.index_base, self.is_mean = attributes.index_base, attributes.is_mean
-        self.is_distinct = attributes.duplicates == "error"
-        self.is_circular = attributes.mode == "circular"
-        self.indices, self.stored = indices, stored
+        self.is_mean, self.is_distinct = attributes.is_mean, attributes.duplicates == "error"
+        self.indices = indices
         self.spec, self.itemsize, self.swap_unit = spec, itemsize, swap_unit
         self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
 
@@ -95,9 +92,6 @@ cdef struct Job:
     # all that the execution of a call needs, without Python objects
     int threads
     Source data, indices, updates
-    int64_t* converted       # indices that count from 0, if the stored ones do not; or NULL
-    Walk stored              # the stored indices' kind and padding
-    int index_base
     bint copies_data         # of a scatter: whether the target does not contain data yet
     bint validates           # whether to validate all indices before the target changes
     int64_t stored_tuples
@@ -378,51 +372,12 @@ cdef inline const uint8_t* load(const Source* s, int threads) noexcept nogil:
     return s.copy
 
 
-cdef bint rebase(Job* job) noexcept nogil:
-    """Convert indices to count from 0, as `rebase` in inmemory/arguments.py does.
-
-    Returns whether all can be converted.
-    """
-    cdef int64_t block[ENTRIES]
-    cdef const int64_t* values
-    cdef int64_t i, first = 0, n, v, count = job.stored_tuples * job.space.k
-    cdef int kind = job.stored.kind
-    cdef bint is_uint64 = False, is_extreme = False
-    while first < count:
-        n = min(ENTRIES, count - first)
-        values = as_int64_bits(
-            job.walk.index + first * (kind & ITEMSIZE_MASK), kind, n, block, &is_uint64
-        )
-        for i in range(n):
-            v = values[i]
-            if job.stored.has_pad and v == job.stored.pad:
-                job.converted[first + i] = -PY_SSIZE_T_MAX - 1
-                continue
-            if is_uint64 and v < 0:
-                v, is_extreme = PY_SSIZE_T_MAX, True
-            is_extreme |= v <= -PY_SSIZE_T_MAX
-            job.converted[first + i] = max(v, -PY_SSIZE_T_MAX + 1) - job.index_base
-        first += n
-    return not (is_extreme and job.walk.mode == WRAP)
-
-
 cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcept nogil:
     """Return non-zero if an index of the stored tuples is out of bounds, in mode "error"."""
     cdef Check c
     c.walk, c.count, c.tasks = job.walk, count, task_count(job.threads)
     c.walk.index += first * job.walk.tuple_bytes
     return run_tasks(check_task, &c, c.tasks, job.threads)
-
-
-cdef bint load_indices(Job* job) noexcept nogil:
-    """Make the indices contiguous, and such that they count from 0; return whether they can be."""
-    job.walk.index = load(&job.indices, job.threads)
-    if job.converted == NULL:
-        return True
-    if not rebase(job):
-        return False
-    job.walk.index = <const uint8_t*> job.converted
-    return True
 
 
 cdef uint64_t load_arrays(Job* job) noexcept nogil:
@@ -469,7 +424,8 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
     """Execute a call at once; non-zero if an index is out of bounds."""
     cdef Updates first_pass
     cdef int64_t count = job.units if job.units else job.tuples
-    if not load_indices(job) or (
+    job.walk.index = load(&job.indices, job.threads)
+    if (
         job.validates and job.walk.mode == ERROR and check_tuples(job, 0, job.stored_tuples)
     ) or load_arrays(job):
         return 1
@@ -499,7 +455,6 @@ cdef uint64_t execute_item(
     cdef Walk walk = job.walk
     cdef uint8_t* target = job.target
     cdef int threads = job.threads
-    cdef bint is_one_batch
     if job.units:
         units.p = &job.panels
         units.data = job.target if job.scatters else job.data.data
@@ -514,23 +469,11 @@ cdef uint64_t execute_item(
     if job.scatters:
         s.walk, s.updates, s.target = walk, updates[0], target
         s.count, s.width = count, width
-        is_one_batch = job.space.per_batch == count
-        s.division = BY_COLUMNS
-        if not is_one_batch and (
-            width <= _blocks.LINE or count // job.space.per_batch >= threads
-        ):
-            s.division = BY_BATCHES
-        elif width <= _blocks.LINE:
-            threads = 1
-        elif count >= 16 * threads or s.updates.counts.data != NULL:
-            s.division = BY_SLICES
-        if threads == 1:
-            s.division = BY_COLUMNS
-        s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
-        s.non_temporal = job.non_temporal and s.updates.op == 0 and (
-            (width | <Py_ssize_t> target) % _blocks.LINE == 0 or width >= 4 * _blocks.LINE
+        s.non_temporal = job.non_temporal and s.updates.op == 0
+        return run_scatter(
+            &s, job.space.per_batch != count
+            and (width <= _blocks.LINE or count // job.space.per_batch >= threads), threads
         )
-        return run_tasks(scatter_task, &s, s.tasks, threads)
     walk.first = first
     if job.space.repeats == 1:
         walk.index += first * walk.tuple_bytes
@@ -698,12 +641,11 @@ cdef class Calls:
 
         arguments: as those of `call`, or (name, threads, spec, Attributes).
         """
-        cdef Py_buffer views[5]
+        cdef Py_buffer views[4]
         cdef object result = None
         cdef int i
-        if type(data) is not self.array or not (
-            (indices is None or type(indices) is self.array)
-            and (updates is None or type(updates) is self.array)
+        if type(data) is not self.array or type(indices) is not self.array or not (
+            (updates is None or type(updates) is self.array)
             and (out is None or type(out) is self.array)
         ):
             return None
@@ -713,7 +655,7 @@ cdef class Calls:
         except (ValueError, BufferError):    # such as outputs that are read-only
             pass
         finally:
-            for i in range(5):
+            for i in range(4):
                 PyBuffer_Release(&views[i])
         return result
 
@@ -756,40 +698,32 @@ cdef class Calls:
         cdef TypedCall c
         cdef _Temporaries memory
         cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
-        cdef Py_ssize_t index_shape[2]
-        cdef Py_ssize_t index_strides[2]
         cdef const Py_ssize_t* strides
         cdef const Py_ssize_t* batch_shape
         cdef Py_buffer* target_view = &views[3]
         cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step, gathered
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
         cdef bint releases
-        cdef int d, family
+        cdef int d
         cdef uint64_t bad
         cdef object dtype = data.dtype, result
         if not limit and updates is not None:
             return None
         c = self._typed_call(
-            arguments, dtype, None if indices is None else indices.dtype,
-            None if updates is None else updates.dtype,
+            arguments, dtype, indices.dtype, None if updates is None else updates.dtype,
         )
         if c is None:
             return None
-        if try_buffer(data, &views[0], PyBUF_STRIDES) or (
-            indices is not None and try_buffer(indices, &views[1], PyBUF_STRIDES)
+        if try_buffer(data, &views[0], PyBUF_STRIDES) or try_buffer(
+            indices, &views[1], PyBUF_STRIDES
         ) or (updates is not None and try_buffer(updates, &views[2], PyBUF_STRIDES)):
             PyErr_Clear()
             return None
         job.scatters = updates is not None
-        family = c.family
         memory = _Temporaries()
-        if family == BY_RUNS and (indices is None or c.is_circular):
-            memcpy(&views[4], &views[1], sizeof(Py_buffer))    # the caller's write_indices
-            memset(&views[1], 0, sizeof(Py_buffer))
-            family = write_starts(c, views, index_shape, index_strides, memory)
-        if not family or not infer_call(
-            family, 1 if family != c.family else c.batch_dims, c.axis, c.itemsize, &views[0],
-            &views[1], &views[2] if job.scatters else NULL, &p,
+        if not infer_call(
+            c.family, c.batch_dims, c.axis, c.itemsize, &views[0], &views[1],
+            &views[2] if job.scatters else NULL, &p,
         ):
             return None
         in_place = in_place and job.scatters
@@ -822,12 +756,7 @@ cdef class Calls:
             &job.indices.view, views[1].shape, views[1].strides, 0, views[1].ndim, views[1].itemsize
         ):
             job.indices.copy = memory.allocate(views[1].len)
-        job.converted = NULL
         job.stored_tuples = views[1].len // views[1].itemsize // p.k
-        if c.index_base:
-            job.stored.kind, job.index_base = c.stored.kind, c.index_base
-            job.stored.has_pad, job.stored.pad = c.stored.has_pad, c.stored.pad_bits
-            job.converted = <int64_t*> memory.allocate(job.stored_tuples * p.k * 8)
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
         if job.scatters:
@@ -857,9 +786,7 @@ cdef class Calls:
                 return None
             if overlap(target_view, &views[1]) or (
                 job.scatters and overlap(target_view, &views[2])
-            ) or (not in_place and overlap(target_view, &views[0])) or (
-                views[4].itemsize and overlap(target_view, &views[4])
-            ):
+            ) or (not in_place and overlap(target_view, &views[0])):
                 return None
             merge_view(
                 &job.out_view, target_view.shape, target_view.strides, 0, p.rank, c.itemsize
@@ -875,7 +802,7 @@ cdef class Calls:
         strides = views[0].strides
         merge_view(
             &job.slice, views[0].shape, views[0].strides,
-            views[0].ndim if family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
+            views[0].ndim if c.family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
             views[0].ndim, c.itemsize,
         )
         if in_place and needs_temporary and job.slice.rank == 0 and c.spec.counts is None and not (
@@ -903,7 +830,7 @@ cdef class Calls:
         job.tuples, job.width = p.tuples, p.width
         job.units = job.rows.size = 0
         job.tiles = NULL
-        batch_shape = views[1].shape if family == BY_ELEMENTS else views[0].shape
+        batch_shape = views[1].shape if c.family == BY_ELEMENTS else views[0].shape
         fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
         job.walk.space, job.walk.kind = &job.space, c.indices.kind
         job.walk.index = job.indices.data
@@ -926,7 +853,7 @@ cdef class Calls:
                 self._allocate_tiles(&job, memory)
         if c.is_distinct and job.stored_tuples:
             job.rows.size = fill_row_space(
-                &job.row_space, &views[0], &views[1], family, <int> c.batch_dims, &p,
+                &job.row_space, &views[0], &views[1], c.family, <int> c.batch_dims, &p,
                 c.indices.negatives,
             )
             job.rows.low, job.rows.bits, job.rows.table.keys = 0, NULL, NULL
@@ -972,7 +899,7 @@ cdef class Calls:
         # slices of successive tuples that are in the same few lines are read where they are
         return (
             p.width // itemsize * _blocks.LINE > CACHE_BYTES or job.indices.copy != NULL
-            or job.converted != NULL or local_fraction(&job.walk, p.tuples) < 1
+            or local_fraction(&job.walk, p.tuples) < 1
         )
 
     cdef int _allocate_tiles(self, Job* job, _Temporaries memory) except -1:
@@ -1040,7 +967,8 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
     cdef Py_ssize_t column, width = job.width, columns
     cdef uint64_t bad
     with nogil:
-        bad = not load_indices(job)
+        job.walk.index = load(&job.indices, job.threads)
+        bad = 0
     n = max(1, limit // max(1, job.walk.tuple_bytes))
     while not bad and job.validates and job.walk.mode == ERROR and first < job.stored_tuples:
         with nogil:
@@ -1073,61 +1001,3 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
     with nogil:
         finish_job(job)
     return 0
-
-
-cdef int write_starts(
-    TypedCall c, Py_buffer* views, Py_ssize_t* shape, Py_ssize_t* strides, _Temporaries memory
-) except -1:
-    """Make the indices of tensor_scatter from write_indices, views[4], or zeros.
-
-    Returns how they select slices: one index for the run of each batch, or, if a run wraps around,
-    an index for each of its elements; 0 if a rule is broken.
-    """
-    cdef const Py_buffer* data = &views[0]
-    cdef const Py_buffer* update = &views[2]
-    cdef Py_buffer* indices = &views[1]
-    cdef int64_t block[ENTRIES]
-    cdef const int64_t* values
-    cdef const uint8_t* stored = <const uint8_t*> views[4].buf
-    cdef View view
-    cdef int axis = <int> c.axis + data.ndim if c.axis < 0 else <int> c.axis
-    cdef int64_t size, length, batches, first = 0, n, i, j, v
-    cdef int64_t* starts
-    cdef int64_t* expanded
-    cdef bint is_uint64 = False, wraps_around = False
-    if not 0 < axis < data.ndim or update.ndim != data.ndim:
-        return 0
-    size, length, batches = data.shape[axis], update.shape[axis], data.shape[0]
-    if length > size or (
-        views[4].itemsize and (views[4].ndim != 1 or views[4].shape[0] != batches)
-    ):
-        return 0
-    starts = <int64_t*> memory.allocate(8 * batches, True)
-    if views[4].itemsize and size and batches:
-        if merge_view(&view, views[4].shape, views[4].strides, 0, 1, views[4].itemsize):
-            stored = memory.allocate(views[4].len)
-            copy_view(<uint8_t*> stored, <const uint8_t*> views[4].buf, &view, 0, batches)
-        while first < batches:
-            n = min(ENTRIES, batches - first)
-            values = as_int64_bits(
-                stored + first * views[4].itemsize, c.stored.kind, n, block, &is_uint64
-            )
-            for i in range(n):
-                v = values[i]
-                bound_index_exact(&v, size, size, WRAP, is_uint64)
-                starts[first + i] = v
-                wraps_around |= v > size - length
-            first += n
-    indices.buf, indices.itemsize, indices.ndim, indices.len = starts, 8, 1, 8 * batches
-    indices.shape, indices.strides = shape, strides
-    shape[0], shape[1], strides[0], strides[1] = batches, length, 8, 8
-    if not wraps_around:
-        return BY_RUNS
-    expanded = <int64_t*> memory.allocate(8 * batches * length)
-    for i in range(batches):
-        for j in range(length):
-            v = starts[i] + j
-            expanded[i * length + j] = v - size if v >= size else v
-    indices.buf, indices.ndim, indices.len = expanded, 2, 8 * batches * length
-    strides[0] = 8 * length
-    return ALONG_AXIS

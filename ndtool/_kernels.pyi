@@ -274,7 +274,6 @@ class TypedCall:
         attributes: Any,
         threads: int,
         indices: Indices,
-        stored: Indices,
         spec: UpdateSpec | None,
         itemsize: int,
         swap_unit: int,

@@ -45,8 +45,7 @@ from ndtool.loops.gathers cimport (
     Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, WRAP,
-    as_int64_bits, bound_index_exact,
+    ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, WRAP,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
@@ -136,6 +135,27 @@ cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
     return run_tasks(
         gather_by_row_task if is_gather_by_row(g) else gather_task, g, g.tasks, threads
     )
+
+
+cdef uint64_t run_scatter(Scatter* s, bint by_batches, int threads) noexcept nogil:
+    """Scatter with at most `threads` threads: by batches, if these have disjoint destinations.
+
+    Else by slices of the output or, for a few long slices, by columns.
+    """
+    cdef const Updates* u = &s.updates
+    s.non_temporal = s.non_temporal and (
+        (s.width | u.pitch | <Py_ssize_t> s.target) % _blocks.LINE == 0
+        or s.width >= 4 * _blocks.LINE
+    )
+    if not by_batches and s.width <= _blocks.LINE:
+        threads = 1
+    s.division = BY_COLUMNS
+    if by_batches and threads > 1:
+        s.division = BY_BATCHES
+    elif threads > 1 and (s.count >= 16 * threads or u.counts.data != NULL):
+        s.division = BY_SLICES
+    s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
+    return run_tasks(scatter_task, s, s.tasks, threads)
 
 
 include "_operands.pxi"
@@ -228,14 +248,10 @@ def scatter(
     Addressing a, Indices indices, WorkItem item, UpdateSpec spec, uint8_t[::1] out,
     bint by_batches, KernelOptions options,
 ) -> int:
-    """Apply a work item of the updates, in order.
-
-    Threads divide the work by batches (their destinations must be disjoint), by slices of the
-    output or, for a few long slices, by columns.
-    """
+    """Apply a work item of the updates, in order; by_batches: these have disjoint destinations."""
     cdef Scatter s
+    cdef uint64_t bad
     cdef int threads = options.threads
-    cdef bint full_lines, has_many_tuples
     cdef int64_t per_batch = a.space.per_batch
     a._bind(&s.walk, indices, item.first, item.tuples)
     a._check_span(out.shape[0], 0, 0, item.column + item.width)
@@ -252,17 +268,10 @@ def scatter(
     s.target = &out[0] + item.column
     s.count = item.tuples
     s.width = item.width
-    full_lines = (s.width | spec.pitch | <Py_ssize_t> s.target) % _blocks.LINE == 0
-    s.non_temporal = options.non_temporal and (full_lines or s.width >= 4 * _blocks.LINE)
-    if threads == 1:
-        s.division = BY_COLUMNS
-    elif by_batches:
-        s.division = BY_BATCHES
-    else:
-        has_many_tuples = s.count >= 16 * threads or spec.counts is not None
-        s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
-    s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
-    return run_released(scatter_task, &s, s.tasks, threads)
+    s.non_temporal = options.non_temporal
+    with nogil:
+        bad = run_scatter(&s, by_batches, threads)
+    return bad != 0
 
 
 def scatter_batches(

@@ -262,7 +262,10 @@ def _open_field(
                 problem = f"no field {printable(field)}: expected one of {', '.join(record.names)}"
             refuse(path, problem)
         dtype = dtype[part]
-    element = from_numpy(dtype.base)
+    try:
+        element = from_numpy(dtype.base)
+    except DtypeError as exc:  # text of no characters
+        refuse(name, exc.message)
     shape, order = (*header.shape, *dtype.shape), "F" if header.fortran else "C"
     if dtype.shape and header.fortran:
         refuse(name, "arrays in records in Fortran order: expected C order")

@@ -34,6 +34,7 @@ _NUMBER_TYPES = {bool, int, float, complex}
 _FIXED_SIZE_TYPES = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"}
 _MAX_EXACT_FLOAT = 2**53  # float64 represents every integer below it
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1  # of an int64
+PADDING = _INT64_MIN  # what `rebase` replaces padding by
 
 
 def array(name: str, value: object) -> Array:
@@ -352,7 +353,7 @@ def rebase(indices: Array, attributes: Attributes) -> Array:
         if indices.dtype.kind == "u":
             given = np.minimum(indices, indices.dtype.type(highest))
     rebased = np.maximum(given.astype(np.int64), lowest + 1) - base
-    return np.where(is_padding, np.int64(_INT64_MIN), rebased)
+    return np.where(is_padding, np.int64(PADDING), rebased)
 
 
 # The function that converts each attribute, by its name in Attributes.

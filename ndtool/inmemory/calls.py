@@ -21,6 +21,7 @@ from ndtool.errors import (
 )
 from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import (
+    PADDING,
     array,
     element_type,
     index_array,
@@ -35,7 +36,7 @@ from ndtool.inmemory.arguments import (
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, normalize
 from ndtool.machine import threads
 from ndtool.rules import inference, numbers, shapes, specs, tensorscatter
-from ndtool.rules.dtypes import Dtype, from_name
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
 from ndtool.rules.plans import Plan
 
@@ -61,11 +62,16 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     try:
         source, given = array("data", data), index_array(indices, attributes.out_of_bounds)
         updates_array = array("updates", updates) if scatters else None
-        if out is None and not (source is data and given is indices and updates_array is updates):
-            result = COMPILED.execute(call, source, given, updates_array, None)
+        index = rebase(given, attributes)
+        if out is None and not (source is data and index is indices and updates_array is updates):
+            compiled = call
+            if index is not given:
+                pad = None if attributes.pad is None else PADDING
+                zero_based = attributes._replace(index_base=0, negatives=False, pad=pad)
+                compiled = (call[0], thread_count(call[1]), spec, zero_based)
+            result = COMPILED.execute(compiled, source, index, updates_array, None)
             if result is not None:
                 return cast("Array", tensors.convert_result(data, result))
-        index = rebase(given, attributes)
         inputs = {"data": source, "indices": index}
         if updates_array is not None:
             inputs["updates"] = updates_array
@@ -84,16 +90,15 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
                 buffer = inputs.pop("data")
             require_no_overlap(buffer, **inputs)
         team = thread_count(call[1])
-        accepted = attributes._replace(negatives=plan.attributes.negatives)
-        compiled = (call[0], team, "ndtool", accepted)
-        result = COMPILED.execute(compiled, source, given, updates_array, buffer)
+        compiled = (call[0], team, "ndtool", plan.attributes._replace(index_base=0))
+        result = COMPILED.execute(compiled, source, index, updates_array, buffer)
         if result is None and updates_array is not None:
             result = _scatter(plan, types, source, index, updates_array, buffer, team)
         elif result is None:
             error = check.find_bounds_error(plan, _bind_indices(plan, types, index, team), team)
             if error is not None and check.is_error(plan):
                 raise error
-            result = COMPILED.execute(compiled, source, given, None, None)
+            result = COMPILED.execute(compiled, source, index, None, None)
             if result is None:
                 result = _without_slices(plan, types["data"], source)
             result = _copy_out(result, buffer)
@@ -109,26 +114,22 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
 
 
 def make_typed_call(
-    arguments: Call,
-    data: np.dtype[Any],
-    indices: np.dtype[Any] | None,
-    updates: np.dtype[Any] | None,
+    arguments: Call, data: np.dtype[Any], indices: np.dtype[Any], updates: np.dtype[Any] | None
 ) -> TypedCall | None:
     """Return a call for the compiled path; None if `execute` must compute it or raise its error."""
-    operator, stored = operator_of(arguments[0]), indices or np.dtype(np.int64)
+    operator = operator_of(arguments[0])
     is_lowered = operator.name in LOWERED
-    if operator.scatters != (updates is not None) or (indices is None and not is_lowered):
+    if operator.scatters != (updates is not None):
         return None
     try:
         attributes, spec = _attributes(arguments)
         team = thread_count(arguments[1])
-        types = {"data": element_type("data", data), "indices": element_type("indices", stored)}
+        types = {"data": element_type("data", data), "indices": element_type("indices", indices)}
         if updates is not None:
             types["updates"] = element_type("updates", updates)
-        given_pad = Attributes(pad=attributes.pad)
         if is_lowered:
             given = {"past": types["data"], "update": types["updates"]}
-            given |= {"write_indices": types["indices"]} if indices else {}
+            given["write_indices"] = types["indices"]
             tensorscatter.accept(spec, given, attributes.mode)
             attributes = attributes._replace(negatives=False)
             row = None
@@ -138,10 +139,8 @@ def make_typed_call(
         fill = numbers.encode_fill(attributes.fill, types["data"])
     except NdtoolError:
         return None
-    dtype, read = types["data"], types["indices"]
-    if attributes.converts_indices:
-        read = from_name("int64")
-    if (row and row.limits) or not dtype.itemsize:
+    dtype = types["data"]
+    if (row and row.limits) or not dtype.itemsize or attributes.index_base:
         return None
     order = dispatch.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (
@@ -151,9 +150,9 @@ def make_typed_call(
     if updates is not None:
         spec_of_updates = _unbound_updates(attributes, dtype)
     return TypedCall(
-        operator.name, attributes, team, bind.bind_indices(b"", read, attributes, fill),
-        bind.bind_indices(b"", types["indices"], given_pad), spec_of_updates, dtype.itemsize,
-        dtype.swap_size, swaps_data, swaps_updates,
+        operator.name, attributes, team,
+        bind.bind_indices(b"", types["indices"], attributes, fill), spec_of_updates,
+        dtype.itemsize, dtype.swap_size, swaps_data, swaps_updates,
     )  # fmt: skip
 
 

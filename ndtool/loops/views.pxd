@@ -105,19 +105,23 @@ cdef inline int64_t copy_squares(
 
     stride, pitch: bytes from one column to the next, and from one row to the next.
     """
-    cdef int64_t n = WORD // itemsize, i, j
-    if n < 2 or WORD % itemsize or columns % n:
+    cdef int64_t n = WORD // itemsize, i, j, k
+    if itemsize > 2 or n == 0:
         return 0
     for i in range(rows // n):
         for j in range(columns // n):
             if itemsize == 1:
                 copy_square(target + 8 * j, source + 8 * i, pitch, stride, 1)
-            elif itemsize == 2:
-                copy_square(target + 8 * j, source + 8 * i, pitch, stride, 2)
             else:
-                copy_square(target + 8 * j, source + 8 * i, pitch, stride, 4)
+                copy_square(target + 8 * j, source + 8 * i, pitch, stride, 2)
             source += n * stride
-        source -= columns * stride
+        for j in range(columns % n):
+            for k in range(n):
+                copy_strided(
+                    target + k * pitch + (columns - columns % n + j) * itemsize,
+                    source + j * stride + 8 * i + k * itemsize, 0, 1, itemsize,
+                )
+        source -= (columns - columns % n) * stride
         target += n * pitch
     return rows - rows % n
 
@@ -132,8 +136,7 @@ cdef inline void copy_square "ndtool_copy_square"(
         memcpy(&words[i], source + i * stride, 8)
     if n == 8:
         exchange_blocks(words, n, 4, itemsize)
-    if n >= 4:
-        exchange_blocks(words, n, 2, itemsize)
+    exchange_blocks(words, n, 2, itemsize)
     exchange_blocks(words, n, 1, itemsize)
     for i in range(n):
         memcpy(target + i * pitch, &words[i], 8)

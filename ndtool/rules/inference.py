@@ -217,10 +217,7 @@ def _numpy_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str:
             return command and f"it looks like a mask. Then: {command}"
     if updates is None or len(updates.shape) > len(data.shape) + len(indices.shape):
         return ""
-    try:
-        expected = shapes.updates_shape(operator, data.shape, indices.shape, attributes)
-    except (IndexError, TypeError):  # of arguments that inference refuses
-        return ""
+    expected = shapes.updates_shape(operator, data.shape, indices.shape, attributes)
     padded = (1,) * (len(expected) - len(updates.shape)) + updates.shape
     if updates.shape == expected or len(padded) != len(expected):
         return ""

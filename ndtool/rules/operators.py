@@ -52,11 +52,6 @@ class Attributes(NamedTuple):
         return MODES[self.out_of_bounds].redirects or self.pad is not None or not self.negatives
 
     @property
-    def converts_indices(self) -> bool:
-        """Whether indices are converted to those that a scatter or gather uses."""
-        return self.index_base != 0 or self.mode == "circular"
-
-    @property
     def copies_first_update(self) -> bool:
         """Whether the first update of a slice is copied, not reduced with the current value."""
         return self.duplicates == "first" if self.reduction == "none" else not self.include_self

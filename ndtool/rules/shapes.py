@@ -8,13 +8,11 @@ rule raises RuleError, with the trace up to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool.errors import format_integer
-from ndtool.rules.operators import Attributes
+from ndtool.errors import RuleError, format_integer
+from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace, Tracer
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
 MAX_SIZE = 2**63 - 1  # sizes and offsets are int64 everywhere
 MAX_RANK = 64  # NumPy's limit
 GATHER_COMMAND = "ndtool gather DATA INDICES"  # for a hint
-
-
-def _require_ranks(tracer: Tracer, data: Shape, indices: Shape) -> None:
-    _require_rank(tracer, "data", data)
-    _require_rank(tracer, "indices", indices)
 
 
 def _require_rank(tracer: Tracer, name: str, shape: Shape) -> None:
@@ -106,180 +99,109 @@ def format_type(dtype: Dtype, shape: Shape) -> str:
     return dtype.name + format_shape(shape)
 
 
-@lru_cache(maxsize=1024)
-def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, Plan]:
-    """Infer ONNX GatherND: output.shape = indices.shape[:-1] + data.shape[b+k:].
+def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tuple[Trace, Plan]:
+    """Infer the shapes of an operator; sizes: the inputs' shapes by role.
 
-    >>> gather_nd((8, 128, 64), (8, 5, 1), 1)[1].output
+    A gather's output has the shape of the selected slices, a scatter's that of data, and its
+    updates must have the shape of the slices.
+
+    >>> infer("gather_nd", {"data": (8, 128, 64), "indices": (8, 5, 1)}, Attributes(1))[1].output
     (8, 5, 64)
     """
-    tracer = Tracer("gather_nd")
-    _require_ranks(tracer, data, indices)
-    r, q, b = len(data), len(indices), batch_dims
-    _require_tuple_batches(tracer, data, indices, b)
-    k = _component_count(tracer, indices)
-    tracer.require(
-        1 <= k <= r - b,
-        "1 <= k <= r - b",
-        f"1 <= {k} <= {r} - {b}",
-        f"indices.shape[-1] is {k}: with rank(data) {r} and batch_dims {b} it must be in"
-        f" 1..{r - b}",
-        hint=f"to select {k} rows by index: {GATHER_COMMAND}" if q == 1 and k and b == 0 else "",
-    )
-    output = indices[:-1] + data[b + k :]
-    numbers = f"{format_shape(indices[:-1])} + {format_shape(data[b + k :])}"
-    _derive_output(tracer, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
-    plan = _nd_plan(tracer, data, indices, output, b)
-    return tracer.trace(), plan
+    tracer, data = Tracer(operator), sizes["data"]
+    plan, rule, parts, steps = _select(tracer, sizes, attributes)
+    selected: Shape = sum(parts, ())
+    if OPERATORS[operator].scatters:
+        _require_shape(tracer, "updates", sizes["updates"], rule, selected)
+        plan, rule, numbers = plan._replace(output=data), "data.shape", format_shape(data)
+    else:
+        plan, numbers = plan._replace(output=selected), " + ".join(map(format_shape, parts))
+    _derive_output(tracer, rule, numbers, plan.output)
+    for step in steps:
+        tracer.derive(*step)
+    return tracer.trace(), plan._replace(attributes=attributes)
 
 
-@lru_cache(maxsize=1024)
-def scatter_nd(
-    data: Shape, indices: Shape, updates: Shape, batch_dims: int = 0
-) -> tuple[Trace, Plan]:
-    """Infer ONNX ScatterND: updates.shape must be indices.shape[:-1] + data.shape[k:].
+def updates_shape(operator: str, data: Shape, indices: Shape, attributes: Attributes) -> Shape:
+    """Return the shape that a scatter's updates must have; () if another argument is invalid."""
+    try:
+        sizes = {"data": data, "indices": indices}
+        return sum(_select(Tracer(operator), sizes, attributes).parts, ())
+    except RuleError:
+        return ()
 
-    With b batch axes it is indices.shape[:-1] + data.shape[b+k:].
 
-    >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
-    (4, 3)
+class _Selection(NamedTuple):
+    """The slices that an operator selects: a plan without output, and texts for the trace.
+
+    rule: the shape of the slices as a formula. parts: the shapes that it adds. steps: rules about
+    the plan, each with its numbers and result.
     """
-    tracer = Tracer("scatter_nd")
-    _require_ranks(tracer, data, indices)
-    r, b = len(data), batch_dims
-    if b:
-        _require_tuple_batches(tracer, data, indices, b)
-    k, minus_b, start = _component_count(tracer, indices), " - b" if b else "", "b+k" if b else "k"
-    tracer.require(
-        0 <= k <= r - b,
-        f"0 <= k <= r{minus_b}",
-        f"0 <= {k} <= {r}" + (f" - {b}" if b else ""),
-        f"indices.shape[-1] is {k}: with rank(data) {r}"
-        + (f" and batch_dims {b}" if b else "")
-        + f" it must be in 0..{r - b}",
-    )
-    expected = indices[:-1] + data[b + k :]
-    _require_shape(
-        tracer, "updates", updates, f"indices.shape[:-1] + data.shape[{start}:]", expected
-    )
-    _derive_output(tracer, "data.shape", format_shape(data), data)
-    plan = _nd_plan(tracer, data, indices, data, b)
-    return tracer.trace(), plan
+
+    plan: Plan
+    rule: str
+    parts: tuple[Shape, ...]
+    steps: tuple[tuple[str, str, str], ...] = ()
 
 
-def _require_tuple_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> None:
-    """Check the batch axes of index tuples."""
-    r, q = len(data), len(indices)
-    tracer.require(
-        0 <= b < min(r, q),
-        "0 <= b < min(r, q)",
-        f"0 <= {format_integer(b)} < min({r}, {q})",
-        f"batch_dims is {format_integer(b)}: with rank(data) {r} and rank(indices) {q} it must be"
-        f" in 0..{min(r, q) - 1}",
-    )
-    _require_batches(tracer, data, indices, b)
+def _select(tracer: Tracer, sizes: dict[str, Shape], attributes: Attributes) -> _Selection:
+    data, indices = sizes["data"], sizes["indices"]
+    if tracer.operator.endswith("_nd"):
+        return _by_tuples(tracer, data, indices, attributes.batch_dims)
+    if tracer.operator.endswith("_elements"):
+        return _by_elements(tracer, data, indices, attributes.resolved_axis)
+    return _along_axis(tracer, data, indices, attributes.axis, attributes.batch_dims)
 
 
-def _require_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> None:
-    """Check that data and indices share their first b axes."""
-    for d in range(b):
+def _by_tuples(tracer: Tracer, data: Shape, indices: Shape, b: int) -> _Selection:
+    _require_rank(tracer, "data", data)
+    _require_rank(tracer, "indices", indices)
+    r, q, scatters = len(data), len(indices), tracer.operator == "scatter_nd"
+    has_batches = bool(b) or not scatters
+    if has_batches:
         tracer.require(
-            tracer.sizes.equal(data[d], indices[d]),
-            f"data.shape[{d}] = indices.shape[{d}]",
-            f"{data[d]} = {indices[d]}",
-            f"batch axis {d} differs: data has {tracer.sizes.format_size(data[d])}, indices has"
-            f" {tracer.sizes.format_size(indices[d])}:"
-            f" the first {b} axes must be equal",
-            f"{_format_axis('data', d, data)} and {_format_axis('indices', d, indices)} are equal",
+            0 <= b < min(r, q),
+            "0 <= b < min(r, q)",
+            f"0 <= {format_integer(b)} < min({r}, {q})",
+            f"batch_dims is {format_integer(b)}: with rank(data) {r} and rank(indices) {q} it must"
+            f" be in 0..{min(r, q) - 1}",
         )
-
-
-def _nd_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> Plan:
-    k, tuples = indices[-1], prod(indices[:-1])
-    slice_shape = data[b + k :]
-    tracer.derive(
-        "tuples = prod(indices.shape[:-1])",
-        format_shape(indices[:-1]),
-        f"{format_integer(tuples)} index tuples",
+        _require_batches(tracer, data, indices, b)
+    k, lowest = _component_count(tracer, indices), 0 if scatters else 1
+    tracer.require(
+        lowest <= k <= r - b,
+        f"{lowest} <= k <= r" + " - b" * has_batches,
+        f"{lowest} <= {k} <= {r}" + f" - {b}" * has_batches,
+        f"indices.shape[-1] is {k}: with rank(data) {r}"
+        + f" and batch_dims {b}" * has_batches
+        + f" it must be in {lowest}..{r - b}",
+        hint=f"to select {k} rows by index: {GATHER_COMMAND}"
+        if q == 1 and k and b == 0 and not scatters
+        else "",
     )
-    tracer.derive(
-        "width = prod(data.shape[b+k:])",
-        format_shape(slice_shape),
-        f"{format_integer(prod(slice_shape))} elements each",
+    leading, slice_shape, tuples = indices[:-1], data[b + k :], prod(indices[:-1])
+    plan = Plan(tracer.operator, data, indices, (), data[:b], tuples, data[b : b + k], slice_shape)
+    steps = (
+        (
+            "tuples = prod(indices.shape[:-1])",
+            format_shape(leading),
+            f"{format_integer(tuples)} index tuples",
+        ),
+        _width_step("b+k", slice_shape),
     )
-    return Plan(
-        tracer.operator, data, indices, output, data[:b], tuples, data[b : b + k], slice_shape
-    )
+    rule = f"indices.shape[:-1] + data.shape[{'b+' * has_batches}k:]"
+    return _Selection(plan, rule, (leading, slice_shape), steps)
 
 
-@lru_cache(maxsize=1024)
-def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, Plan]:
-    """Infer ONNX GatherElements: output.shape = indices.shape.
-
-    >>> gather_elements((3, 3), (2, 3), 0)[1].output
-    (2, 3)
-    """
-    tracer = Tracer("gather_elements")
-    a = _check_elements(tracer, data, indices, axis)
-    _derive_output(tracer, "indices.shape", format_shape(indices), indices)
-    return tracer.trace(), _elements_plan(tracer, data, indices, indices, a)
+def _width_step(first: str, slice_shape: Shape) -> tuple[str, str, str]:
+    width = format_integer(prod(slice_shape))
+    rule = f"width = prod(data.shape[{first}:])"
+    return rule, format_shape(slice_shape), f"{width} elements each"
 
 
-@lru_cache(maxsize=1024)
-def scatter_elements(data: Shape, indices: Shape, updates: Shape, axis: int) -> tuple[Trace, Plan]:
-    """Infer ONNX ScatterElements: output.shape = data.shape, updates.shape = indices.shape.
-
-    >>> scatter_elements((3, 3), (2, 3), (2, 3), 0)[1].output
-    (3, 3)
-    """
-    tracer = Tracer("scatter_elements")
-    a = _check_elements(tracer, data, indices, axis)
-    _require_shape(tracer, "updates", updates, "indices.shape", indices)
-    _derive_output(tracer, "data.shape", format_shape(data), data)
-    return tracer.trace(), _elements_plan(tracer, data, indices, data, a)
-
-
-@lru_cache(maxsize=1024)
-def gather(
-    data: Shape, indices: Shape, axis: int | None = None, batch_dims: int = 0
-) -> tuple[Trace, Plan]:
-    """Infer ONNX Gather: output.shape = data.shape[:a] + indices.shape + data.shape[a+1:].
-
-    With b batch axes indices.shape[b:] replaces axis a, which is b by default.
-
-    >>> gather((128, 64), (5,), 0)[1].output
-    (5, 64)
-    """
-    tracer = Tracer("gather")
-    a, rule, expected, numbers = _infer_scalar_indices(tracer, data, indices, axis, batch_dims)
-    _derive_output(tracer, rule, numbers, expected)
-    return tracer.trace(), _scalar_plan(tracer, data, indices, expected, a, batch_dims)
-
-
-@lru_cache(maxsize=1024)
-def scatter(
-    data: Shape, indices: Shape, updates: Shape, axis: int | None = None, batch_dims: int = 0
-) -> tuple[Trace, Plan]:
-    """Infer the inverse of `gather`: updates must have the shape that gather returns.
-
-    >>> scatter((128, 64), (5,), (5, 64), 0)[1].output
-    (128, 64)
-    """
-    tracer = Tracer("scatter")
-    a, rule, expected, _ = _infer_scalar_indices(tracer, data, indices, axis, batch_dims)
-    _require_shape(tracer, "updates", updates, rule, expected)
-    _derive_output(tracer, "data.shape", format_shape(data), data)
-    return tracer.trace(), _scalar_plan(tracer, data, indices, data, a, batch_dims)
-
-
-def _infer_scalar_indices(
+def _along_axis(
     tracer: Tracer, data: Shape, indices: Shape, axis: int | None, b: int
-) -> tuple[int, str, Shape, str]:
-    """Check the axis and batch axes of Gather and Scatter.
-
-    Returns the axis, not negative, and for the trace the shape of the gathered slices: as a
-    formula, as a value and as a sum of its parts.
-    """
+) -> _Selection:
     _require_rank(tracer, "data", data)
     r, q = len(data), len(indices)
     a = None if axis is None and b else _normalize_axis(tracer, data, axis or 0)
@@ -295,37 +217,26 @@ def _infer_scalar_indices(
         )
         _require_batches(tracer, data, indices, b)
     a = _normalize_axis(tracer, data, b) if a is None else a
-    components, index_shape = (
-        (data[:a], indices[b:], data[a + 1 :]),
-        "indices.shape[b:]" if b else "indices.shape",
+    batch, own, slice_shape = data[:a], indices[b:], data[a + 1 :]
+    own_name, tuples = "indices.shape" + "[b:]" * bool(b), prod(batch) * prod(own)
+    plan = Plan(
+        tracer.operator, data, indices, (), batch, tuples, data[a : a + 1], slice_shape, True, b
     )
-    rule = f"data.shape[:a] + {index_shape} + data.shape[a+1:]"
-    return a, rule, sum(components, ()), " + ".join(map(format_shape, components))
-
-
-def _scalar_plan(
-    tracer: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int
-) -> Plan:
-    """Return the plan of scalar indices along axis a; add the number of slices to the trace."""
-    batch, slice_shape, index_shape = data[:a], data[a + 1 :], indices[b:]
-    tuples = prod(batch) * prod(index_shape)
-    tracer.derive(
-        f"slices = prod(data.shape[:a]) * prod(indices.shape{'[b:]' if b else ''})",
-        f"{format_shape(batch)} * {format_shape(index_shape)}",
-        f"{format_integer(tuples)} slices",
+    steps = (
+        (
+            f"slices = prod(data.shape[:a]) * prod({own_name})",
+            f"{format_shape(batch)} * {format_shape(own)}",
+            f"{format_integer(tuples)} slices",
+        ),
+        _width_step("a+1", slice_shape),
     )
-    tracer.derive(
-        "width = prod(data.shape[a+1:])",
-        format_shape(slice_shape),
-        f"{format_integer(prod(slice_shape))} elements each",
-    )
-    sizes = data[a : a + 1]
-    return Plan(tracer.operator, data, indices, output, batch, tuples, sizes, slice_shape, True, b)
+    rule = f"data.shape[:a] + {own_name} + data.shape[a+1:]"
+    return _Selection(plan, rule, (batch, own, slice_shape), steps)
 
 
-def _check_elements(tracer: Tracer, data: Shape, indices: Shape, axis: int) -> int:
-    """Check the ranks, axis and sizes of GatherElements or ScatterElements; return axis >= 0."""
-    _require_ranks(tracer, data, indices)
+def _by_elements(tracer: Tracer, data: Shape, indices: Shape, axis: int) -> _Selection:
+    _require_rank(tracer, "data", data)
+    _require_rank(tracer, "indices", indices)
     r, q = len(data), len(indices)
     tracer.require(
         r == q,
@@ -344,14 +255,25 @@ def _check_elements(tracer: Tracer, data: Shape, indices: Shape, axis: int) -> i
                 f" {a} it must be at most data's {tracer.sizes.format_size(data[d])}",
                 f"{_format_axis('indices', d, indices)} is at most {_format_axis('data', d, data)}",
             )
-    return a
+    plan = Plan(
+        tracer.operator, data, indices, (), (), prod(indices), data[a : a + 1], (), True,
+        elements_axis=a,
+    )  # fmt: skip
+    return _Selection(plan, "indices.shape", (indices,))
 
 
-def _elements_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, a: int) -> Plan:
-    sizes = data[a : a + 1]
-    return Plan(
-        tracer.operator, data, indices, output, (), prod(indices), sizes, (), True, elements_axis=a
-    )
+def _require_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> None:
+    """Check that data and indices share their first b axes."""
+    for d in range(b):
+        tracer.require(
+            tracer.sizes.equal(data[d], indices[d]),
+            f"data.shape[{d}] = indices.shape[{d}]",
+            f"{data[d]} = {indices[d]}",
+            f"batch axis {d} differs: data has {tracer.sizes.format_size(data[d])}, indices has"
+            f" {tracer.sizes.format_size(indices[d])}:"
+            f" the first {b} axes must be equal",
+            f"{_format_axis('data', d, data)} and {_format_axis('indices', d, indices)} are equal",
+        )
 
 
 def _normalize_axis(tracer: Tracer, data: Shape, axis: int) -> int:
@@ -364,40 +286,3 @@ def _normalize_axis(tracer: Tracer, data: Shape, axis: int) -> int:
         f"axis is {format_integer(axis)}: with rank(data) {r} it must be in {-r}..{r - 1}",
     )
     return axis % r
-
-
-_RULES: dict[str, Callable[[dict[str, Shape], Attributes], tuple[Trace, Plan]]] = {
-    "gather_nd": lambda s, a: gather_nd(s["data"], s["indices"], a.batch_dims),
-    "scatter_nd": lambda s, a: scatter_nd(s["data"], s["indices"], s["updates"], a.batch_dims),
-    "gather_elements": lambda s, a: gather_elements(s["data"], s["indices"], a.resolved_axis),
-    "scatter_elements": lambda s, a: scatter_elements(
-        s["data"], s["indices"], s["updates"], a.resolved_axis
-    ),
-    "gather": lambda s, a: gather(s["data"], s["indices"], a.axis, a.batch_dims),
-    "scatter": lambda s, a: scatter(s["data"], s["indices"], s["updates"], a.axis, a.batch_dims),
-}
-
-
-def _gathered_shape(data: Shape, indices: Shape, attributes: Attributes) -> Shape:
-    a, b = attributes.resolved_axis % max(1, len(data)), attributes.batch_dims
-    return data[:a] + indices[b:] + data[a + 1 :]
-
-
-_UPDATES_SHAPES: dict[str, Callable[[Shape, Shape, Attributes], Shape]] = {
-    "scatter_nd": lambda data, indices, a: (
-        indices[:-1] + data[a.batch_dims + indices[-1] :] if indices else indices
-    ),
-    "scatter_elements": lambda data, indices, a: indices,
-    "scatter": _gathered_shape,
-}
-
-
-def updates_shape(operator: str, data: Shape, indices: Shape, attributes: Attributes) -> Shape:
-    """Return the shape that a scatter's updates must have; inference refuses invalid arguments."""
-    return _UPDATES_SHAPES[operator](data, indices, attributes)
-
-
-def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tuple[Trace, Plan]:
-    """Infer the shapes of an operator; sizes: the inputs' shapes by role."""
-    trace, plan = _RULES[operator](sizes, attributes)
-    return trace, plan._replace(attributes=attributes)

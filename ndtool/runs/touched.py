@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ndtool._kernels import WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata
@@ -21,6 +18,10 @@ from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan, Shape
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BATCH_TUPLES = 1 << 18  # tuples that are processed together
 GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
@@ -104,6 +105,8 @@ class TouchedByGather:
 
         The position of a tuple is the sum of strides * (coordinate // steps) of its row.
         """
+        import numpy as np
+
         touched, plan = IndexSet(count), self._plan
         if not prod(plan.output) or not prod(plan.data):
             return touched
@@ -131,6 +134,8 @@ class IndexSet:
     """A set of indices below `count`: an array of flags, or sorted arrays if that is larger."""
 
     def __init__(self, count: int) -> None:
+        import numpy as np
+
         self._flags = np.zeros(count, np.bool_) if count <= MAX_FLAGS else None
         self._sorted: list[NDArray[Any]] = [np.empty(0, np.int64)]
 
@@ -139,12 +144,16 @@ class IndexSet:
         if self._flags is not None:
             self._flags[indices] = True
             return
+        import numpy as np
+
         self._sorted.append(np.unique(indices))
         if sum(map(len, self._sorted[1:])) > max(len(self._sorted[0]), BATCH_TUPLES):
             self._merge()
 
     def sorted_batches(self) -> Iterator[list[int]]:
         """Yield all indices, ascending, in batches."""
+        import numpy as np
+
         self._merge()
         stored = self._sorted[0] if self._flags is None else self._flags
         for first in range(0, len(stored), BATCH_TUPLES):
@@ -152,4 +161,6 @@ class IndexSet:
             yield (batch if self._flags is None else np.flatnonzero(batch) + first).tolist()
 
     def _merge(self) -> None:
+        import numpy as np
+
         self._sorted = [np.unique(np.concatenate(self._sorted))]

@@ -168,8 +168,7 @@ class _SparseFile:
 
         self._label = f"temporary copy of {label}"
         self._lock = Lock()  # threads read concurrently, and a cancelled request may still write
-        self._starts: list[int] = []  # starts of the written ranges: ascending, disjoint
-        self._stops: list[int] = []
+        self._bounds: list[int] = []  # start, stop of the written ranges: ascending, disjoint
         self.descriptor = unnamed_file()
         try:
             os.ftruncate(self.descriptor, size)
@@ -190,26 +189,20 @@ class _SparseFile:
     def record(self, start: int, stop: int) -> None:
         """Record that a byte range is downloaded."""
         with self._lock:
-            first = bisect_left(self._stops, start)
-            last = bisect_right(self._starts, stop)
-            if first < last:
-                start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
-            self._starts[first:last], self._stops[first:last] = [start], [stop]
+            first, last = bisect_left(self._bounds, start), bisect_right(self._bounds, stop)
+            # An odd number of bounds before an offset means that a written range contains it.
+            self._bounds[first:last] = [start] * (first % 2 == 0) + [stop] * (last % 2 == 0)
 
     def missing_ranges(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
         """Yield the missing subranges of byte ranges."""
         for start, stop in ranges:
-            offset = start
-            while offset < stop:
+            while start < stop:
                 with self._lock:
-                    next_range = bisect_right(self._stops, offset)
-                    next_start = (
-                        self._starts[next_range] if next_range < len(self._starts) else stop
-                    )
-                    end = self._stops[next_range] if next_start < stop else stop
-                if offset < next_start:
-                    yield offset, min(next_start, stop)
-                offset = end
+                    count = bisect_right(self._bounds, start)
+                    end = min([stop, *self._bounds[count : count + 1]])
+                if count % 2 == 0:
+                    yield start, end
+                start = end
 
     def contains(self, start: int, stop: int) -> bool:
         """Whether all bytes of a range are downloaded."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
+from command import ndtool, save, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Array, Case, cases, many, note_attributes, plain_axes
+from strategies import Case, cases, many, note_attributes, plain_axes
 from test_explain import open_case
 
 from ndtool.analysis import stats, tally, tuples
@@ -246,46 +246,23 @@ def test_the_keys_of_json() -> None:
     assert beyond == [{"position": [0], "component": None, "value": 5}]
 
 
-U4 = np.array([[4294967295], [5]], "u4")
-
-
 @pytest.mark.parametrize(
     ("indices", "data", "guess"),
     [
-        (U4, "f4[9]", "4294967295 is -1 as uint32: was a sign lost?"),
-        (np.array([[65534], [5]]), "f4[9]", "65534 is -2 as uint16: was a sign lost?"),
-        (
-            np.array([[2], [5]]).byteswap(),
-            "f4[9]",
-            f"{2 << 56} is 2 with its bytes swapped: is the byte order wrong?",
-        ),
-        (
-            np.array([[1], [9]]),
-            "f4[9]",
-            "9 equals the size of the axis: are they 1-based? Then: --index-base 1",
-        ),
-        (
-            np.array([[0], [9]]),
-            "f4[9]",
-            "9 equals the size of the axis: is it a placeholder for a missing index?",
-        ),
-        (
-            np.array([[-(2**63)]]),
-            "f4[9]",
-            "NaN converts to the lowest integer: were the indices floats?",
-        ),
-        (np.array([[-1], [5], [-1]]), "f4[9]", "2 of 3 indices are -1, and no other is negative"),
-        (np.array([[-1], [5], [-2]]), "f4[9]", ""),
-        (np.array([[-1], [5]]), "f4[9]", ""),
-        (np.array([[5, 1], [8, 0]]), "f4[3,9]", "components are reversed"),
-        (np.array([[0], [1], [1]]), "f4[3]", "is it a mask?"),
-        (np.array([[0], [1], [2]]), "f4[3]", ""),
-        (np.array([[0], [10]]), "f4[3]", ""),
+        ([[2**32 - 1], [5]], "f4[9]", "4294967295 is -1 as uint32: was a sign lost?"),
+        ([[1], [9]], "f4[9]", "are they 1-based? Then: --index-base 1"),
+        ([[0], [9]], "f4[9]", "is it a placeholder for a missing index?"),
+        ([[-1], [5], [-1]], "f4[9]", "2 of 3 indices are -1, and no other is negative"),
+        ([[-1], [5], [-2]], "f4[9]", ""),
+        ([[-1], [5]], "f4[9]", ""),
+        ([[5, 1], [8, 0]], "f4[3,9]", "components are reversed"),
+        ([[0], [1], [1]], "f4[3]", "is it a mask?"),
+        ([[0], [1], [2]], "f4[3]", ""),
+        ([[0], [10]], "f4[3]", ""),
     ],
-    ids=lambda value: str(value) if isinstance(value, str) else "",
 )
-def test_likely_causes(indices: Array, data: str, guess: str) -> None:
-    save(idx=indices)
+def test_likely_causes(indices: Any, data: str, guess: str) -> None:
+    save(idx=np.array(indices))
     request = Request("gather_nd", data, "idx.npy")
     with stats.open_call(request) as call:
         messages = stats.stats(call).hints
@@ -302,26 +279,6 @@ def test_bytes_that_swap_to_themselves_are_no_cause(command: str) -> None:
     assert "swapped" not in result.out.decode(errors="replace") + result.err
 
 
-def test_nan_is_likelier_than_swapped_bytes() -> None:
-    save(idx=np.array([[-(2**63)], [3]]))
-    hints = ndtool("stats", "gather-nd", "f4[999]", "idx.npy", "--json").json["hints"]
-    assert hints[0] == "NaN converts to the lowest integer: were the indices floats?"
-    assert "with its bytes swapped" in hints[1]
-
-
-@pytest.mark.parametrize("columns", [60, 200])
-def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
-    save(**{"indices-with-a-long-name": np.arange(300)[:, None] % 90})
-    run = ("stats", "scatter-nd", "float32[90,64]", "indices-with-a-long-name.npy")
-    result = run_in_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
-    assert result.status == 0
-    assert max(map(len, result.screen.splitlines())) <= columns
-    terminal_text, piped_text = (
-        re.sub("[━─]", "", text) for text in (result.screen, ndtool(*run).out.decode())
-    )
-    assert sorted(terminal_text.split()) == sorted(piped_text.split())
-
-
 def test_an_array_on_standard_input() -> None:
     save(idx=np.array([[1]]))
     with open("idx.npy", "rb") as file:
@@ -329,11 +286,8 @@ def test_an_array_on_standard_input() -> None:
     result = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
     assert result["distinct"] == 1
     statistics = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
-    assert (statistics["slices"], statistics["distinct"], statistics["out_of_bounds"]) == (
-        [1],
-        0,
-        1,
-    )
+    assert (statistics["slices"], statistics["distinct"]) == ([1], 0)
+    assert statistics["out_of_bounds"] == 1
 
 
 @pytest.mark.parametrize(

@@ -230,22 +230,11 @@ def test_free_space_for_assembled_chunks_is_checked(
     save(data=np.zeros((2, 1 << 20)), rows=np.array([1, 0]))
     assert ndtool("convert", "data.npy", "data.zarr", "--chunks", "2,65536").status == 0
     call = ("gather", "data.zarr", "rows.npy", "-o", "out.npy", "--no-trace")
-    check_refused(
-        call,
-        6,
-        "temporary copy of data.zarr: needs 16777216 bytes of disk",
-        disk,
-        env=small_disk_variables,
-    )
+    message = "temporary copy of data.zarr: needs 16777216 bytes of disk"
+    check_refused(call, 6, message, disk, env=small_disk_variables)
     call = ("gather", "data.npy", "rows.npy", "-o", "out.zarr", "--no-trace")
-    options = ("--chunks", "2,65536")
-    check_refused(
-        (*call, *options),
-        6,
-        "temporary copy of out.zarr: needs 16777216",
-        disk,
-        env=small_disk_variables,
-    )
+    call, message = (*call, "--chunks", "2,65536"), "temporary copy of out.zarr: needs 16777216"
+    check_refused(call, 6, message, disk, env=small_disk_variables)
 
 
 @pytest.mark.parametrize("options", [(), ("--memory", "1MiB")])
@@ -388,11 +377,8 @@ def test_folders_that_workers_cannot_access_are_reported(
         call, folder = command("gather-nd", output, *options), Path(hidden)
         message = "out.npy" if hidden == "out" else "temporary file: No such file"
         dry_run, run = (ndtool(*call, *flags) for flags in (("--dry-run",), ()))
-        assert (dry_run.status, dry_run.out, mask_temporary_names(dry_run.err)) == (
-            run.status,
-            run.out,
-            mask_temporary_names(run.err),
-        )
+        errors = [mask_temporary_names(result.err) for result in (dry_run, run)]
+        assert (dry_run.status, dry_run.out, errors[0]) == (run.status, run.out, errors[1])
         assert (dry_run.status, message in dry_run.err or "zarr" in output) == (7, True)
         assert os.listdir(folder) == []
     finally:

@@ -194,8 +194,3 @@ def test_types_of_ml_dtypes_in_either_byte_order(workdir: Path) -> None:
     assert bits_equal(files.gather(swapped, [1, 4]).array, data[[1, 4]])
     files.gather(swapped, [1, 4], out="out.npy")
     assert bits_equal(np.load("out.npy"), data[[1, 4]].view("V2"))
-
-
-def test_files_is_a_public_name() -> None:
-    assert ndtool.files is files
-    assert "files" in dir(ndtool)

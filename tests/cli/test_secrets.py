@@ -9,7 +9,6 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import click
@@ -17,11 +16,11 @@ import numpy as np
 import pytest
 from bucket import client_environment
 from command import python, save
+from commandlines import all_commands, run_commands
 from npyfile import npy
 from webserver import Object, Server, serving
 
 from ndtool import redaction
-from ndtool.cli import program
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.formats import locators
 
@@ -46,17 +45,9 @@ def secret_encodings(secret: str) -> Iterator[str]:
     yield from (json.dumps(secret)[1:-1], repr(repr(secret))[2:-2])
 
 
-UNUSUAL_SECRETS = [
-    "PASSWORD7",
-    "pw",
-    "p w/x",
-    "a@b:c",
-    "p%&'\"<>",
-    "pässwörd",
-    "tab\tbed",
-    "x" * 300,
-    "[::1]",
-]
+UNUSUAL_SECRETS = (
+    "PASSWORD7", "pw", "p w/x", "a@b:c", "p%&'\"<>", "pässwörd", "tab\tbed", "x" * 300, "[::1]",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("secret", UNUSUAL_SECRETS)
@@ -143,54 +134,6 @@ def test_only_the_latest_are_remembered() -> None:
     assert time.process_time() - started < 2
 
 
-# A child runs the command line for each case, and returns all output.
-RUN_CASES_SCRIPT = """
-import json, os, socket, sys, tempfile
-from ndtool import __main__ as main
-from ndtool.storage import failures
-from ndtool.outofcore import cluster
-failures.BACKOFF, cluster.ANSWER_TIMEOUT = 0, 0.5
-look_up = socket.getaddrinfo
-def here_only(host, *rest, **options):  # no name server is asked: it may take minutes not to answer
-    if host not in ("127.0.0.1", "localhost"):
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    return look_up(host, *rest, **options)
-socket.getaddrinfo = here_only
-reports, originals = [], [os.dup(1), os.dup(2)]
-for case in json.load(sys.stdin):
-    with tempfile.TemporaryFile() as file:
-        for fd in (1, 2):
-            os.dup2(file.fileno(), fd)
-        status = int(main._run(case))
-        for fd in (1, 2):
-            os.dup2(originals[fd - 1], fd)
-        file.seek(0)
-        text = file.read().decode()
-    for name in os.listdir("."):
-        if name.endswith((".html", ".svg")):
-            with open(name) as page:
-                text += page.read()
-            os.unlink(name)
-    reports.append([status, text])
-print(json.dumps(reports))
-"""
-
-
-def all_commands(
-    group: Any = None, path: tuple[str, ...] = ()
-) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield all commands with their words: the first of those with one function."""
-    seen_functions = set()
-    for name, command in (group or program.program()).commands.items():
-        if isinstance(command, click.Group):
-            yield from all_commands(command, (*path, name))
-        elif (
-            function := getattr(command.callback, "func", command.callback)
-        ) not in seen_functions:
-            seen_functions.add(function)
-            yield command, (*path, name)
-
-
 def is_url_parameter(parameter: click.Parameter) -> bool:
     """Whether an argument is a file, a folder or an address, which may be a URL."""
     return parameter.type.name in ("file", "address", "path")
@@ -220,11 +163,7 @@ def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -
 
 def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
     """Return the status of each call, and all its output, reports included."""
-    result = python(RUN_CASES_SCRIPT, stdin=json.dumps(cases).encode(), env=env)
-    assert result.status == 0, result.err
-    assert not any(secret in result.err for secret in SECRETS)
-    report: list[tuple[int, str]] = result.json
-    return report
+    return run_commands([(case, {}) for case in cases], **env)
 
 
 def with_secrets(url: str, suffix: str = "") -> str:
@@ -260,29 +199,30 @@ def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) 
     base = fine.removesuffix("/x.npy")
     pages = "forbidden", "failing", "garbled", "unreadable", "nothing", "loop", "away", "x"
     urls = [with_secrets(f"{base}/{page}.npy") for page in pages]
+    urls += map(
+        with_secrets,
+        (
+            "http://127.0.0.1:9/x.npy", "HTTP://127.0.0.1:9/x.zarr", "http://host:99999/x.npy",
+            "http://[::1/x.npy", "http://", "s3://bucket/x.npy", "s3://bucket/x.zarr",
+            "github://main/x.npy", "nonsense://host/x.npy", "memory://x.npy", "tcp://127.0.0.1:1",
+            "foo://127.0.0.1:1",
+        ),
+    )  # fmt: skip
     urls += [
-        with_secrets("http://127.0.0.1:9/x.npy"),
-        with_secrets("HTTP://127.0.0.1:9/x.zarr"),
-        with_secrets("http://host:99999/x.npy"),
-        with_secrets("http://[::1/x.npy"),
-        with_secrets("http://"),
-        with_secrets("s3://bucket/x.npy"),
-        with_secrets("s3://bucket/x.zarr"),
-        with_secrets("github://main/x.npy"),
-        with_secrets("nonsense://host/x.npy"),
-        with_secrets("memory://x.npy"),
-        with_secrets("tcp://127.0.0.1:1"),
-        with_secrets("foo://127.0.0.1:1"),
         f"{USER}:{PASSWORD}@127.0.0.1:1",
         f"zip://x.npy::{with_secrets('http://127.0.0.1:9/x.zip')}",
         f"simplecache::{with_secrets('s3://bucket/x.npy')}",
         with_secrets("s3://bucket/x.npz") + ":member",
-        with_secrets("http://127.0.0.1:9/x.html") + "&a=.html",
-        with_secrets("http://127.0.0.1:9/x.html") + "&a=.svg",
-        with_secrets("http://127.0.0.1:9/model.onnx") + "&a=.onnx",
     ]
+    for suffix in (".html", ".svg", ".onnx"):
+        urls.append(with_secrets(f"http://127.0.0.1:9/x{suffix}") + f"&a={suffix}")
     cases = []
+    functions = set()
     for command, path in all_commands():
+        function = getattr(command.callback, "func", command.callback)
+        if function in functions:
+            continue  # the first command of each function
+        functions.add(function)
         option_names = {param.name for param in command.params}
         for parameter in filter(is_url_parameter, command.params):
             for url in urls:

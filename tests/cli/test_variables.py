@@ -3,19 +3,18 @@
 The options come from the commands, so that none is omitted.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 import pytest
-from command import ndtool, python, save
+from command import ndtool, save
+from commandlines import all_commands, run_commands
 
-from ndtool.cli import options, program
+from ndtool.cli import options
 
 # A valid value of each positional argument.
 ARGUMENT_VALUES = {
@@ -42,16 +41,6 @@ WELL_FORMED = {
 def files(workdir: Path) -> None:
     save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), upd=np.ones((2, 4)))
     save(out=np.load("data.npy")[[0, 2]])
-
-
-def all_commands(
-    group: Any = None, path: tuple[str, ...] = ()
-) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    for name, command in (group or program.program()).commands.items():
-        if isinstance(command, click.Group):
-            yield from all_commands(command, (*path, name))
-        else:
-            yield command, (*path, name)
 
 
 def options_with_variables() -> Iterator[tuple[list[str], click.Option]]:
@@ -82,34 +71,6 @@ def is_needed(parameter: click.Parameter) -> bool:
     return isinstance(parameter, click.Argument)
 
 
-RUN_COMMANDS_SCRIPT = """
-import json, os, sys, tempfile
-from ndtool import __main__ as main
-reports, originals = [], [os.dup(1), os.dup(2)]
-for words, env in json.load(sys.stdin):
-    os.environ.update(env)
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        status = int(main._run(words))
-        os.dup2(originals[0], 1)
-        os.dup2(originals[1], 2)
-        err.seek(0)
-        out.seek(0)
-        reports.append([status, (err.read() + out.read()).decode("utf-8", "replace")])
-    for name in env:
-        del os.environ[name]
-print(json.dumps(reports))
-"""
-
-
-def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
-    result = python(RUN_COMMANDS_SCRIPT, stdin=json.dumps(calls).encode())
-    assert result.status == 0, result.err
-    report: list[tuple[int, str]] = result.json
-    return report
-
-
 def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
     calls, names = [], []
     for arguments, option in options_with_variables():
@@ -119,7 +80,9 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
             ]
             names += [option.envvar] * 5
     assert len(set(names)) == len(WELL_FORMED) - 4
-    for (arguments, env), name, (status, text) in zip(calls, names, run(calls), strict=True):
+    for (arguments, env), name, (status, text) in zip(
+        calls, names, run_commands(calls), strict=True
+    ):
         assert status == 2, (arguments, env, text)
         assert f"invalid value for '{name}': " in text, (arguments, env, text)
     assert not os.path.exists("new.npy")
@@ -131,7 +94,9 @@ def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
         if not takes_files(option) and not isinstance(option.type, click.types.BoolParamType):
             calls.append(([*arguments, option.opts[-1], "?"], {}))
             names.append(option.opts)
-    for (arguments, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
+    for (arguments, _), flags, (status, text) in zip(
+        calls, names, run_commands(calls), strict=True
+    ):
         assert status == 2, (arguments, text)
         assert any(f"'{flag}'" in text for flag in flags), (arguments, text)
 
@@ -143,20 +108,15 @@ def test_a_value_without_use_is_ignored() -> None:
     for name in ("SCHEDULER", "WORKERS", "RESUME"):
         del variables[f"NDTOOL_{name}"]
     commands_with_other_inputs = {
-        "model",
-        "gather",
-        "scatter",
-        "gather-elements",
-        "scatter-elements",
-        "tensor-scatter",
-    }  # require other files
+        "model", "gather", "scatter", "gather-elements", "scatter-elements", "tensor-scatter",
+    }  # fmt: skip
     calls = {
         tuple(command_line): variables
         for command_line, _ in options_with_variables()
         if not commands_with_other_inputs & {*command_line}
     }
     requested = [(list(command_line), arguments) for command_line, arguments in calls.items()]
-    for (command_line, _), (status, text) in zip(requested, run(requested), strict=True):
+    for (command_line, _), (status, text) in zip(requested, run_commands(requested), strict=True):
         assert status == (8 if command_line[:2] == ["verify", "scatter-nd"] else 0), (
             command_line,
             text,

@@ -391,6 +391,26 @@ def test_arrays_in_memory(monkeypatch, error_code, fraction):
         assert source.cached_fraction(1, default=0.5) == (fraction if is_known else 0.5)
 
 
+def test_a_file_that_cannot_be_accessed():
+    write_file("x.npy", npy())
+    file = local.open_file("x.npy")
+    file.close()
+    assert file.describe_change() == "cannot be accessed (Bad file descriptor)"
+
+
+def test_a_close_that_fails_loses_nothing(monkeypatch):
+    write_file("x.npy", npy())
+    close = os.close
+
+    def fail(fd):
+        close(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fail)
+        assert np.array_equal(load("x.npy"), ARRAY)
+
+
 def test_a_file_that_cannot_be_accessed_when_it_is_opened(monkeypatch):
     write_file("x.npy", npy())
     with monkeypatch.context() as patch:

@@ -330,6 +330,8 @@ def test_data_are_integers_or_else_floats() -> None:
     assert read("d.csv", free=True).tolist() == [[1, 2], [3, 4.5]]
     put("d.json", "[1, 0.5]")
     assert read("d.json", free=True).tolist() == [1, 0.5]
+    put("d.json", "[[1.5, 2], [3, 4]]")
+    assert read("d.json", free=True).tolist() == [[1.5, 2], [3, 4]]
 
 
 def test_a_parser_that_stops_early_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

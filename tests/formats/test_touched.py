@@ -61,7 +61,8 @@ def elements(plan: Any, indices: Any) -> Any:
 def calls(draw: Any) -> tuple[Any, Any]:
     """Draw a plan of a gather and its indices."""
     operator, (data, indices), arguments = draw(gather_nd_cases() | gather_elements_cases())
-    plan = getattr(shapes, operator)(data.shape, indices.shape, *arguments.values())[1]
+    sizes = {"data": data.shape, "indices": indices.shape}
+    plan = shapes.infer(operator, sizes, Attributes(**arguments))[1]
     return plan, np.ascontiguousarray(indices)
 
 
@@ -108,7 +109,7 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
 
 
 def test_an_index_that_was_changed_since_is_an_error() -> None:
-    plan = shapes.gather_nd((4, 4), (3, 1), 0)[1]
+    plan = shapes.infer("gather_nd", {"data": (4, 4), "indices": (3, 1)}, Attributes())[1]
     with pytest.raises(OutputError, match="indices changed during the run"):
         list(gathered(plan, np.array([[9], [-(2**63)], [2]])).blocks((1, 4)))
 
@@ -242,7 +243,9 @@ def test_holes_are_zeros_and_take_no_space(
         fallocate(fd, start, length)
 
     monkeypatch.setattr(descriptors.os, "posix_fallocate", record_reservation)
-    plan = shapes.gather_elements(DATA.shape, (1, 1), 1)[1]
+    plan = shapes.infer(
+        "gather_elements", {"data": DATA.shape, "indices": (1, 1)}, Attributes(axis=1)
+    )[1]
     Path("data.toy").write_bytes(toy_file(DATA, step))
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:

@@ -219,6 +219,8 @@ def test_frames_of_zstd(sizes: tuple[int, ...]) -> None:
         decode(memoryview(last + last), total, True)
     with pytest.raises(ValueError, match="has no content size"):
         decode(memoryview(last), total, False)
+    with pytest.raises(ValueError, match="not a zstd frame"):
+        decode(memoryview(b"nonsense"), total, True)
     with pytest.raises(ValueError, match="more than 1048576 zstd blocks"):
         decode(memoryview(first + last[:6] + bytes(4 << 20)), total, True)
 

@@ -1,6 +1,5 @@
 """Nulls, masks and mixed types: refused in every protocol, never converted to numbers."""
 
-import time
 from collections import UserList, deque
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -251,18 +250,6 @@ def test_lists_of_several_types_are_accepted_if_no_value_changes(elements: Any, 
     result = ndtool.gather(elements, indices)
     assert result.dtype == dtype
     assert result.tolist() == np.array(elements, object).tolist() or np.isnan(result).any()
-
-
-def test_lists_of_numpy_scalars_are_about_as_fast_as_lists_of_floats() -> None:
-    def seconds(elements: Any) -> float:
-        def once() -> float:
-            start = time.process_time()
-            ndtool.gather(elements, [0])
-            return time.process_time() - start
-
-        return min(once() for _ in range(5))
-
-    assert seconds([np.float32(1)] * 100_000) < 10 * seconds([1.0] * 100_000)
 
 
 def test_datetimes_of_several_units_get_the_finest() -> None:

@@ -321,13 +321,13 @@ def test_work_items_are_complete_output_elements(width: int, expected: list[int]
 
 def test_the_largest_output_that_can_be_counted() -> None:
     max_size = (1 << 63) - 1
-    plan = shapes.gather_nd((1, max_size), (1, 1), 0)[1]
+    plan = shapes.infer("gather_nd", {"data": (1, max_size), "indices": (1, 1)}, Attributes())[1]
     assert plan.output == (1, max_size)
     inference.check_bytes(plan, 1)
     with pytest.raises(RuleError, match="bytes"):
         inference.check_bytes(plan, 2)
     with pytest.raises(RuleError, match="elements"):
-        shapes.gather_nd((1, max_size + 1), (1, 1), 0)
+        shapes.infer("gather_nd", {"data": (1, max_size + 1), "indices": (1, 1)}, Attributes())
 
 
 # 64 axes, long tuples, many batches

@@ -315,3 +315,29 @@ def test_many_batches() -> None:
     starts = np.arange(5000) % 4
     result = ndtool.tensor_scatter(past, update, starts, mode="circular")
     assert bits_equal(result, reference.tensor_scatter(past, update, starts, mode="circular"))
+
+
+def test_calls_in_one_function(fast_small_calls: None) -> None:
+    """Write indices that are omitted, circular or out of bounds, and arguments of other types."""
+    past, update = np.zeros((2, 5, 3)), np.ones((2, 2, 3))
+    for starts, mode in (
+        (None, "linear"),
+        ([1, 3], "linear"),
+        ([6, -7], "circular"),
+        ([4, 9], "circular"),
+    ):
+        indices = None if starts is None else np.array(starts)
+        expected = reference.tensor_scatter(past, update, indices, 1, mode)
+        result = ndtool.tensor_scatter(past, update, indices, axis=1, mode=mode)
+        assert np.array_equal(result, expected)
+    with pytest.raises(BoundsError):
+        ndtool.tensor_scatter(past, update, np.array([0, 4]), axis=1)
+    wrong: Any = np.array(["circular", "linear"])
+    with pytest.raises(UsageError, match="mode is"):
+        ndtool.tensor_scatter(past, update, axis=1, mode=wrong)
+    memory = np.zeros(30, np.int64)
+    out, shared = memory.reshape(2, 5, 3), memory[:2]
+    with pytest.raises(RuleError, match="overlaps write_indices"):
+        ndtool.tensor_scatter(
+            out.copy(), np.ones((2, 2, 3), int), shared, axis=1, mode="circular", out=out
+        )

@@ -971,7 +971,7 @@ def test_data_outside_the_page_cache_are_gathered(
 
 
 def test_indices_that_become_valid_again() -> None:
-    plan = shapes.gather_nd((3,), (2, 1), 0)[1]
+    plan = shapes.infer("gather_nd", {"data": (3,), "indices": (2, 1)}, Attributes())[1]
     index = bind.bind_indices(np.array([0, 2]).tobytes(), dtypes.from_code("<i8"))
     error = check.locate_bounds_error(plan, index)
     assert isinstance(error, OutputError)

@@ -13,6 +13,7 @@ from command import ndtool as command_line
 import ndtool
 from ndtool.analysis.oracle import reference
 from ndtool.rules import shapes
+from ndtool.rules.operators import Attributes
 
 TABLE = runpy.run_path(str(FIXTURES / "examples.py"))
 EXAMPLES, LAYERS = TABLE["EXAMPLES"], TABLE["LAYERS"]
@@ -96,7 +97,9 @@ def test_the_first_example_from_archives(archive: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])
 def test_openvino_layers_are_inferred(layer: Any) -> None:
-    plan = shapes.gather_nd(layer.data, layer.indices, layer.batch_dims)[1]
+    plan = shapes.infer(
+        "gather_nd", {"data": layer.data, "indices": layer.indices}, Attributes(layer.batch_dims)
+    )[1]
     assert plan.output == layer.output
     data, indices = (",".join(map(str, s)) for s in (layer.data, layer.indices))
     result = command_line(
