@@ -1,6 +1,6 @@
 """Exceptions, each with a message, fields for JSON and an exit status."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NoReturn, Self
 
@@ -104,6 +104,12 @@ def format_size(count: int) -> str:
         size /= 1000
         del units[0]
     return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
+def format_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as plain text in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
 class NdtoolError(Exception):

@@ -1,10 +1,10 @@
-"""Tables of results as HTML for notebooks, and as text; cells are escaped."""
+"""Tables of results as HTML for notebooks, for rich, and as text; cells are escaped."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ndtool.errors import printable
+from ndtool.errors import format_columns, printable
 
 _MAX_CELL = 1000  # characters
 _FIRST_LINE_CELLS = 3  # cells on the first line of a row that is too wide for one line
@@ -46,54 +46,44 @@ class Table(NamedTuple):
         return self._replace(columns=(*self.columns, ""), rows=rows, bars=False)
 
 
+def rich_tables(tables: Iterable[Table]) -> Any:
+    """Return tables as a renderable object of rich; cells are never interpreted as markup."""
+    from rich.console import Group
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    renderables: list[Any] = []
+    for source in (table.printable().with_bars(80) for table in tables):
+        rich_table = RichTable(
+            title=Text(source.title) if source.title else None, show_header=bool(source.columns)
+        )
+        width = max(map(len, (source.columns, *source.rows)))
+        for column, _ in zip_longest(source.columns, range(width), fillvalue=""):
+            rich_table.add_column(column)
+        for row in source.rows:
+            rich_table.add_row(*map(Text, row))
+        renderables += [rich_table] if width else [Text(source.title)]
+        renderables += map(Text, source.notes)
+    return Group(*renderables)
+
+
 def plain_table(content: Table) -> str:
     """Return a table as plain text, one line per row."""
-    return "".join(f"{line}\n" for line in [*table_lines(content), *content.printable().notes])
+    content = content.printable().with_bars(1 << 30)
+    lines = [content.title] if content.title else []
+    if content.columns:
+        lines += format_columns([content.columns, *content.rows]).splitlines()
+    else:
+        lines += row_lines(content.rows, 1 << 30)
+    return "".join(f"{line}\n" for line in [*lines, *content.notes])
 
 
-def table_lines(content: Table, available: int = 1 << 30, bar: str = "━") -> list[str]:
-    """Return a table without its notes as lines of text; bar: the character of bars.
-
-    available: the columns of a terminal. Cells wrap, at spaces only, so a line with a long word
-    exceeds it.
-    """
-    content = content.printable().with_bars(available, bar)
-    lines = content.title.split("\n") if content.title else []
-    if not content.columns:
-        return lines + row_lines(content.rows, available)
-    rows = [content.columns, *content.rows]
-    widths = _column_widths(list(zip(*rows, strict=True)), available)
-    for row in rows:
-        cells = [_wrapped(*pair) for pair in zip(row, widths, strict=True)]
-        for parts in zip_longest(*cells, fillvalue=""):
-            lines.append("  ".join(map(str.ljust, parts, widths)).rstrip())
-    return lines
-
-
-def _column_widths(columns: list[tuple[str, ...]], available: int) -> list[int]:
-    """Return the widths of columns: the widest are narrowed until a line is `available` wide."""
-    widths = [max(map(len, column)) for column in columns]
-    longest = [
-        max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns
-    ]
-    while sum(widths) + 2 * len(widths) - 2 > available and widths != longest:
-        widest = max((width, n) for n, width in enumerate(widths) if width > longest[n])[1]
-        widths[widest] -= 1
-    return widths
-
-
-def _wrapped(cell: str, width: int) -> list[str]:
-    if len(cell) <= width:
-        return [cell]
-    from textwrap import wrap
-
-    return wrap(cell, width, break_long_words=False, break_on_hyphens=False)
-
-
-def row_lines(rows: Sequence[Sequence[str]], available: int) -> list[str]:
+def row_lines(
+    rows: Sequence[Sequence[str]], available: int, first_line_cells: int = 3
+) -> list[str]:
     """Return rows without a header as indented lines, on two lines each if they are too wide.
 
-    A single cell is a remark.
+    first_line_cells: the number of cells on the first of two lines. A single cell is a remark.
     """
     widths: list[int] = []
     for row in rows:

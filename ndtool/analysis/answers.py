@@ -1,7 +1,7 @@
 """Answers: immutable values whose fields are the keys of --json, and which show as tables.
 
 An answer is made where it is computed. `to_dict` returns the JSON object, `tables` what the command
-line, notebooks and HTML reports show. The name of a field that would be a Python keyword ends
+line, rich, notebooks and HTML reports show. The name of a field that would be a Python keyword ends
 in an underscore: `from_`, `with_`.
 """
 
@@ -72,9 +72,7 @@ class Answer(Value):
         return "".join(map(notebook.html_table, self.tables()))
 
     def __rich__(self) -> Any:
-        from rich.text import Text
-
-        return Text(str(self))  # not as markup
+        return notebook.rich_tables(self.tables())
 
     def __str__(self) -> str:
         return "\n".join(map(notebook.plain_table, self.tables())).rstrip("\n")

@@ -109,7 +109,7 @@ def _run_operator(
                 if dry_run:
                     outcome = steps.dry_run(prepared)
                 elif target is None:
-                    outcome = steps.outcome_without_output(prepared)
+                    outcome = steps.outcome(prepared)
                 else:
                     companions = [report.as_sink()] if report else []
                     progress = progress_bar.callback(prepared.plan.read + prepared.plan.written)

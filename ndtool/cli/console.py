@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from ndtool import notebook
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import OutputError, format_size
 from ndtool.notebook import Table
 from ndtool.storage.descriptors import write_next
 
-COLOURS = {  # of prefixes of messages, and of results
-    "error:": "1;31", "warning:": "1;33", "-->": "1;34", "hint:": "1;36", "ok": "32",
-    "broken": "1;31",
-}  # fmt: skip
 _INITIAL_DELAY = 1.0  # seconds before the first progress bar
 
 
@@ -53,63 +49,30 @@ def is_same_file(path: str, fd: int) -> bool:
         return False
 
 
-def terminal_columns(fd: int) -> int:
-    """Return the columns of the terminal at `fd`; 2^30 if it is not a terminal."""
-    if not os.isatty(fd):
-        return 1 << 30  # no line is wrapped
-    variable = os.environ.get("COLUMNS", "")
-    width = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
-    return width or os.get_terminal_size(fd).columns or 80
-
-
-def wrap_lines(lines: Iterable[str], fd: int) -> str:
-    """Return lines, each wrapped at spaces to the terminal at `fd`."""
-    return "".join(f"{_wrap_line(line, terminal_columns(fd))}\n" for line in lines)
-
-
-def _wrap_line(line: str, columns: int) -> str:
-    if len(line) <= columns:
-        return line
-    from textwrap import fill
-
-    return fill(
-        line,
-        columns,
-        subsequent_indent=line[: len(line) - len(line.lstrip())] + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
-
-
-def coloured(pattern: str, text: str, fd: int) -> str:
-    """Return text with the matches of a pattern in the colours of COLOURS, or else bold.
-
-    It is coloured on a terminal or with FORCE_COLOR, but not with NO_COLOR or TERM=dumb.
-    """
-    is_dumb = os.environ.get("TERM") in ("dumb", "unknown")
-    forced = bool(os.environ.get("FORCE_COLOR"))
-    if os.environ.get("NO_COLOR") or is_dumb or not (forced or os.isatty(fd)):
-        return text
-
-    def paint(match: re.Match[str]) -> str:
-        return f"\x1b[{COLOURS.get(match[0].strip(), '1')}m{match[0]}\x1b[0m"
-
-    return re.sub(pattern, paint, text, flags=re.MULTILINE)
-
-
-def format_message(message: str) -> str:
-    """Return an error or a warning, wrapped, with its prefixes coloured."""
-    text = wrap_lines(message.split("\n"), 2)
-    return coloured("^(error:|warning:|  -->|  hint:) ", text, 2)
-
-
-def format_tables(tables: Iterable[Table], fd: int) -> Iterator[str]:
+def format_tables(tables: Iterable[Table], fd: int) -> Iterator[str | bytes]:
     """Yield tables as text for a standard stream, with an empty line between them."""
     for n, table in enumerate(tables):
-        lines = notebook.table_lines(table, terminal_columns(fd), _bar_character(fd))
-        text = wrap_lines([*lines, *table.printable().notes], fd)
-        yield "\n" * bool(n) + coloured("(?<=  )(ok|broken)$", text, fd)
+        yield "\n" * bool(n)
+        yield from format_table(table, fd)
+
+
+def format_table(table: Table, fd: int) -> Iterator[str | bytes]:
+    """Yield a table as text: styled on a terminal, or if FORCE_COLOR is set."""
+    columns = terminal_columns(fd)
+    is_styled = (os.isatty(fd) or bool(os.environ.get("FORCE_COLOR"))) and not table.bars
+    table = table.printable().with_bars(columns, _bar_character(fd))
+    if table.columns and is_styled:
+        from ndtool.cli import styled
+
+        yield styled.format_table(table, fd)
+        yield wrap_lines(table.notes, fd)
+    elif table.columns:
+        yield notebook.plain_table(table._replace(notes=()))
+        yield wrap_lines(table.notes, fd)
+    else:
+        lines = notebook.row_lines(table.rows, columns)
+        title = table.title.split("\n") if table.title else []
+        yield wrap_lines([*title, *lines, *table.notes], fd)
 
 
 def format_duration(seconds: float) -> str:
@@ -167,6 +130,8 @@ class Progress:
 
     def _draw(self, fraction: float, nbytes: int, rate: float) -> None:
         """Draw the bar; rate: the fraction completed per second."""
+        from ndtool.cli import styled
+
         self._is_drawn = True
         labels = [self._phase]
         if nbytes:
@@ -174,11 +139,7 @@ class Progress:
             labels += [f"{format_size(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
             labels.append(f"{format_duration(max(1, round((1 - fraction) / rate)))} left")
-        columns, text = terminal_columns(2), f"{fraction:4.0%} {', '.join(filter(None, labels))}"
-        length = min(columns - len(text) - 1, 40)
-        bar = _bar_character(2) * round(fraction * length)
-        text = f"{bar.ljust(length)} {text}" if length >= 5 else text
-        write_stderr(f"\r{text[:columns]}\x1b[K")
+        write_stderr(styled.format_progress(fraction, ", ".join(filter(None, labels))))
 
     def __enter__(self) -> Progress:
         return self

@@ -8,8 +8,9 @@ import click
 
 from ndtool import redaction
 from ndtool.cli import commands, helppages, options
-from ndtool.cli.console import terminal_columns, write_stdout
+from ndtool.cli.console import write_stdout
 from ndtool.cli.reporter import Reporter
+from ndtool.cli.wrapping import terminal_columns
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import ALL_OPERATORS, Operator
 

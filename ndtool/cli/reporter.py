@@ -1,4 +1,7 @@
-"""The reporter of a command: results on stdout, messages on stderr, as text or as JSON."""
+"""The reporter of a command: results on stdout, messages on stderr, as text or as JSON.
+
+Output to files and pipes is plain text, for which rich is not imported.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ndtool.cli.console import (
-    Progress,
-    coloured,
-    format_duration,
-    format_message,
-    format_tables,
-    terminal_columns,
-    wrap_lines,
-    write_stderr,
-    write_stdout,
-)
+from ndtool.cli.console import Progress, format_duration, format_tables, write_stderr, write_stdout
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import (
     NdtoolError,
     OutputError,
@@ -210,7 +204,12 @@ class Reporter:
         exc.message = _message_line(exc.message)
         exc.places = tuple(map(_message_line, exc.places))
         exc.hint = _message_line(exc.hint)
-        write_stderr(format_message(f"error: {exc}"))
+        if self._is_coloured():
+            from ndtool.cli import styled
+
+            write_stderr(styled.format_error(exc))
+        else:
+            write_stderr(f"error: {exc}\n")
         if comparison is not None and not self.quiet:
             self._print_tables(comparison.tables(), 2)
 
@@ -254,12 +253,21 @@ class Reporter:
             return bool(self.trace) and not self.json
         return (self._terminal or dry_run) and not self.quiet
 
+    def _is_coloured(self) -> bool:
+        return self._terminal or bool(os.environ.get("FORCE_COLOR"))
+
     def print_warnings(self, warnings: list[str]) -> None:
         """Print warnings, unless --quiet or --json is set."""
         if self.quiet or self.json:
             return
         for warning in warnings:
-            write_stderr(format_message(f"warning: {_message_line(warning)}"))
+            text = _message_line(warning)
+            if self._is_coloured():
+                from ndtool.cli import styled
+
+                write_stderr(styled.format_warning(text))
+            else:
+                write_stderr(f"warning: {text}\n")
 
     def print_json(self, fields: dict[str, Any]) -> None:
         """Print a JSON object."""
@@ -285,13 +293,17 @@ def _print_line(line: str) -> None:
     write_stderr(wrap_lines([line], 2))
 
 
-def _format_summary(summary: list[str]) -> str:
+def _format_summary(summary: list[str]) -> str | bytes:
     """Return the summary of a trace, at most four lines of a terminal."""
     if wrap_lines(summary, 2).count("\n") > _MAX_SUMMARY_LINES:  # omit the numbers of the rule
         summary = [line.rpartition(" = ")[0] if n == 1 else line for n, line in enumerate(summary)]
     if wrap_lines(summary, 2).count("\n") > _MAX_SUMMARY_LINES:
         summary = [printable(line, max(terminal_columns(2), 20)) for line in summary]
-    return coloured(r"\A[^:]*:|\b(ok|broken)$", wrap_lines(summary, 2), 2)
+    if os.isatty(2) or os.environ.get("FORCE_COLOR"):
+        from ndtool.cli import styled
+
+        return styled.format_summary(summary)
+    return wrap_lines(summary, 2)
 
 
 def _output_type(inference: Inference) -> str:

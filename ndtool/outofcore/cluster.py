@@ -45,7 +45,7 @@ from ndtool.outofcore.phases import (
     TaskOffsets,
     Work,
 )
-from ndtool.outofcore.segments import SharedStore, SpillFolder
+from ndtool.outofcore.segments import SpillFolder
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.sinks import DrySink
 from ndtool.redaction import register
@@ -349,15 +349,15 @@ def locate(
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
         by_role[role] = argument if is_literal else locators.absolute(argument)
-    if not REDUCTIONS[reduction].idempotent and _is_same_array(
-        by_role["data"], locators.absolute(output)
-    ):
+    data, target = map(locators.parse, (by_role["data"], locators.absolute(output)))
+    is_in_place = os.path.realpath(data.path) == os.path.realpath(target.path)
+    if not REDUCTIONS[reduction].idempotent and is_in_place and data.member == target.member:
         raise UsageError(
             f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
             " place"
         )
     if spill is None:
-        path = locators.parse(locators.absolute(output)).path.rstrip("/")
+        path = target.path.rstrip("/")
         spill = locations.parent_folder(path if locations.is_url(path) else os.path.realpath(path))
     return Locations(by_role, spill)
 
@@ -366,18 +366,15 @@ def _is_literal(role: str, argument: str) -> bool:
     return role == "indices" and argument.lstrip()[:1] == "["
 
 
-def _is_same_array(first: str, second: str) -> bool:
-    a, b = locators.parse(first), locators.parse(second)
-    return os.path.realpath(a.path) == os.path.realpath(b.path) and a.member == b.member
-
-
 def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     """Partition a run: tasks as large as memory allows, but several for each thread.
 
     The number of tasks is rounded to a power of two, so that a cluster of about the same size can
     resume the run.
     """
-    worker.require_one_version(cluster.run_on_workers(worker.version))
+    for name, actual in cluster.run_on_workers(worker.version).items():
+        if actual != __version__:
+            raise worker.version_error(f"the worker at {name}", actual, __version__)
     sources = {role: source.metadata for role, source in call.sources.items()}
     target, rows = output.metadata, rows_in(call.inference, call.sources, output.metadata)
     tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
@@ -480,19 +477,24 @@ class Resumed:
 
     def results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
         """Return the results of the tasks whose segments are complete, by number."""
-        is_spilled = phase == "split" or (phase == "sweep" and work.partitioning.gathers)
-        if self.folder is None or not is_spilled:
+        spills = ("split", "sweep") if work.partitioning.gathers else ("split",)
+        if self.folder is None or phase not in spills:
             return {}
-        result = self._split_result if phase == "split" else self._sweep_result
-        found = {
-            number: value
-            for number in numbers
-            if (value := result(self._store, work, number)) is not None
-        }
+        if phase == "split":
+            splits = {block: self._split_result(work, block) for block in numbers}
+            found: dict[int, Any] = {block: result for block, result in splits.items() if result}
+        else:
+            children = (work.child(work.root, number) for number in numbers)
+            found = {
+                child.path[0]: None
+                for child in children
+                if self._sizes.get(work.rows_segment(work.root, child.path[0], child.first).name)
+                == child.tuples * work.partitioning.rows.width
+            }
         self.tasks[phase] = len(found)
-        return {number: value or None for number, value in found.items()}
+        return found
 
-    def _split_result(self, store: SharedStore, work: Work, block: int) -> Any:
+    def _split_result(self, work: Work, block: int) -> SplitResult | None:
         group, partitioning = work.root, work.partitioning
         boxes, segment = work.boxes(group), work.split_segment(group, block)
         moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
@@ -501,16 +503,10 @@ class Resumed:
         if self._sizes.get(segment.name) != nbytes + len(trailer):
             return None
         try:
-            store.read(segment, nbytes, trailer)
+            self._store.read(segment, nbytes, trailer)
             return SplitResult.parse(bytes(trailer))
         except (NdtoolError, ValueError, TypeError):
             return None
-
-    def _sweep_result(self, _: SharedStore, work: Work, number: int) -> Any:
-        child = work.child(work.root, number)
-        name = work.rows_segment(work.root, number, child.first).name
-        nbytes = child.tuples * work.partitioning.rows.width
-        return False if self._sizes.get(name) == nbytes else None
 
 
 def run(
@@ -557,11 +553,13 @@ def run(
         folder.working_folder,
     )  # fmt: skip
     try:
-        if hasattr(sink, "fits") and _is_one_disk(folder.working_folder, shared_output.path):
+        paths = folder.working_folder, shared_output.path
+        is_local = hasattr(sink, "fits") and all(map(os.path.exists, paths))
+        if is_local and len({os.stat(path).st_dev for path in paths}) == 1:
             sink.fits(partitioning.spilled_total)
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
-        raise_first(cluster.run_on_workers(worker.check_access, task_call), BaseException)
+        raise_first(cluster.run_on_workers(worker.check_access, task_call))
         store = segments.open_store(folder.working_folder)
         nothing: Any = None
         arrays = Arrays(nothing, nothing, None, None)
@@ -572,17 +570,26 @@ def run(
             for number, result in done.items():
                 add(number, result)
             pending = (number for number in numbers if number not in done)
-            offsets = None if phase == "split" else partial(_task_offsets, work, group, phase)
+            table = None if phase == "split" else work.offsets(group)
+
+            def offsets_of(number: int) -> TaskOffsets:
+                assert table is not None, "a split needs none"
+                lines = table.of_child(number) if phase == "sweep" else table.of_block(number)
+                return TaskOffsets(*map(bytes, lines))
+
             segments_read = partitioning.fan_out(0) if phase == "replay" else partitioning.blocks
             perform, nbytes = partial(worker.perform, task_call), 16 * segments_read
-            cluster.map(perform, phase, pending, offsets, nbytes, add)
+            cluster.map(perform, phase, pending, offsets_of if table else None, nbytes, add)
 
         if dry and resumed:
             resumed.results(work, "split", range(partitioning.blocks))
         advance = execution.meter(partitioning, progress)
-        yield from phases.run(work, work.root, map_cluster, advance, report, distributes=True)
-        raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)
-        _require_same(before, fingerprints(locations_.inputs, call.sources), locations_)
+        yield from phases.run(work, work.root, map_cluster, advance, report)
+        raise_first(cluster.run_on_workers(worker.close_run, token))
+        for role, fingerprint in fingerprints(locations_.inputs, call.sources).items():
+            if before[role] != fingerprint:
+                argument = argument_name(locations_.inputs[role])
+                raise OutputError(f"{argument} changed during the run")
     except BaseException as error:
         abort()
         is_resumable = None not in before.values()
@@ -597,24 +604,10 @@ def run(
         folder.drop()
 
 
-def _task_offsets(work: Work, group: Group, phase: str, number: int) -> TaskOffsets:
-    """Return the offsets that a task needs."""
-    table = work.offsets(group)
-    lines = table.of_child(number) if phase == "sweep" else table.of_block(number)
-    return TaskOffsets(*map(bytes, lines))
-
-
-def _require_same(before: dict[str, Any], after: dict[str, Any], locations_: Locations) -> None:
-    """Raise OutputError if an input has another fingerprint than before the run."""
-    for role, fingerprint in before.items():
-        if after[role] != fingerprint:
-            raise OutputError(f"{argument_name(locations_.inputs[role])} changed during the run")
-
-
-def raise_first(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
-    """Raise the first outcome of workers that is an exception of type `kind`."""
+def raise_first(outcomes: dict[str, Any]) -> None:
+    """Raise the first outcome of workers that is an exception."""
     for outcome in outcomes.values():
-        if isinstance(outcome, kind):
+        if isinstance(outcome, Exception):
             raise outcome
 
 
@@ -633,10 +626,6 @@ def _create_folder(
             folder.drop()
             raise
     return folder
-
-
-def _is_one_disk(*paths: str) -> bool:
-    return all(map(os.path.exists, paths)) and len({os.stat(path).st_dev for path in paths}) == 1
 
 
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:

@@ -14,18 +14,10 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.loaded import Inputs
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.outofcore import segments
-from ndtool.outofcore.partitioning import (
-    MAX_SEGMENTS,
-    Partitioning,
-    reread_bytes,
-    slab,
-    tuple_shape,
-)
+from ndtool.outofcore.partitioning import Partitioning, reread_bytes, slab, tuple_shape
 from ndtool.outofcore.phases import REPORT_BYTES
 from ndtool.rules import grid
 from ndtool.storage import locations, objects
-
-KINDS = "read", "write", "get", "put", "head"
 
 
 class StoredArray(NamedTuple):
@@ -95,91 +87,52 @@ class StoredArray(NamedTuple):
 
 
 class SpilledSegments(NamedTuple):
-    """The segments that a phase spills at a depth.
+    """The segments that a phase spills to a URL at a depth.
 
-    in_objects: whether they are objects at a URL. segments: their number. segment_tuples: the
-    tuples of each but the last. tuples: the tuples of all. per_tuple: bytes of a tuple. in_memory:
-    bytes that stay in memory. trailer: bytes at the end of each segment.
+    number: of segments. segment_tuples: the tuples of each but the last, None if they differ.
+    tuples: the tuples of all. per_tuple: bytes of a tuple. trailer: bytes at the end of each
+    segment.
     """
 
-    in_objects: bool
-    segments: int
-    segment_tuples: int
+    number: int
+    segment_tuples: int | None
     tuples: int
     per_tuple: int
-    in_memory: int = 0
     trailer: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all segments, without trailers."""
-        return self.tuples * self.per_tuple
-
-    @property
-    def file_bytes(self) -> int:
-        """The bytes of all segments, without trailers, that are not in memory."""
-        return max(0, self.nbytes - self.in_memory)
 
     @property
     def object_count(self) -> int:
         """The maximum number of objects that store the segments."""
-        size = segments.OBJECT_BYTES
-        last = self.tuples - (self.segments - 1) * self.segment_tuples
-        if not self.trailer or last <= 0:  # segments of any size
-            return (self.nbytes + self.segments * self.trailer) // size + self.segments
-        each, last = (
-            -(-(n * self.per_tuple + self.trailer) // size) for n in (self.segment_tuples, last)
-        )
-        return (self.segments - 1) * each + last
+        size, n = segments.OBJECT_BYTES, self.segment_tuples
+        if n is None:
+            return self.tuples * self.per_tuple // size + self.number
+        tuples = n, self.tuples - (self.number - 1) * n
+        each, last = (-(-(count * self.per_tuple + self.trailer) // size) for count in tuples)
+        return (self.number - 1) * each + last
 
-    def writes(self, calls: int) -> Counter[str]:
-        """Return the requests that write the segments, each with `calls` writes."""
-        if self.in_objects:
-            return Counter(put=self.object_count)
-        return Counter(write=self._in_files * (calls + (self.trailer > 0)))
-
-    def reads(self, slices: int, first: int, stop: int) -> Counter[str]:
+    def reads(self, slices: int, first: int, stop: int) -> int:
         """Return the requests that read `slices` slices.
 
         first, stop: the bytes of a segment that slices are in, per tuple. A slice that crosses a
         boundary of objects takes two requests.
         """
-        if not self.in_objects:
-            return Counter(read=-(-slices * self._in_files // max(1, self.segments)))
-        size, n = segments.OBJECT_BYTES, min(self.segment_tuples, self.tuples)
-        boundaries = self.nbytes // size
-        if self.trailer:
-            boundaries = self.segments * max(0, max(0, n * stop - 1) // size - n * first // size)
-        return Counter(get=slices + boundaries)
-
-    @property
-    def _in_files(self) -> int:
-        """The number of segments that are partly or completely in files."""
-        return -(-self.segments * self.file_bytes // max(1, self.nbytes))
-
-
-class Costs(NamedTuple):
-    """The costs of a run's tasks.
-
-    requests: by kind, for spilled data and for arrays at URLs. read, written: bytes of arrays and
-    of spilled data.
-    """
-
-    requests: dict[str, int]
-    read: int
-    written: int
+        size = segments.OBJECT_BYTES
+        if self.segment_tuples is None:
+            return slices + self.tuples * self.per_tuple // size
+        n = min(self.segment_tuples, self.tuples)
+        return slices + self.number * max(0, max(0, n * stop - 1) // size - n * first // size)
 
 
 def count(
     call: Inputs, remote_roles: set[str], partitioning: Partitioning, output: StoredArray,
-    spill: str | None, directories: int,
-) -> Costs:  # fmt: skip
-    """Count the costs of a run.
+    spill: str | None,
+) -> tuple[dict[str, int], int, int]:  # fmt: skip
+    """Return a run's requests to URLs by kind, and the bytes that are read and written.
 
     remote_roles: the inputs at URLs. spill: the location of a cluster's spilled data, None for a
-    run in one process, which stripes spilled data over so many directories.
+    run in one process.
     """
-    plan, rows = call.inference.plan, partitioning.rows
+    plan = call.inference.plan
     positions = {"indices": plan.positions, "updates": tuple_shape(plan)}
     inputs = {
         role: StoredArray(
@@ -192,58 +145,42 @@ def count(
     requests = output.write_requests()
     for array in inputs.values():
         requests += array.read_requests(partitioning)
-    read = sum(array.nbytes for array in inputs.values())
+    read = sum(array.nbytes for array in inputs.values()) + partitioning.spilled
     read += reread_bytes(call.inference, metadata, partitioning)
-    if spill is not None:  # each worker reads the indices that batches share
-        read += (partitioning.workers - 1) * partitioning.index_bytes
-    written = output.nbytes
+    written = output.nbytes + partitioning.spilled
+    if spill is not None:
+        read += (partitioning.workers - 1) * partitioning.index_bytes  # each worker reads them
+        written += partitioning.blocks * _trailer_bytes(partitioning)
+    if spill is not None and locations.is_url(spill):
+        requests += _spilled_requests(partitioning)
+    kinds = sorted(kind for kind in requests if requests[kind])
+    return {kind: requests[kind] for kind in kinds}, read, written
+
+
+def _trailer_bytes(partitioning: Partitioning) -> int:
+    return 8 * (partitioning.fan_out(0) + 1) + REPORT_BYTES
+
+
+def _spilled_requests(partitioning: Partitioning) -> Counter[str]:
+    """Return the requests for spilled data at a URL."""
+    n, width, requests = partitioning.rows.tuples, partitioning.rows.width, Counter[str]()
     for depth in range(partitioning.depth):
-        is_last, n = depth + 1 == partitioning.depth, rows.tuples
         size, per_tuple = partitioning.local_bytes(depth), partitioning.spilled_per_tuple(depth)
-        split, swept = spilled_segments(partitioning, depth, spill)
-        ends = 0 if is_last else partitioning.blocks_at(depth + 1) - partitioning.groups(depth + 1)
+        blocks, groups = partitioning.blocks_at(depth), partitioning.groups(depth + 1)
+        is_last = depth + 1 == partitioning.depth
+        split = SpilledSegments(
+            blocks, None if depth else partitioning.block_tuples, n, per_tuple,
+            0 if depth else _trailer_bytes(partitioning),
+        )  # fmt: skip
+        ends = 0 if is_last else partitioning.blocks_at(depth + 1) - groups
         slices = min(partitioning.segments(depth) + ends, n)
-        requests += split.writes(2) + split.reads(slices, 0, size)
-        written += split.file_bytes + split.trailer * split.segments
-        read += split.file_bytes
+        requests["put"] += split.object_count
+        requests["get"] += split.reads(slices, 0, size)
         if not partitioning.gathers:
-            requests += split.reads(slices, size, per_tuple)
+            requests["get"] += split.reads(slices, size, per_tuple)
             continue
-        writes = -(-partitioning.blocks_at(depth + 1) // partitioning.groups(depth + 1))
-        if is_last:
-            segment_tuples = max(1, -(-n // partitioning.segments(depth)))
-            together = max(1, min(MAX_SEGMENTS, partitioning.block_tuples // segment_tuples))
-            writes = -(-partitioning.segments(depth) // partitioning.partitions // together)
-        blocks = partitioning.blocks_at(depth)
-        requests += swept.writes(writes) + split.reads(blocks, size, per_tuple)
-        requests += swept.reads(min(blocks * partitioning.fan_out(depth), n), 0, rows.width)
-        written, read = written + swept.file_bytes, read + swept.file_bytes
-    if spill is None and directories > 1:  # each stripe takes a request of its own
-        ends = partitioning.spilled // segments.STRIPE
-        requests += Counter(read=ends, write=ends)
-    return Costs({kind: requests[kind] for kind in KINDS if requests[kind]}, read, written)
-
-
-def spilled_segments(
-    partitioning: Partitioning, depth: int, spill: str | None
-) -> tuple[SpilledSegments, SpilledSegments]:
-    """Return the segments that split and, of gathers, sweep spill for all groups at a depth."""
-    n, regions = partitioning.rows.tuples, {} if spill is not None else partitioning.regions
-    in_memory = [
-        regions.get((phase, depth), (0, 0))[1] * partitioning.groups(depth)
-        for phase in ("split", "sweep")
-    ]
-    in_objects = spill is not None and locations.is_url(spill)
-    has_trailer = spill is not None and not depth
-    children = min(partitioning.groups(depth + 1), n) if partitioning.gathers else 0
-    return (
-        SpilledSegments(
-            in_objects, partitioning.blocks_at(depth), partitioning.block_tuples, n,
-            partitioning.spilled_per_tuple(depth), in_memory[0],
-            has_trailer * (8 * (partitioning.fan_out(0) + 1) + REPORT_BYTES),
-        ),
-        SpilledSegments(
-            in_objects, children, -(-n // max(1, children)), n, partitioning.rows.width,
-            in_memory[1],
-        ),
-    )  # fmt: skip
+        swept = SpilledSegments(min(groups, n), None, n, width)
+        requests["put"] += swept.object_count
+        requests["get"] += split.reads(blocks, size, per_tuple)
+        requests["get"] += swept.reads(min(blocks * partitioning.fan_out(depth), n), 0, width)
+    return requests

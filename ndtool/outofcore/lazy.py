@@ -275,18 +275,14 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
     if not count or not check.is_error(call.plan):  # there are no rows: all tuples are dropped
         offsets[-1], ids[:] = n, partitions
         return Split(number, shape, ids, offsets, local)
-    position = map(sum, zip(origin, layouts.unravel_index(bad, shape), strict=True))
-    flat_index = _ravel(position, call.plan.positions)
+    flat_index = 0
+    for start, i, size in zip(
+        origin, layouts.unravel_index(bad, shape), call.plan.positions, strict=True
+    ):
+        flat_index = flat_index * size + start + i
     value = indices.value(bad * components + component_index)
     report = OutOfBounds(flat_index, component_index, value, count)
     return Split(number, shape, ids[:0], np.zeros_like(offsets), local[:0], report)
-
-
-def _ravel(position: Iterable[int], shape: Shape) -> int:
-    flat_index = 0
-    for coordinate, size in zip(position, shape, strict=True):
-        flat_index = flat_index * size + coordinate
-    return flat_index
 
 
 def bounds_verdict(call: Call, reports: Sequence[OutOfBounds | None], original: object) -> None:
@@ -514,10 +510,7 @@ class TaskGraph:
         numbers = list(sources)
         incoming: dict[int, list[int]] = dict.fromkeys(targets, numbers)
         if links is not None:
-            incoming = {target: [] for target in targets}
-            for source in sources:
-                for target in links[source]:
-                    incoming[target].append(source)
+            incoming = _inverse(links, numbers)
         many = [target for target in targets if len(incoming[target]) > MIN_EXCHANGED]
         if len(many) < 2:
             many = []
@@ -617,7 +610,7 @@ class TaskGraph:
                     )  # fmt: skip
 
 
-def _inverse(links: dict[int, list[int]], sources: Sequence[int]) -> dict[int, list[int]]:
+def _inverse(links: dict[int, list[int]], sources: Iterable[int]) -> dict[int, list[int]]:
     """Return the sources by target."""
     inverse = defaultdict[int, list[int]](list)
     for source in sources:

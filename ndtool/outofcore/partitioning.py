@@ -299,16 +299,15 @@ class Partitioning(NamedTuple):
     @property
     def spilled_total(self) -> int:
         """The bytes that all tasks spill to memory and files."""
-        per_tuple = sum(map(self.spilled_per_tuple, range(self.depth)))
-        return self.rows.tuples * (per_tuple + self.rows.width * self.gathers * self.depth)
+        return sum(size for size, _ in self.regions.values())
 
     @property
     def spilled(self) -> int:
         """The bytes that are spilled to files, if all groups have equally many tuples."""
-        total = 0
-        for (_, depth), (size, in_memory) in self.regions.items():
-            total += max(0, size - in_memory * self.groups(depth))
-        return total
+        return sum(
+            max(0, size - in_memory * self.groups(depth))
+            for (_, depth), (size, in_memory) in self.regions.items()
+        )
 
     @property
     def scratch_bytes(self) -> int:
@@ -484,11 +483,9 @@ def choose(
     return cheapest or _cheapest(_minimal_partitionings(partition), allowed, segment_cost, memory)
 
 
-def min_memory(
-    partition: Partition, memory: Memory = lambda partitioning: partitioning.memory
-) -> int:
+def min_memory(partition: Partition) -> int:
     """Return the bytes of memory that the smallest partitioning takes; 0 if there is none."""
-    return min(map(memory, _minimal_partitionings(partition)), default=0)
+    return min((each.memory for each in _minimal_partitionings(partition)), default=0)
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:

@@ -220,10 +220,6 @@ class Work:
         assert self._store is not None, "a check of indices spills nothing"
         return self._store
 
-    def blocks(self, group: Group) -> int:
-        """Return the number of blocks of a group."""
-        return self.partitioning.blocks_of(group.tuples)
-
     def tuple_count(self, group: Group, block: int) -> int:
         """Return the number of tuples of a block."""
         size = self.partitioning.block_tuples
@@ -477,7 +473,9 @@ def sweep(work: Work, group: Group, number: int, mapper: Map | None = None) -> N
 def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     """Yield the gathered rows of a partition; read only chunks that contain them."""
     row_count, width = partition.row_count, work.partitioning.rows.width
-    is_read = bytearray(_chunk_count(work, partition.box))
+    sizes = grid.box_shape(partition.box)
+    chunks = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
+    is_read = bytearray(1 if chunks > MAX_CHILDREN else chunks)
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * width]
         for batch in work.batches(partition, 0, partition.tuples):
@@ -496,19 +494,12 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 yield gathered
 
 
-def _chunk_count(work: Work, box: Box) -> int:
-    """Return the number of chunks of a partition; 1 if all of them are read together."""
-    sizes = grid.box_shape(box)
-    count = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
-    return 1 if count > MAX_CHILDREN else count
-
-
 def _missing_chunks(
     work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
 ) -> Sequence[int]:
     """Return the indices of a partition's unread chunks that contain selected rows.
 
-    is_read: a flag for each chunk, set for the returned chunks.
+    is_read: a flag for each chunk, set for the returned chunks, or one if all are read together.
     """
     sizes = grid.box_shape(box)
     steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
@@ -589,7 +580,7 @@ def replay(work: Work, group: Group, block: int) -> None:
 
 def _restored_rows(work: Work, group: Group) -> Iterator[memoryview]:
     """Yield the rows of all blocks of a group, in the order of its tuples."""
-    for block in range(work.blocks(group)):
+    for block in range(work.partitioning.blocks_of(group.tuples)):
         with work.arena() as allocate:
             yield _restore(work, group, block, allocate)
 
@@ -645,20 +636,14 @@ def run_serially(
 
 
 def run(
-    work: Work,
-    group: Group,
-    mapper: Map,
-    advance: Advance,
-    report: ReportCallback | None = None,
-    distributes: bool = False,
+    work: Work, group: Group, mapper: Map, advance: Advance, report: ReportCallback | None = None
 ) -> Generator[str]:
     """Run split and sweep of a group, and replay of a call; yield each phase before it begins.
 
     mapper: runs the tasks. advance: a callback for the bytes that the tasks of a call have moved.
     report: receives the bounds report of a call, if the mode allows indices out of bounds.
-    distributes: whether a sweep of a group is one task, of a process without this one's tables.
     """
-    partitioning, blocks = work.partitioning, range(work.blocks(group))
+    partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
     children = work.boxes(group).partitions
     table, reports = OffsetTable(children, len(blocks)), BoundsReports(work.inference)
     rows = partitioning.rows
@@ -680,7 +665,7 @@ def run(
     def add_sweep(number: int, _: None) -> None:
         advance(rows.row_count * rows.width // children)
 
-    if is_last or distributes:
+    if is_last or work.is_shared:  # workers have no tables of this process
         mapper("sweep", group, range(children), add_sweep)
     else:
         for number in range(children):

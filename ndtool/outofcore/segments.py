@@ -1,7 +1,9 @@
 """Spilled segments: in memory and unnamed files, in a shared folder, or at a URL.
 
 A segment has the name of the task that writes it. Two attempts at a task write the same bytes, and
-a name appears when its bytes are complete, so attempts never conflict.
+a name appears when its bytes are complete, so attempts never conflict. Stores are thread-safe;
+`read` fills a buffer from a byte of a segment on, `prefetch` has an effect on local files only, and
+`concurrency` is the number of segments to read concurrently.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
 from ndtool.machine import pool
@@ -47,21 +49,6 @@ class Segment(NamedTuple):
     def name(self) -> str:
         """The name of its file: "split-7", in group 3 "split.3-7"."""
         return f"{'.'.join((self.phase, *map(str, self.path)))}-{self.number}"
-
-
-class SegmentStore(Protocol):
-    """A thread-safe store of segments; concurrency: the segments to read concurrently."""
-
-    concurrency: int
-
-    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
-        """Write the bytes of a segment, which appears when they are complete."""
-
-    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        """Fill a buffer with bytes of a segment, from `start` on."""
-
-    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
-        """Prefetch bytes of a segment, if that has an effect."""
 
 
 def read_all(
@@ -209,7 +196,9 @@ class FolderStore:
         temporary, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
         try:
             with descriptors.os_errors(_FILE, OutputError):
-                with open(temporary, "xb", buffering=0, opener=_private) as file:
+                with open(
+                    temporary, "xb", buffering=0, opener=partial(os.open, mode=0o600)
+                ) as file:
                     for view in views:
                         failures.retry_call(partial(_write_at, file.fileno(), start, view))
                         start += len(view)
@@ -304,6 +293,7 @@ class ObjectStore:
 
 
 SharedStore = FolderStore | ObjectStore
+SegmentStore = LocalStore | SharedStore
 SpillFolder = NewFolder | Claim
 
 
@@ -367,7 +357,3 @@ def require_shared(url: str) -> None:
 def _write_at(fd: int, start: int, view: memoryview) -> None:
     with descriptors.os_errors(_FILE, OutputError):
         descriptors.write_at(fd, start, view)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

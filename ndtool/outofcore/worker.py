@@ -210,13 +210,6 @@ def version() -> str:
     return __version__
 
 
-def require_one_version(versions: dict[str, Any]) -> None:
-    """Raise UsageError if a worker has another version of ndtool, or none."""
-    for name, actual in versions.items():
-        if actual != __version__:
-            raise version_error(f"the worker at {name}", actual, __version__)
-
-
 def version_error(worker_name: str, actual: object, expected: str) -> UsageError:
     """Return the error about a worker that has another version of ndtool, or none."""
     problem = f"has ndtool {actual}" if isinstance(actual, str) else "cannot import ndtool"

@@ -1,7 +1,6 @@
 """The first two steps of a run: open the inputs, and infer types and shapes."""
 
 import time
-from copy import copy
 from math import prod
 from typing import Any
 
@@ -153,12 +152,6 @@ class OpenCall:
     @property
     def warnings(self) -> list[str]:
         return [source.warning for source in self.sources.values() if source.warning]
-
-    def with_threads(self, count: int) -> "OpenCall":
-        """Return a call with another number of threads. Both share the inputs: close only one."""
-        call = copy(self)
-        call.threads = count
-        return call
 
     def require_unchanged(self) -> None:
         """Raise OutputError if an input changed since it was opened."""

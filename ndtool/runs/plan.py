@@ -6,6 +6,7 @@ touches fit in memory.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -13,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import MAX_BYTE_IDS, WorkItem
+from ndtool._kernels import WorkItem
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.engine import distinct, tuning
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
 
 
-SHIFT = 32  # bits of a row index within a partition; the higher bits are the partition ID
 SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices
 TUPLES_PER_SAMPLE = 64
 
@@ -46,9 +46,9 @@ class Plan(NamedTuple):
     """The execution of a run, and upper bounds of its costs.
 
     way: how to execute, "direct", "sweep" or "cluster". partitions, blocks: their numbers, 0 if
-    direct. read, written, spilled: bytes. memory: bytes that the run allocates. requests: the
-    requests of external execution by kind. reason: why the plan chose this execution. partitioning:
-    the partitioning of external execution.
+    direct. read, written, spilled: bytes. memory: bytes that the run allocates. requests: those to
+    URLs by kind, empty if direct. reason: why the plan chose this execution. partitioning: the
+    partitioning of external execution.
     """
 
     way: str
@@ -65,31 +65,38 @@ class Plan(NamedTuple):
 
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all available memory."""
-    out, concurrency = destination(call, output)
-    chunked = _in_chunks(call, out)
-    partitioning, reason = (
-        _partition_chunked(call, limit, out, concurrency)
-        if chunked
-        else _partition_flat(call, limit)
-    )
+    out, concurrency = _destination(call, output)
+    chunked, data, rows = _in_chunks(call, out), call.sources["data"], rows_of(call.inference)
+    allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
+    partitioning = None
+    if isinstance(data, ContiguousSource) and not _is_partitionable(data):
+        if limit is not None:
+            _require_partitionable(call, data, allowed)
+        reason = "data cannot be partitioned: not a local file or store in C order"
+    elif not rows.tuples or not rows.width or rows.row_count < 2:
+        reason = "nothing is accessed at random"
+    elif chunked:
+        partitioning, reason = _partition_chunked(call, limit, allowed, out, concurrency)
+    else:
+        partitioning, reason = _partition_flat(call, rows, limit, allowed)
     if partitioning is not None:
         return partitioned_plan("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
-    data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
-    read = sum(sizes.values()) - sizes["data"] + (min(data, written) if gathers else data)
+    data_read = 0 if isinstance(data, Constant) else sizes["data"]
+    read = sum(sizes.values()) - sizes["data"] + (min(data_read, written) if gathers else data_read)
     nbytes = _buffer_bytes(call, out, concurrency if chunked else None)
     return Plan("direct", 0, 0, read, written, 0, nbytes, {}, reason)
 
 
-def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
+def _destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
     """Return the metadata of the output, and how many of its chunks to write concurrently."""
     return (call.metadata, 1) if output is None else (output.metadata, output.concurrency)
 
 
 def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
     """Return a call with fewer threads if their chunks exceed memory; ResourceError if one does."""
-    out, _ = destination(call, output)
+    out, _ = _destination(call, output)
     if limit is None or not _in_chunks(call, out):
         return call
     arrays = [
@@ -105,8 +112,10 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
         )
     if not buffers:
         return call
+    call = copy(call)  # both share the inputs
     # The other half of memory is for other buffers.
-    return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))
+    call.threads = max(1, min(call.threads, limit // 2 // buffers))
+    return call
 
 
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -> int:
@@ -153,11 +162,10 @@ def partitioned_plan(
     target = costs.StoredArray(call.metadata, False)
     if output is not None:
         target = costs.StoredArray(output.metadata, output.is_remote)
-    directories = len(call.spill_directories)
-    run = costs.count(call, call.remote_roles, partitioning, target, spill, directories)
+    requests, read, written = costs.count(call, call.remote_roles, partitioning, target, spill)
     return Plan(
-        way, partitioning.partitions, partitioning.blocks, run.read, run.written,
-        partitioning.spilled, partitioning.memory, run.requests, reason, partitioning,
+        way, partitioning.partitions, partitioning.blocks, read, written, partitioning.spilled,
+        partitioning.memory, requests, reason, partitioning,
     )  # fmt: skip
 
 
@@ -170,19 +178,12 @@ def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
 
 
 def _partition_chunked(
-    call: OpenCall, limit: int | None, out: ArrayMetadata, concurrency: int
+    call: OpenCall, limit: int | None, allowed: int, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, rows = call.sources["data"], partitionings.rows_in(call.inference, call.sources, out)
     gathers = not call.inference.scatters
-    allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    if isinstance(data, ContiguousSource) and not _is_partitionable(data):
-        if limit is not None:
-            _require_partitionable(call, data, allowed)
-        return None, "data cannot be partitioned: not a local file or store in C order"
-    if not rows.tuples or not rows.width or rows.row_count < 2:
-        return None, "nothing is accessed at random"
     chunk_bytes = (
         PAGE + rows.width
         if isinstance(data, ContiguousSource)
@@ -250,29 +251,23 @@ def _for_chunks(
     return partitioning._replace(chunk_bytes=max(partitioning.chunk_bytes, written)).fit_to(allowed)
 
 
-def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
+def _partition_flat(
+    call: OpenCall, rows: Rows, limit: int | None, allowed: int
+) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run on flat arrays, None if direct, and the reason."""
-    data, output = call.sources["data"], call.inference.nbytes
-    allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
+    data, gathers = call.sources["data"], not call.inference.scatters
     assert isinstance(data, ContiguousSource), "no array has chunks"
-    if not _is_partitionable(data):
-        if limit is not None:
-            _require_partitionable(call, data, allowed)
-        return None, "data cannot be partitioned: not a local file or store in C order"
     is_constant = isinstance(data, Constant)
-    if is_constant and not call.inference.scatters:
+    if is_constant and gathers:
         return None, "data are one value"
     if limit is None and not data.is_mapped and not is_constant:
         return None, "data are in memory"
     size = data.metadata.nbytes
     if call.inference.plan.is_elementwise:
-        size = max(size, output)
+        size = max(size, call.inference.nbytes)
     size += _update_count_nbytes(call)
     if memory.can_hold(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
-    rows, gathers = rows_of(call.inference), not call.inference.scatters
-    if not rows.tuples or not rows.width or rows.row_count < 2:
-        return None, "nothing is accessed at random"
 
     def partition(budget: int, depth: int) -> Partitioning:
         partitioning = partitioning_for(rows, gathers, budget, call.threads, None, depth)
@@ -367,16 +362,13 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     A tuple is local if its row is near that of the preceding tuple. The estimate uses a sample.
     """
     addressing = bind_rows(call.inference.plan)
-    boxes = bind_boxes((rows.row_count,), (min(rows.row_count, 1 << SHIFT),))
+    boxes = bind_boxes((rows.row_count,), (rows.row_count,))
     attributes = call.inference.plan.attributes
     is_strict = attributes.out_of_bounds == "error" and not attributes.may_alter_tuples
     sampled = Attributes(out_of_bounds="error" if is_strict else "clip")
     indices = operands.bind_indices(call.inference, operands.load_indices(call), sampled)
-    id_buffer, buffer = (
-        bytearray(2 * TUPLES_PER_SAMPLE),
-        memoryview(bytearray(4 * TUPLES_PER_SAMPLE)),
-    )
-    local_indices = buffer.cast("I")
+    ids, buffer = (bytearray(n * TUPLES_PER_SAMPLE) for n in (1, boxes.row_bytes))
+    selected = memoryview(buffer).cast("I" if boxes.row_bytes == 4 else "q")
     local_count = total = highest = 0
     lowest = rows.row_count
     source = call.sources["indices"]
@@ -384,12 +376,10 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
         if isinstance(source, ContiguousSource) and source.is_local:
             source.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
         item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
-        offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
-        if _kernels.partition_ids(addressing, indices, 0, item, boxes, id_buffer, buffer, offsets):
+        offsets = memoryview(bytearray(16)).cast("q")
+        if _kernels.partition_ids(addressing, indices, 0, item, boxes, ids, buffer, offsets):
             continue  # out of bounds: the run reports it
-        is_wide = boxes.partitions > MAX_BYTE_IDS
-        partition_ids = memoryview(id_buffer).cast("H") if is_wide else id_buffer
-        row_indices = [(partition_ids[i] << SHIFT) + local_indices[i] for i in range(item.tuples)]
+        row_indices = selected[: item.tuples].tolist()
         lowest, highest = min(lowest, *row_indices), max(highest, *row_indices)
         distances = [abs(b - a) * rows.width for a, b in pairwise(row_indices)]
         local_count += sum(distance <= tuning.RANDOM_READ_COST for distance in distances)

@@ -35,10 +35,6 @@ Execution = Callable[
 ]  # yields each phase before it begins
 
 
-def do_nothing(_: Any) -> None:
-    """Ignore a phase, or a bounds report."""
-
-
 class PreparedRun(NamedTuple):
     """A planned run, with validated indices if execution is direct.
 
@@ -171,14 +167,14 @@ def dry_run(run: PreparedRun) -> Outcome:
         with _with_file_names(call.inference):
             execution.check(call, run.plan.partitioning, reports.append)
     call.require_unchanged()
-    return _outcome(run, None if sink is None else sink.preserved, reports)
+    return outcome(run, None if sink is None else sink.preserved, reports)
 
 
 def execute(
     run: PreparedRun,
     progress: ProgressCallback = ignore_progress,
     companions: Sequence[Sink] = (),
-    phase: Callable[[str], object] = do_nothing,
+    phase: Callable[[str], object] = lambda _: None,
     sink: Sink | None = None,
 ) -> Outcome:
     """Compute the output into a sink, and publish it when it is complete.
@@ -202,7 +198,7 @@ def execute(
         sinks.commit(sink, *companions)
     finally:
         sink.abort()
-    return _outcome(run, sink.preserved, reports)
+    return outcome(run, sink.preserved, reports)
 
 
 def _fits(sink: Any) -> bool:
@@ -213,20 +209,16 @@ def _fits(sink: Any) -> bool:
     return not hasattr(sink, "fits") or sink.fits()
 
 
-def outcome_without_output(run: PreparedRun) -> Outcome:
-    """Return the outcome of a run whose output is displayed instead of written."""
-    return _outcome(run, None, [])
-
-
 def run(call: OpenCall, progress: ProgressCallback = ignore_progress) -> Outcome:
     """Run a call from beginning to end."""
     with prepare(call, resolve_output(call)) as run:
         return execute(run, progress)
 
 
-def _outcome(
-    run: PreparedRun, preserved: tuple[str, ...] | None, reports: list[BoundsError]
+def outcome(
+    run: PreparedRun, preserved: tuple[str, ...] | None = None, reports: Sequence[BoundsError] = ()
 ) -> Outcome:
+    """Return the outcome of a run; by default of one whose output is displayed."""
     for report in reports:
         inference.name_inputs(report, run.call.inference.inputs)
     bounds_report = reports[0] if reports else run.validated and run.validated.bounds_report

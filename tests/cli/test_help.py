@@ -221,7 +221,9 @@ def test_a_run_between_files_imports_few_modules(tmp_path):
         flags = ("--axis", "1") if "elements" in name or name == "scatter" else ()
         modules = imported_modules(name, *inputs, *flags, "-o", tmp_path / "out.npy")
         assert "ndtool._kernels" in modules
-        assert not modules & (HEAVY | {"ndtool.analysis.values", "ndtool.analysis.infer"})
+        assert not modules & (
+            HEAVY | {"ndtool.cli.styled", "ndtool.analysis.values", "ndtool.analysis.infer"}
+        )
 
 
 def test_runs_as_a_module_and_as_a_command(tmp_path):

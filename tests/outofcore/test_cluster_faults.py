@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from command import NDTOOL, execute, save, snapshot
 from strategies import bits_equal
-from twoworkers import NDTOOL_WITH_SHORT_TIMEOUTS, ProcessCluster, wait_for
+from twoworkers import ProcessCluster, wait_for
 
 from ndtool.analysis.oracle import reference
 from ndtool.errors import ResourceError
 from ndtool.publish import cleanup
-from ndtool.publish.newfile import NewFile
 
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 
@@ -51,15 +50,15 @@ def wait_for_exit(run: subprocess.Popen[bytes]) -> tuple[int, str]:
     return run.returncode, stderr.decode()
 
 
-def test_a_scheduler_that_is_killed_ends_the_run(cluster: ProcessCluster) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_scheduler_ends_the_run(cluster: ProcessCluster, signum: signal.Signals) -> None:
     before = snapshot(Path())
     scheduler, _ = cluster.start_scheduler(), cluster.start_worker("--no-nanny")
     cluster.inject_fault("wait", "sweep")
-    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    run = cluster.run(SCATTER, patient=signum == signal.SIGKILL)
     cluster.wait_for_task("begin", "sweep")
-    scheduler.kill()
-    message = "error: the connection to the scheduler was lost\n"
-    assert wait_for_exit(run) == (6, message)
+    scheduler.send_signal(signum)
+    assert wait_for_exit(run) == (6, "error: the connection to the scheduler was lost\n")
     assert snapshot(Path()) == before
 
 
@@ -75,7 +74,7 @@ def test_a_lost_worker_is_replaced_by_the_remaining_one(
     cluster.start_scheduler()
     workers = [cluster.start_worker("--no-nanny") for _ in range(2)]
     cluster.inject_fault("once", phase)
-    run = cluster.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    run = cluster.run(call)
     assert wait_for_exit(run) == (0, "")
     assert -signal.SIGKILL in [worker.poll() for worker in workers]
     assert bits_equal(np.load("out.npy"), expected_result(call))
@@ -91,7 +90,7 @@ def test_a_worker_that_dies_as_a_run_begins_is_replaced_by_another(
         cluster.start_worker("--no-nanny")
     cluster.wait_for_workers(2)
     cluster.inject_fault("once", step)
-    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    run = cluster.run(SCATTER)
     assert wait_for_exit(run) == (0, "")
     assert cluster.is_fault_injected()
     assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
@@ -100,8 +99,7 @@ def test_a_worker_that_dies_as_a_run_begins_is_replaced_by_another(
 def test_a_hangup_of_the_terminal_ends_a_run_and_its_workers(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
     cluster.inject_fault("wait", "sweep")
-    arguments = (*SCATTER, "-o", "out.npy", "--workers", "2", "-q")
-    run = cluster.start("setsid", *NDTOOL, *arguments)
+    run = cluster.start("setsid", *NDTOOL, *SCATTER, "-o", "out.npy", "--workers", "2", "-q")
     cluster.wait_for_task("begin", "sweep")
     os.killpg(run.pid, signal.SIGHUP)
     status, stderr = wait_for_exit(run)
@@ -124,9 +122,7 @@ def test_a_frozen_worker_is_removed(cluster: ProcessCluster) -> None:
     workers = [cluster.start_worker("--no-nanny") for _ in range(2)]
     cluster.wait_for_workers(2)
     cluster.inject_fault("wait", "sweep")
-    run = cluster.start(
-        *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
-    )
+    run = cluster.run(SCATTER, patient=False)
     cluster.wait_for_task("begin", "sweep")
     frozen = cluster.tasks("begin")[-1][1]
     os.kill(frozen, signal.SIGSTOP)
@@ -136,31 +132,18 @@ def test_a_frozen_worker_is_removed(cluster: ProcessCluster) -> None:
     assert frozen in [worker.pid for worker in workers]
 
 
-def test_a_frozen_scheduler_ends_the_run(cluster: ProcessCluster) -> None:
-    before = snapshot(Path())
-    scheduler, _ = cluster.start_scheduler(), cluster.start_worker("--no-nanny")
-    cluster.inject_fault("wait", "sweep")
-    run = cluster.start(
-        *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
-    )
-    cluster.wait_for_task("begin", "sweep")
-    scheduler.send_signal(signal.SIGSTOP)
-    assert wait_for_exit(run) == (6, "error: the connection to the scheduler was lost\n")
-    assert snapshot(Path()) == before
-
-
 def test_workers_close_the_files_of_killed_runs(cluster: ProcessCluster) -> None:
     """The next run closes them, or a timer: deleted outputs would fill the disk."""
     cluster.start_scheduler()
     worker = cluster.start_worker("--no-nanny")
     for _ in range(2):
         cluster.inject_fault("wait", "sweep")
-        run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+        run = cluster.run(SCATTER)
         cluster.wait_for_task("begin", "sweep")
         run.kill()
         run.communicate()
         cluster.release()
-    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    run = cluster.run(SCATTER)
     assert wait_for_exit(run) == (0, "")
     paths = Path(f"/proc/{worker.pid}/fd").iterdir()
     opened = [os.readlink(path) for path in paths if path.is_symlink()]
@@ -172,7 +155,7 @@ def test_a_run_continues_with_workers_that_join_later(cluster: ProcessCluster) -
     cluster.start_scheduler()
     worker = cluster.start_worker("--no-nanny")
     cluster.inject_fault("once", "sweep")
-    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    run = cluster.run(SCATTER)
     assert worker.wait() == -signal.SIGKILL
     cluster.start_worker("--no-nanny")
     assert wait_for_exit(run) == (0, "")
@@ -184,11 +167,9 @@ def test_a_run_without_workers_ends(cluster: ProcessCluster) -> None:
     cluster.start_scheduler()
     cluster.start_worker("--no-nanny")
     cluster.inject_fault("once", "sweep")
-    run = cluster.start(
-        *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
-    )
-    message = "error: no worker is left, and none has joined in 3 seconds\n"
-    assert wait_for_exit(run) == (6, message)
+    run = cluster.run(SCATTER, patient=False)
+    error = "error: no worker is left, and none has joined in 3 seconds\n"
+    assert wait_for_exit(run) == (6, error)
     assert snapshot(Path()) == before
 
 
@@ -217,7 +198,7 @@ def test_workers_that_do_not_start_in_time_end_the_run() -> None:
 def test_a_task_that_kills_its_worker_each_time_ends_the_run(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
     cluster.inject_fault("die", "sweep")
-    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 1, "-q")
+    run = cluster.run(SCATTER, "--workers", "1")
     message = "error: workers were lost repeatedly in a sweep task\n"
     assert wait_for_exit(run) == (6, message + "  hint: a smaller --memory makes tasks smaller\n")
     assert snapshot(Path()) == before
@@ -265,15 +246,6 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(
     run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
     assert wait_for_exit(run) == (0, "")
     assert set(os.listdir()) - before == {out}
-
-
-def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
-    first, second = (NewFile("out.npy", None, clobber=True, sync=False) for _ in range(2))
-    names = [os.path.basename(file.share()) for file in (first, second)]
-    assert sorted(os.listdir()) == sorted(names)
-    for file in (first, second):
-        file.drop()
-    assert os.listdir() == []
 
 
 def test_concurrent_cleanups_remove_a_file_once(

@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import bucket
@@ -20,7 +19,6 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import descriptors
 
 ROOT = f"s3://{bucket.NAME}"
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -121,49 +119,6 @@ def test_the_store_counts_the_planned_requests(
     task_bytes = task_requests(stores.nbytes)
     moved, planned = task_bytes["get"] + task_bytes["put"], plan.read + plan.written
     assert moved <= planned < (1.01 if depth > 1 else 1 + 1e-9) * moved
-
-
-class CallCounter:
-    """Counts the calls of functions of a module."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, **names: str) -> None:
-        self.counts: Counter[str] = Counter()
-        for name, kind in names.items():
-            monkeypatch.setattr(module, name, self._count_calls(getattr(module, name), kind))
-
-    def _count_calls(self, function: Any, kind: str) -> Any:
-        def wrapper(*arguments: Any) -> Any:
-            self.counts[kind] += len(arguments[-1]) > 0
-            return function(*arguments)
-
-        return wrapper
-
-
-@pytest.mark.parametrize(("operator", "inputs"), CALLS)
-@pytest.mark.parametrize("memory", [2 << 20, 3 << 20])
-def test_files_of_spilled_data_have_the_planned_reads_and_writes(
-    operator: str,
-    inputs: tuple[str, ...],
-    memory: int,
-    workdir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng, n = np.random.default_rng(5), 300_000
-    save(data=rng.random((1024, 1024), np.float32), idx=rng.integers(0, 1024, (n, 2)))
-    save(upd=rng.random(n, np.float32))
-    request = Request(
-        operator, *(f"{name}.npy" for name in inputs), output="out.npy", memory=memory, threads=2
-    )
-    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared:
-        plan = prepared.plan
-        calls = SimpleNamespace(**vars(descriptors))
-        counter = CallCounter(monkeypatch, calls, read_into="read", write_at="write")
-        monkeypatch.setattr(segments, "descriptors", calls)
-        steps.execute(prepared)
-    assert plan.way == "sweep"
-    # Not exact: segments are partly in memory, and batches end at block boundaries.
-    for kind, count in counter.counts.items():
-        assert abs(plan.requests[kind] - count) < 0.06 * count
 
 
 def io_counts(pid: int | str = "self") -> dict[str, int]:

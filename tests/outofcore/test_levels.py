@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from inputs import scalars_to_update
 from strategies import EXAMPLES, bits_equal
 
-import ndtool as ndtool_package
 from ndtool import _kernels, files
 from ndtool._kernels import Indices, WorkItem
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
-from ndtool.errors import ResourceError
 from ndtool.formats import outputs
 from ndtool.outofcore import execution
 from ndtool.outofcore import partitioning as choice
@@ -98,34 +96,14 @@ def test_rows_of_a_large_group_have_8_byte_indices() -> None:
         )
 
 
-def terabyte_partitioning(gathers: bool, budget: int, levels: int) -> Partitioning:
-    """Return a partitioning of a terabyte for a hundred million tuples."""
-    return partitioning_for(Rows(10**8, 8, (1 << 38,), 4), gathers, budget, 2, None, levels)
-
-
-@pytest.mark.parametrize("gathers", [True, False])
-def test_levels_shrink_the_tables(gathers: bool) -> None:
-    tables = [
-        terabyte_partitioning(gathers, 1 << 30, levels).tables_bytes(0) for levels in (1, 2, 3)
-    ]
-    assert tables[0] > 5 * tables[1] > 10 * tables[2]
-    segments = [
-        choice._segment_count(terabyte_partitioning(gathers, 1 << 30, levels))
-        for levels in (1, 2, 3)
-    ]
-    assert segments[0] > 10 * segments[1] > 10 * segments[2]
-    assert (
-        terabyte_partitioning(gathers, 1 << 26, 1).depth == 2
-    )  # because partition IDs have two bytes
-
-
 def test_the_choice_of_levels() -> None:
     """More levels if memory or the number of segments requires them, and only then."""
+    terabyte = Rows(10**8, 8, (1 << 38,), 4)
     for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
-        max_tables = memory // 2
         partitioning = choice.choose(
-            lambda *options: terabyte_partitioning(True, *options), max_tables, memory
-        )
+            lambda budget, depth: partitioning_for(terabyte, True, budget, 2, None, depth),
+            memory // 2, memory,
+        )  # fmt: skip
         assert partitioning is not None
         assert (partitioning.depth, partitioning.memory <= memory) == (levels, True)
     small = choice.choose(
@@ -184,20 +162,6 @@ def test_a_run_that_exceeds_memory_is_refused_with_the_minimum(folder: Path) -> 
     assert completed.json["plan"]["memory"] <= int(match[1])
     assert Path("out.npy").read_bytes() == Path("direct.npy").read_bytes()
     assert ndtool(*call, "--memory", str(int(match[1]) * 9 // 10), "-o", "out.npy").status == 6
-
-
-def test_a_gather_that_exceeds_memory_is_refused_with_the_minimum(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "MIN_MEMORY", 1)
-    with pytest.raises(
-        ResourceError, match=r"--memory 10 kB is less than the [0-9.]+ kB"
-    ) as excinfo:
-        files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=10_000)
-    min_memory = int(excinfo.value.hint.split()[1].rstrip(","))
-    files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=min_memory)
-    expected = ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
-    assert bits_equal(np.load("out.npy"), expected)
 
 
 def test_wide_rows_are_gathered_directly_in_any_memory(

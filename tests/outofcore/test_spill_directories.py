@@ -90,6 +90,9 @@ def test_the_option_and_its_variable(inputs: Path) -> None:
     assert (result.status, "temporary files in a, b" in result.err) == (0, True), result.err
     result = plan_run("--spill", "a", "--spill", "missing")
     assert (result.status, "--spill missing does not exist: expected" in result.err) == (2, True)
+    message = "error: --spill idx.npy is not a directory: expected an existing directory\n"
+    for command in (plan_run("--spill", "idx.npy"), ndtool(*RUN, "--spill", "idx.npy")):
+        assert (command.status, command.err) == (2, message)  # whether or not it would be used
     result = ndtool(*RUN, "--spill", "")
     assert (result.status, "--spill is empty: expected a directory" in result.err) == (2, True)
     assert plan_run(NDTOOL_SPILL="a:b:").status == 0

@@ -4,15 +4,12 @@ import errno
 import io
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 from threading import Thread, active_count
 
-import numpy as np
 import pytest
-from command import NDTOOL, environment, python
+from command import python
 from limits import IS_ROOT, fail_with
 
 from ndtool.errors import UsageError
@@ -238,67 +235,6 @@ wait_for_threads(1)
 @linux
 def test_openmp_starts_the_requested_team():
     run("call(8); assert count_tasks() == initial_tasks + 7", OMP_DYNAMIC="true")
-
-
-@pytest.fixture
-def limited_tasks():
-    """A container with a limit of 14 tasks; returns its file of members."""
-    mount = Path("/sys/fs/cgroup")
-    folder = (mount / "pids" if (mount / "pids").is_dir() else mount) / f"ndtool-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError:
-        pytest.skip("no cgroup can be made here")
-    try:
-        if not (folder / "pids.max").exists():
-            pytest.skip("cgroups count no tasks here")
-        (folder / "pids.max").write_text("14")
-        yield folder / "cgroup.procs"
-    finally:
-        for _ in range(1000):  # a task that has ended may still be counted
-            try:
-                folder.rmdir()
-                break
-            except OSError:
-                time.sleep(0.01)
-
-
-@pytest.mark.slow("a limit on threads that concurrent runs reach changes no bits")
-@linux
-def test_concurrent_runs_within_a_limit_on_tasks(limited_tasks, tmp_path):
-    """Runs count and start their threads one after the other."""
-    rng = np.random.default_rng(2)
-    data, idx = rng.integers(0, 99, 1 << 21), rng.integers(0, 1 << 21, (1 << 21, 1))
-    np.save(tmp_path / "data.npy", data)
-    np.save(tmp_path / "idx.npy", idx)
-    after_a_line = (
-        "sh",
-        "-c",
-        'read line; exec "$@"',
-        "sh",
-    )  # a process that begins is a task, too
-    run = (*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--threads", "8", "-o")
-    for _ in range(10):
-        runs = [
-            subprocess.Popen(
-                [*after_a_line, *run, f"{n}.npy"],
-                cwd=tmp_path,
-                env=environment(),
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                preexec_fn=lambda: limited_tasks.write_text("0"),
-            )
-            for n in range(4)
-        ]
-        for process in runs:
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-        for n, process in enumerate(runs):
-            err = process.communicate()[1].decode()
-            assert process.returncode in (0, 6), err
-            if not process.returncode:
-                assert err == ""
-                assert (np.load(tmp_path / f"{n}.npy") == data[idx[:, 0]]).all()
 
 
 @linux

@@ -39,7 +39,7 @@ OUTSIDE_MEMORY = {"storage", "arrays", "publish", "formats"}
 # Third-party libraries, and the modules or packages that may import them.
 LIBRARIES = {
     "click": ("cli",),
-    "rich": ("analysis.answers",),
+    "rich": ("cli", "notebook"),
     "ml_dtypes": ("analysis", "inmemory.tensors"),
     "pyarrow": ("formats.arrow", "formats.text"),
     "google_crc32c": ("formats.codecs",),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command import environment
+from command import NDTOOL, environment
 
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one that a test stops
 
@@ -188,6 +188,12 @@ class ProcessCluster(Workers):
         )
         self._processes.append(process)
         return process
+
+    def run(self, call: tuple[str, ...], *options: str, patient: bool = True) -> Any:
+        """Start a run, on the scheduler unless options say otherwise."""
+        command = NDTOOL if patient else NDTOOL_WITH_SHORT_TIMEOUTS
+        options = ("-o", "out.npy", *(options or ("--scheduler", self.file)), "-q")
+        return self.start(*command, *call, *options)
 
     def start_scheduler(self) -> subprocess.Popen[bytes]:
         """Start a scheduler."""
