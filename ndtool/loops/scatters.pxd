@@ -240,17 +240,20 @@ cdef inline void apply_short(
 ) noexcept nogil:
     """Apply n short updates, interleaved with prefetches of the next n_next destinations."""
     cdef Py_ssize_t i = 0, j, n_block, burst = BURST if n_next else n, width = u.pitch
+    cdef size_t next_slice
     cdef bint spans_lines = width > 16 or width & (width - 1)    # slices may span two cache lines
     while i < n:
         n_block = min(burst, n - i)
         prefetch_lines(updates + i * width + PREFETCH_DISTANCE, n_block * width)
         for j in range(n + i, min(n + i + n_block, n + n_next)):
-            prefetch(target + offsets[j])
+            next_slice = <size_t> target + <size_t> offsets[j]    # of dropped tuples, any address
+            prefetch(<const uint8_t*> next_slice)
             if spans_lines:
-                prefetch(target + offsets[j] + width - 1)
+                prefetch(<const uint8_t*> (next_slice + width - 1))
         if u.counts.data:
             for j in range(n + i, min(n + i + n_block, n + n_next)):
-                prefetch(count_address(&u.counts, target + offsets[j]))
+                if offsets[j] != DROPPED:
+                    prefetch(count_address(&u.counts, target + offsets[j]))
         apply_block(u, target, offsets + i, updates + i * width, n_block, width)
         i += n_block
 
