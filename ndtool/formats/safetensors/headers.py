@@ -39,7 +39,7 @@ _TYPES = {
 }  # fmt: skip
 _CODES = {name: code for code, (name, _) in _TYPES.items()}
 _CODE_PATTERN = re.compile("[A-Z][A-Z0-9_]{0,31}")
-_MAX_VALUES = 1 << 22  # of a JSON text: each takes up to 100 bytes of memory
+_MAX_VALUES = 1 << 20  # of a JSON text: each takes up to some 300 bytes of memory
 
 
 class Tensor(NamedTuple):
