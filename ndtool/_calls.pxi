@@ -812,8 +812,10 @@ cdef class Calls:
         ):
             needs_temporary = False    # contiguous slices are updated where they are
         elif needs_temporary:
-            if job.target_bytes > limit and job.scatters:
-                return None
+            if (job.target_bytes > limit and job.scatters) or (in_place and job.slice.rank and (
+                gathered // c.itemsize * <Py_ssize_t> self.tuning.SPARSE_ELEMENTS < job.target_bytes
+            )):
+                return None    # a copy of the output would cost more than the updates
             job.out, job.target = job.target, memory.allocate(job.target_bytes)
             job.copies_data = job.scatters
         step = c.itemsize

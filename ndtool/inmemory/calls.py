@@ -92,6 +92,10 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         team = thread_count(call[1])
         compiled = (call[0], team, "ndtool", plan.attributes._replace(index_base=0))
         result = COMPILED.execute(compiled, source, index, updates_array, buffer)
+        if result is None and buffer is source and updates_array is not None:
+            element_call = _by_elements(compiled, source, index, updates_array)
+            if element_call is not None:
+                result = COMPILED.execute(*element_call, updates_array, buffer)
         if result is None and updates_array is not None:
             result = _scatter(plan, types, source, index, updates_array, buffer, team)
         elif result is None:
@@ -154,6 +158,40 @@ def make_typed_call(
         bind.bind_indices(b"", types["indices"], attributes, fill), spec_of_updates,
         dtype.itemsize, dtype.swap_size, swaps_data, swaps_updates,
     )  # fmt: skip
+
+
+def _by_elements(
+    call: Call, data: Array, indices: Array, updates: Array
+) -> tuple[Call, Array, Array] | None:
+    """Return a scatter-nd of elements that updates the same ones in the same order, or None.
+
+    So a few updates of slices that are not contiguous are applied where the slices are.
+    """
+    name, attributes, batch_axes = call[0], call[3], call[3].batch_dims
+    if name == "scatter_nd":
+        axis, k, axes = batch_axes, indices.shape[-1], indices.ndim - 1
+    elif name == "scatter":
+        axis, k = attributes.resolved_axis % data.ndim, 1
+        axes = axis + indices.ndim - batch_axes  # of updates, up to those of a slice
+    else:
+        return None
+    if updates.size * tuning.SPARSE_ELEMENTS > data.nbytes or (
+        k == data.ndim or attributes.pad is not None or indices.dtype == np.uint64
+    ):
+        return None
+    tuples = np.empty((*updates.shape, data.ndim), np.int64)
+    for j in range(data.ndim):
+        if axis <= j < axis + k:
+            values = indices[..., j - axis] if name == "scatter_nd" else indices
+            batch_shape, shape = values.shape[:batch_axes], values.shape[batch_axes:]
+            values = values.reshape(*batch_shape, *(1,) * (axes - values.ndim), *shape)
+            last = axes
+        else:
+            last = j + 1 if j < axis else axes + j + 1 - axis - k
+            values = np.arange(updates.shape[last - 1])
+        tuples[..., j] = values.reshape(*values.shape, *(1,) * (updates.ndim - last))
+    attributes = attributes._replace(batch_dims=0, axis=None)
+    return ("scatter_nd", *call[1:3], attributes), data, tuples
 
 
 def _unbound_updates(attributes: Attributes, dtype: Dtype) -> UpdateSpec:

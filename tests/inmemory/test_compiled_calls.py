@@ -1,5 +1,6 @@
 """The compiled path of calls on arrays: the general path's bits, errors and refusals."""
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -293,3 +294,41 @@ def test_threads_that_call_at_once(both_paths: BothPaths) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(call, range(4)))
     assert both_paths.general == 0
+
+
+@pytest.mark.parametrize("layout", ["F", "stepped", "transposed"])
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+def test_few_updates_in_place_of_strided_slices_copy_no_data(layout: str, reduction: str) -> None:
+    calls: list[tuple[str, Any, dict[str, Any]]] = [
+        ("scatter_nd", [[3], [-1], [3]], {}),
+        ("scatter_nd", [[3, 1], [0, -2], [3, 1]], {}),
+        ("scatter_nd", np.ones((1 << 6, 2, 1), np.int32), {"batch_dims": 1}),
+        ("scatter", [5, 2, -5], {"axis": 0}),
+        ("scatter", [[5, 2], [8, 1]], {"axis": 1, "out_of_bounds": "drop"}),
+        ("scatter", np.tile([3, 1, 3], (1 << 6, 1)), {"axis": 2, "batch_dims": 1}),
+    ]
+    rng = np.random.default_rng(6)
+    for name, listed, options in calls:
+        base = rng.integers(0, 99, (1 << 6, 8, 1 << 6, 128), np.int16)
+        data = base.transpose(2, 1, 0, 3)
+        if layout == "F":
+            data = np.asfortranarray(base)
+        elif layout == "stepped":
+            data = np.repeat(base, 2, axis=3)[..., ::2]
+        indices = np.asarray(listed)
+        expected = np.ascontiguousarray(data)
+        gathered = getattr(ndtool, name.replace("scatter", "gather"))(
+            data, indices, **{**options, "out_of_bounds": "clip"}
+        )
+        updates = rng.integers(0, 99, gathered.shape, np.int16)
+        run = partial(getattr(ndtool, name), reduction=reduction, **options)
+        run(expected, indices, updates, out=expected)
+        tracemalloc.start()
+        try:
+            run(data, indices, updates, out=data)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert data.tobytes() == expected.tobytes()
+        if updates.size * 128 <= data.nbytes:
+            assert peak < data.nbytes // 2, (name, options)
