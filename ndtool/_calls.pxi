@@ -733,6 +733,10 @@ cdef class Calls:
             moved += views[0].len
         if moved > limit and job.scatters:
             return None
+        if job.scatters and out is None and views[0].len >= LARGE and data.flags.fnc and (
+            gathered // c.itemsize * <Py_ssize_t> self.tuning.SPARSE_ELEMENTS < views[0].len
+        ):
+            return None    # which copies data in their order
         job.threads, job.non_temporal = 1, False
         job.target_bytes = views[0].len if job.scatters else gathered
         is_arithmetic = job.scatters and c.spec.op != 0

@@ -89,6 +89,8 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
             if scatters and out is data:
                 buffer = inputs.pop("data")
             require_no_overlap(buffer, **inputs)
+        elif updates_array is not None and _keeps_order(source, updates_array, attributes):
+            buffer = source = source.copy(order="K")
         team = thread_count(call[1])
         compiled = (call[0], team, "ndtool", plan.attributes._replace(index_base=0))
         result = COMPILED.execute(compiled, source, index, updates_array, buffer)
@@ -158,6 +160,16 @@ def make_typed_call(
         bind.bind_indices(b"", types["indices"], attributes, fill), spec_of_updates,
         dtype.itemsize, dtype.swap_size, swaps_data, swaps_updates,
     )  # fmt: skip
+
+
+def _keeps_order(data: Array, updates: Array, attributes: Attributes) -> bool:
+    """Whether a scatter copies data in Fortran order as they are: more updates need a C order."""
+    return (
+        data.flags.fnc
+        and updates.size * tuning.SPARSE_ELEMENTS < data.nbytes
+        and data.dtype.isnative
+        and not attributes.is_mean
+    )
 
 
 def _by_elements(

@@ -322,7 +322,10 @@ def test_few_updates_in_place_of_strided_slices_copy_no_data(layout: str, reduct
         )
         updates = rng.integers(0, 99, gathered.shape, np.int16)
         run = partial(getattr(ndtool, name), reduction=reduction, **options)
+        before = data.copy()
         run(expected, indices, updates, out=expected)
+        assert run(data, indices, updates).tobytes() == expected.tobytes()
+        assert np.array_equal(data, before)
         tracemalloc.start()
         try:
             run(data, indices, updates, out=data)
