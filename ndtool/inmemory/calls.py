@@ -95,9 +95,11 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         compiled = (call[0], team, "ndtool", plan.attributes._replace(index_base=0))
         result = COMPILED.execute(compiled, source, index, updates_array, buffer)
         if result is None and buffer is source and updates_array is not None:
-            element_call = _by_elements(compiled, source, index, updates_array)
-            if element_call is not None:
-                result = COMPILED.execute(*element_call, updates_array, buffer)
+            tuples = _element_tuples(compiled, source, index, updates_array)
+            if tuples is not None:
+                elements = compiled[3]._replace(batch_dims=0, axis=None)
+                element_call = ("scatter_nd", team, "ndtool", elements)
+                result = COMPILED.execute(element_call, source, tuples, updates_array, buffer)
         if result is None and updates_array is not None:
             result = _scatter(plan, types, source, index, updates_array, buffer, team)
         elif result is None:
@@ -166,16 +168,19 @@ def _keeps_order(data: Array, updates: Array, attributes: Attributes) -> bool:
     """Whether a scatter copies data in Fortran order as they are: more updates need a C order."""
     return (
         data.flags.fnc
-        and updates.size * tuning.SPARSE_ELEMENTS < data.nbytes
+        and _are_few(updates, data)
         and data.dtype.isnative
         and not attributes.is_mean
     )
 
 
-def _by_elements(
-    call: Call, data: Array, indices: Array, updates: Array
-) -> tuple[Call, Array, Array] | None:
-    """Return a scatter-nd of elements that updates the same ones in the same order, or None.
+def _are_few(updates: Array, data: Array) -> bool:
+    """Whether a copy of data would cost more than the updates, each applied by itself."""
+    return updates.size * tuning.SPARSE_ELEMENTS < data.nbytes
+
+
+def _element_tuples(call: Call, data: Array, indices: Array, updates: Array) -> Array | None:
+    """Return an index tuple of each element that is updated, in order, for a scatter-nd; or None.
 
     So a few updates of slices that are not contiguous are applied where the slices are.
     """
@@ -187,9 +192,9 @@ def _by_elements(
         axes = axis + indices.ndim - batch_axes  # of updates, up to those of a slice
     else:
         return None
-    if updates.size * tuning.SPARSE_ELEMENTS > data.nbytes or (
-        k == data.ndim or attributes.pad is not None or indices.dtype == np.uint64
-    ):
+    if data.flags.c_contiguous or not _are_few(updates, data):
+        return None
+    if k == data.ndim or attributes.pad is not None or indices.dtype == np.uint64:
         return None
     tuples = np.empty((*updates.shape, data.ndim), np.int64)
     for j in range(data.ndim):
@@ -202,8 +207,7 @@ def _by_elements(
             last = j + 1 if j < axis else axes + j + 1 - axis - k
             values = np.arange(updates.shape[last - 1])
         tuples[..., j] = values.reshape(*values.shape, *(1,) * (updates.ndim - last))
-    attributes = attributes._replace(batch_dims=0, axis=None)
-    return ("scatter_nd", *call[1:3], attributes), data, tuples
+    return tuples
 
 
 def _unbound_updates(attributes: Attributes, dtype: Dtype) -> UpdateSpec:
