@@ -187,16 +187,11 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
             configuration = {key: value for key, value in item.items() if key != "id"}
             named = {"name": f"numcodecs.{item['id']}", "configuration": configuration}
             options = {"filters" if item in filters else "compressors": [named]}
-        with suppress(FileNotFoundError):
-            __import__("shutil").rmtree("x.zarr")
         put("x.zarr", data, zarr_format=version, **options)
         assert bits_equal(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), item
-
-
-def test_packed_bits() -> None:
-    data = np.arange(70).reshape(7, 10) % 3 == 0
-    put("x.zarr", data, zarr_format=2, filters=[numcodecs.PackBits()])
-    assert bits_equal(load("x.zarr"), data)
+    bools = np.arange(70).reshape(7, 10) % 3 == 0
+    put("x.zarr", bools, zarr_format=2, filters=[numcodecs.PackBits()])
+    assert bits_equal(load("x.zarr"), bools)
 
 
 @pytest.mark.parametrize("sizes", [(5,), (3, 2), (1, 4)])
@@ -212,7 +207,7 @@ def test_frames_of_zstd(sizes: tuple[int, ...]) -> None:
         for wrong in (total - 1, total + 1):
             with pytest.raises((ValueError, RuntimeError)):
                 decode(memoryview(raw), wrong, True)
-        for length in range(len(raw)):
+        for length in range(0, len(raw), 3):
             with suppress(ValueError, RuntimeError):
                 assert len(decode(memoryview(raw)[:length], total, True)) < total
     with pytest.raises(ValueError, match="has no content size"):
@@ -477,8 +472,10 @@ def test_the_zarr_package_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 # Limits of the process
 
 
-@pytest.mark.parametrize("megabytes", [40, 60, 140, 280, 350, 512])
-@pytest.mark.parametrize("to", ["o.npy", "o.zarr"])
+@pytest.mark.parametrize(
+    ("megabytes", "to"),
+    [(60, "o.zarr"), (140, "o.npy"), (280, "o.zarr"), (350, "o.npy"), (512, "o.zarr")],
+)
 @pytest.mark.usefixtures("without_coverage")
 def test_little_memory(megabytes: int, to: str) -> None:
     store(compressors="auto")
@@ -494,7 +491,7 @@ def test_little_memory(megabytes: int, to: str) -> None:
         assert bits_equal(actual, DATA)
 
 
-@pytest.mark.parametrize("count", [6, 7, 8, 10])
+@pytest.mark.parametrize("count", [6, 8])
 def test_few_descriptors(count: int) -> None:
     store(compressors="auto")
     put("old.zarr", np.arange(3), chunks=(1,))
