@@ -211,9 +211,7 @@ def test_damaged_consolidated_metadata_are_not_replaced(version: int, damage: st
     text = file.read_text()
     file.write_text(text.replace('"metadata": {', f'"metadata": {{"x": {damage},', 1))
     before = all_files()
-    with pytest.raises(
-        OutputError, match="^x.zarr: its consolidated metadata are damaged|not a gr"
-    ):
+    with pytest.raises(OutputError, match=r"its consolidated metadata are damaged|is not a group"):
         write("x.zarr:b", DATA)
     assert all_files() == before
 
