@@ -705,7 +705,7 @@ def test_one_of_several_arrays_must_be_named(path: str) -> None:
         save(f"{path}:m{number:02}", np.zeros((number + 1, 2)))
     for argument, reason, kind in (
         (path, r": the \w+ has 14 \w+: name one of them", UsageError),
-        (f"{path}:n", r": n is not an? ", InputError),
+        (f"{path}:n", r": /?n is no \w+ of the ", InputError),
     ):
         error = assert_refused(argument, f"^{path}{reason}", kind)
         assert error.places[0].lstrip("/").startswith("m00: "), error.places
