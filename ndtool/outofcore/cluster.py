@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.constant import Constant
@@ -43,9 +43,6 @@ from ndtool.redaction import register
 from ndtool.rules.inference import Inference
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.storage import descriptors, locations
-
-if TYPE_CHECKING:
-    from ndtool.runs.calls import OpenCall
 
 ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
 JOIN_TIMEOUT = 60  # seconds to wait for the first worker
@@ -291,7 +288,7 @@ def _address(file: str) -> str:
     return address
 
 
-def locate(call: OpenCall) -> tuple[dict[str, str], str]:
+def locate(call: Any) -> tuple[dict[str, str], str]:
     """Return the locations of inputs for workers, by role, and of spilled data.
 
     The latter is the output's folder by default. UsageError if workers cannot read an input.
@@ -395,12 +392,13 @@ def run_name(
 class ClusterRun:
     """A run on a cluster, to which it is connected until the stack is closed.
 
+    call: an OpenCall, see runs.calls, which is above this package.
     spill: the location of spilled data. resumed: how many tasks of each phase were not repeated,
     since the segments of a killed run were found; {} without --resume. reason: why none was, "" if
     some were or if there is no killed run.
     """
 
-    def __init__(self, call: OpenCall, output: Output | None, stack: ExitStack) -> None:
+    def __init__(self, call: Any, output: Output | None, stack: ExitStack) -> None:
         request, self._call = call.request, call
         self._inputs, self.spill = locate(call)
         assert output is not None, "`locate` requires one"
