@@ -77,10 +77,9 @@ class Comparison(Value):
     ulps, else the first difference. largest: the first of the largest differences. ulps: counts of
     elements by distance, see CLASSES. examined: how many elements were diagnosed, by descending
     difference. lost_updates, doubled_updates: how many of these lack exactly one update, or have
-    one twice. compared_otherwise: how many are a max or min by another rule for NaN or signed
-    zeros. The last three are None for a gather. cause: the options that give all examined elements,
-    None if none are known. within: the accepted distance. description: the type and shape. beyond:
-    the count of elements more than `within` ulps apart. has_distances: whether the type has them.
+    one twice; None for a gather. within: the accepted distance. description: the type and shape.
+    beyond: the count of elements more than `within` ulps apart. has_distances: whether the type has
+    them.
     """
 
     equal: int
@@ -92,8 +91,6 @@ class Comparison(Value):
     examined: int
     lost_updates: int | None
     doubled_updates: int | None
-    compared_otherwise: int | None
-    cause: str | None
     within: int
     description: str = field(metadata=HIDDEN)
     beyond: int = field(metadata=HIDDEN)
@@ -104,19 +101,12 @@ class Comparison(Value):
         """The diagnosis in sentences, without full stops."""
         is_sample = self.examined < self.different
         examined = f"the {self.examined} furthest apart" if is_sample else str(self.examined)
-        sentences = []
         if count := (self.lost_updates or 0) + (self.doubled_updates or 0):
-            sentences.append(
+            return [
                 f"{count} of {examined} are off by exactly one update:"
                 f" {self.lost_updates} lost one, {self.doubled_updates} applied one twice"
-            )
-        if self.compared_otherwise:
-            sentences.append(
-                f"{self.compared_otherwise} of {examined} differ only in NaN or the sign of zero"
-            )
-        if self.cause:
-            sentences.append(f"{examined} are the result of {self.cause}")
-        return sentences
+            ]
+        return []
 
     @property
     def accuracy(self) -> str:
@@ -447,7 +437,7 @@ class _ComparisonPass:
     def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> "Comparison":
         """Return the comparison, with a diagnosis if there is one."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled, otherwise, cause = element_diagnosis or (0, None, None, None, None)
+        examined, lost, doubled = element_diagnosis or (0, None, None)
         first = self._first_exceeding if self.beyond else self._first
         return Comparison(
             total - different,
@@ -459,8 +449,6 @@ class _ComparisonPass:
             examined,
             lost,
             doubled,
-            otherwise,
-            cause,
             self._within,
             dtypes.from_numpy(self._result.dtype).name + shapes.format_shape(self._result.shape),
             self.beyond,

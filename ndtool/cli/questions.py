@@ -23,7 +23,7 @@ from ndtool.cli.commands import (
     input_arguments,
     omit_if_lowered,
 )
-from ndtool.cli.options import Argument, is_from_environment
+from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError
 from ndtool.rules.operators import (
@@ -204,9 +204,9 @@ def _model(
 
         page.check_model(html, model, inputs)
     if inputs is None:
-        if engines is not None and not is_from_environment("engines"):
+        if engines is not None:
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
-        if save is not None and not is_from_environment("save"):
+        if save is not None:
             raise UsageError("--save requires --inputs: it writes the tensors of a run")
         answer = nodes(model)
     else:

@@ -469,24 +469,14 @@ def test_statistics_are_plotted(browser: Browser) -> None:
     save(data=DATA)
     assert ndtool("stats", "gather", "data.npy", "[0, 2, 0]", "--html", "p.html").status == 0
     browser.open("p.html")
-    script = "return [...document.querySelectorAll('.density > span')].map(n => [n.title, n.clientHeight])"
-    bars = browser.run(script)
-    assert [title for title, _ in bars] == [
-        "slice 0: 2 tuples",
-        "slice 1: 0 tuples",
-        "slice 2: 1 tuple",
-    ]
-    heights = [height for _, height in bars]
-    assert heights[1] == 0 < heights[2]
-    assert abs(heights[0] - 2 * heights[2]) <= 2
     rows = browser.run(
-        "return [...document.querySelectorAll('#plot tr')].map(r => r.innerText.trim())"
+        "return [...document.querySelectorAll('table.bars tbody tr')]"
+        ".map(row => [row.innerText.trim(), row.querySelector('.bar').clientWidth])"
     )
-    assert [row.split("\t")[:2] for row in rows] == [
-        ["never", "1"],
-        ["once", "1"],
-        ["2 times", "1"],
-    ]
+    assert [text.split() for text, _ in rows] == [["0", "2"], ["1", "0"], ["2", "1"]]
+    widths = [width for _, width in rows]
+    assert widths[1] == 0 < widths[2]
+    assert abs(widths[0] - 2 * widths[2]) <= 2
 
 
 OVERWRITING = {
