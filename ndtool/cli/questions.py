@@ -134,7 +134,7 @@ def _verify(
 
                 answer = others.verify(request, engines, settings, progress)
         if report and answer.engines is not None:
-            report.add_engines(answer.engines)
+            report.add_engines(answer)
         if answer.engines is not None and not reporter.json:
             reporter.print_answer(replace(answer, comparison=None))
         if answer.error is not None:

@@ -222,11 +222,10 @@ def verify(
         operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads,
         **validate_options({} if memory is None else {"memory": memory}),
     )  # fmt: skip
-    ulps = integer("within", within, UsageError)
+    settings = engine_settings(within, runs, timeout, threads)
     with ProgressReporter("verify", progress) as report:
         if against is None:
-            return verifying.verify(request, report, ulps, arrays)
-        settings = engine_settings(within, runs, timeout, threads)
+            return verifying.verify(request, report, settings.within, arrays)
         answer = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )

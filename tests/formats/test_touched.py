@@ -15,7 +15,6 @@ from toy_format import Blocks
 
 from ndtool.analysis import explain, infer, preview, typed, verify
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.preview import Positions
 from ndtool.arrays import assembly
 from ndtool.errors import BoundsError, OutputError, ResourceError
 from ndtool.formats import locators, table
@@ -192,19 +191,6 @@ def test_a_preview_reads_only_the_blocks_that_the_gather_reads(read: Any) -> Non
         text = preview.text(operands.validate(call))
     assert "[ 30  31  32" in text
     assert block_numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_byte_ranges_of_few_elements(order: str) -> None:
-    few = Positions((5, 4, 3), [(4, 1, 2), (0, 3, 0), (4, 0, 0), (0, 3, 0)])
-    array = np.asarray(np.arange(60, dtype="<i2").reshape(5, 4, 3), order=order)
-    stored = array.tobytes("A")
-    read = [np.frombuffer(stored[a:b], "<i2").tolist() for a, b in few.ranges(2, order)]
-    assert sorted(read) == sorted([[array[4, 1, 2]], [array[0, 3, 0]], [array[4, 0, 0]]])
-    ranges = list(few.ranges(2, order))
-    assert ranges == sorted(ranges)
-    assert list(few.blocks((2, 3, 3))) == [1, 4]
-    assert list(few.blocks((5, 4, 3))) == [0]
 
 
 def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None:
