@@ -5,7 +5,7 @@ others (see modelrun).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ndtool import __version__
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
-from ndtool.analysis.answers import HIDDEN, Answer, Typed, Value
+from ndtool.analysis.answers import Answer, Typed, Value
 from ndtool.analysis.engines import (
     EngineCall,
     EngineProgress,
@@ -115,10 +115,10 @@ class Model(Answer):
     of a run that failed, or about an engine that differs.
     """
 
+    DETAILS: ClassVar = "nodes"
     nodes: tuple[ModelNode, ...]
     computed: tuple[Computed, ...] = ()
     warnings: tuple[str, ...] = ()
-    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
 
     def tables(self) -> list[Table]:
         """Return the nodes, and the reports on other engines."""
@@ -183,7 +183,9 @@ def _model_node(typed_node: TypedNode, outputs: dict[str, DeclaredType]) -> Mode
     inferred, attributes = None, _attributes(node.attributes)
     if all(type(a) is type(b) for a, b in zip(attributes, Attributes(), strict=True)):
         try:
-            inferred = _infer_output(node, declared_types, attributes)
+            inferred = _infer_output(node, declared_types, attributes, "ndtool")
+            spec = onnxnodes.row_spec(node.title, f"onnx:{node.version}")
+            _infer_output(node, declared_types, attributes, spec)
         except NdtoolError as exc:
             problem = problem or exc.message
     assumed: tuple[str, ...] = ()
@@ -208,11 +210,11 @@ def _version(node: OperatorNode) -> tuple[int | None, str | None]:
 
 
 def _infer_output(
-    node: OperatorNode, input_types: dict[str, DeclaredType], attributes: Attributes
+    node: OperatorNode, input_types: dict[str, DeclaredType], attributes: Attributes, spec: str
 ) -> tuple[DeclaredType, tuple[str, ...]] | None:
     """Infer a node's output type and its assumptions; None if input types are not declared.
 
-    Raises RuleError or DtypeError if the node breaks a rule of its version.
+    Raises RuleError or DtypeError if the node breaks a rule of a standard.
     """
     sizes, types = dict[str, plans.Shape](), dict[str, Dtype]()
     roles = [*input_types] if node.operator in LOWERED else operator_of(node.operator).inputs
@@ -226,7 +228,6 @@ def _infer_output(
         isinstance(size, Symbol) for size in sizes["indices"][-1:]
     ):
         return None  # how many axes of data a tuple indexes is unknown
-    spec = onnxnodes.row_spec(node.title, f"onnx:{node.version}")
     _, trace, plan = inference.check(node.operator, types, sizes, attributes, spec)
     output = tuple(map(_declared_size, plan.output))
     return DeclaredType(input_types[roles[0]].dtype, output), trace.assumptions
@@ -287,7 +288,7 @@ def run(
         model_run.folder = modeltensors.prepare(save)
     error = model_run.run(path, feeds) or _disagreement(model_run.nodes)
     warnings = tuple(model_run.warnings)
-    return Model(tuple(model_run.nodes), model_run.computed, warnings, error)
+    return Model(tuple(model_run.nodes), model_run.computed, warnings, error=error)
 
 
 def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:

@@ -229,9 +229,7 @@ def verify(
         answer = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
-    if answer.error is not None:
-        answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
-        raise answer.error
+    answer.raise_error()
     return answer
 
 

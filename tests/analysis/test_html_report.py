@@ -380,7 +380,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     with open_arrays(request) as call:
         comparison = compare(request, call.arrays, wrong_output, recompute(request, call.arrays))
     reports = (
-        EngineReport("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", comparison),
+        EngineReport("mine", "1.0", 2, "different", 1, f"1 of 4: {MARKUP}", comparison),
         EngineReport("yours", None, None, "missing", None, "pip install yours"),
     )
     with click.Context(click.Command("verify")), OpenCall(request) as open_call:
@@ -390,7 +390,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     page = Page("p.html")
     assert page.drawing["selected"] == [["output", [3]]]
     for expected_text in (
-        f"mine {MARKUP}", "1 of 4 elements differ", "pip install yours",
+        f"mine 1.0 2 1 of 4: {MARKUP}", "pip install yours",
     ):  # fmt: skip
         assert expected_text in page.visible_text
 

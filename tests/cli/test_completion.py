@@ -179,17 +179,17 @@ def test_requirements_of_shell_completion(shell):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"_NDTOOL_COMPLETE": "bash_complete"}, "expected COMP_WORDS and COMP_CWORD"),
-        ({"_NDTOOL_COMPLETE": "fish_complete", "COMP_WORDS": "ndtool"}, "expected COMP_WORDS"),
+        ({"_NDTOOL_COMPLETE": "bash_complete"}, "with COMP_WORDS and COMP_CWORD"),
+        ({"_NDTOOL_COMPLETE": "fish_complete", "COMP_WORDS": "ndtool"}, "with COMP_WORDS"),
         *(
             (
                 {"_NDTOOL_COMPLETE": "zsh_complete", "COMP_WORDS": "ndtool", "COMP_CWORD": number},
-                "expected COMP_WORDS and COMP_CWORD",
+                "with COMP_WORDS and COMP_CWORD",
             )
             for number in ("x", "", "1.5", "9" * 5000)
         ),
         *(
-            ({"_NDTOOL_COMPLETE": value}, "expected SHELL_source or SHELL_complete")
+            ({"_NDTOOL_COMPLETE": value}, "expected SHELL_source, or SHELL_complete")
             for value in ("1", "bash", "bash_", "_complete", "csh_source", "bash_\x1b[31m")
         ),
     ],
