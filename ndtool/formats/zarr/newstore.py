@@ -38,9 +38,11 @@ def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
             raise OutputError(
                 f"{printable(shared.name)}: {printable(shared.path)}: {exc.strerror}"
             ) from None
+    from ndtool.publish import claims
+    from ndtool.storage.objects import join
     from ndtool.storage.remotefolder import RemoteFolder
 
-    shared.lock.require(", on a worker")
+    claims.require(join(shared.path, shared.array_path), shared.lock, ", on a worker")
     storage = RemoteFolder(shared.path, shared.pending_metadata)
     return storage, storage.write
 
