@@ -173,7 +173,7 @@ def _claims_in(
         )
     objects.open_output(join(url, "any"))
     pattern = re.compile(f"({name}){re.escape(_SUFFIX)}", re.DOTALL)
-    folders = [join(url, "")] if itself else []
+    folders = [url.rstrip("/")] if itself else []
     folders += [
         join(url, match[1])
         for entry, is_folder in objects.wait(objects.list_folder(url), url)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent import futures
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -27,6 +28,7 @@ from ndtool.errors import (
     library_message,
     printable,
 )
+from ndtool.machine import signals
 from ndtool.redaction import register
 from ndtool.storage import failures
 from ndtool.storage.descriptors import os_errors, read_at
@@ -143,6 +145,9 @@ def open_output(url: str) -> RemoteObject:
 def filesystem(url: str) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the object's path in it."""
     register(url)
+    if url.startswith("s3") and signals.is_command_line():
+        # s3fs imports it for 0.1 s, and does not use it
+        sys.modules.setdefault("httpx", None)  # type: ignore[arg-type]
     try:
         import fsspec
 
@@ -158,6 +163,9 @@ def filesystem(url: str) -> tuple[Any, str]:
         raise UsageError(f"{printable(url)}: {library_message(exc)}{hint}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
+    finally:
+        if sys.modules.get("httpx", sys) is None:
+            del sys.modules["httpx"]
     return fs, path
 
 
