@@ -58,16 +58,6 @@ def test_saved_tensors_lead_to_an_explanation() -> None:
     assert python.verify("gather_nd", *files.values()).verified
 
 
-def test_a_directory_whose_name_begins_with_a_hyphen_is_no_option() -> None:
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[3], [1]]))
-    report = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "-", "--json").json
-    assert report["nodes"][0]["saved"]["data"] == "./-/1-take.data.npy"
-    assert os.path.isfile("./-/1-take.data.npy")
-    with pytest.raises(UsageError, match="expected a directory"):
-        modeltensors.prepare("")
-
-
 def test_arrays_as_inputs_and_the_fields_of_json() -> None:
     save_embedding_model()
     rows = np.array([[3], [1]])
@@ -147,15 +137,6 @@ def test_refusals() -> None:
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "s3://bucket/x")
     assert (completed.status, "expected a directory" in completed.err) == (2, True)
     assert Path("file").read_text() == ""
-
-
-def test_control_characters_of_a_folder_are_not_printed() -> None:
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[3], [1]]))
-    completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "a\x1b[31mb")
-    assert completed.status == 0
-    assert b"\x1b" not in completed.out
-    assert r"a\x1b[31mb/1-take.data.npy" in completed.out.decode()
 
 
 def test_invalid_python_arguments_are_refused() -> None:

@@ -34,22 +34,14 @@ def by_numpy(array: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("dtype", ["i8", ">f4", "<U3", "M8[D]", ALIGNED, [("a", "i2", (2,))]])
-@pytest.mark.parametrize(
-    "shape",
-    [(), (1,), (100,), (101,), (3, 40), (7, 7, 7), (2, 3, 50), (6, 6, 6), (0, 9), (1, 200, 1)],
-)
-@pytest.mark.parametrize("order", "CF")
-def test_a_preview_is_what_numpy_writes(dtype: Any, shape: tuple[int, ...], order: str) -> None:
-    array = np.zeros(shape, dtype)
-    if array.dtype.names is None:
-        array = np.arange(array.size).astype(dtype).reshape(shape, order=order)
-    assert preview_of(array, "title") == f"title\n{by_numpy(array)}\n"
-
-
-@pytest.mark.parametrize("shape", [(200, *(1,) * 63), (*(1,) * 62, 8, 40)])
-def test_a_preview_of_the_most_axes(shape: tuple[int, ...]) -> None:
-    array = np.arange(np.prod(shape)).reshape(shape)
-    assert "..." in preview_of(array, "title")
+def test_a_preview_is_what_numpy_writes(dtype: Any) -> None:
+    shapes = ((), (1,), (100,), (101,), (3, 40), (7, 7, 7), (2, 3, 50), (0, 9), (1, 200, 1))
+    for number, shape in enumerate(shapes):
+        array = np.zeros(shape, dtype)
+        if array.dtype.names is None:
+            order: Any = "CF"[number % 2]
+            array = np.arange(array.size).astype(dtype).reshape(shape, order=order)
+        assert preview_of(array, "title") == f"title\n{by_numpy(array)}\n"
 
 
 @pytest.mark.parametrize("order", "<>")
