@@ -324,21 +324,6 @@ def test_large_arrays_are_drawn_around_the_element_explained() -> None:
     assert not page.drawing["is_complete"]
 
 
-def test_large_arrays_are_drawn_around_the_first_index_out_of_bounds() -> None:
-    indices = np.arange(3000)[:, None] % 900
-    indices[1234] = 900
-    save(data=np.zeros((900, 64)), indices=indices, updates=np.zeros((3000, 64)))
-    arguments = "scatter-nd", "data.npy", "indices.npy", "updates.npy", "-o", "o.npy"
-    assert ndtool(*arguments, "--html", "p.html").status == 5
-    page = Page("p.html")
-    assert page.grid("indices")["axes"] == [list(range(1231, 1238)), [0]]
-    wrong = [item["position"] for item in page.drawing["tuples"] if item["out_of_bounds"]]
-    assert wrong == [[1234]]
-    assert page.grid("data")["axes"][0][0] == 331
-    first = page.drawing["links"][0]
-    assert (first["data"], first["indices"], first["updates"]) == ([331, 0], [1231], [1231, 0])
-
-
 @pytest.mark.slow("links of reports on random calls equal brute force")
 @pytest.mark.parametrize(
     "limits", [{"MAX_ELEMENTS": drawing.MAX_ELEMENTS}, {"MAX_ELEMENTS": 12, "_MAX_COMPLETE": 4}]

@@ -297,23 +297,6 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     assert run(("numpy",), within=1).error is None
 
 
-def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    save_nested_model()
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.savez("in.npz", c=np.array(True), x=x, i=np.array([[2, 0, 1], [1, 2, 0]]))
-    recorded = []
-    reports = engines.EngineCall.reports
-
-    def record_attributes(engine_call: engines.EngineCall, *arguments: Any) -> Any:
-        recorded.append(engine_call._request.attributes)
-        return reports(engine_call, *arguments)
-
-    monkeypatch.setattr(engines.EngineCall, "reports", record_attributes)
-    outcome = run(("numpy",))
-    assert outcome.error is None
-    assert [attributes.axis for attributes in recorded] == [1, 1]
-
-
 def test_the_output_of_the_command_line(workdir: Path) -> None:
     save_embedding_model()
     completed = ndtool("model", "m.onnx")

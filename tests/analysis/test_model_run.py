@@ -175,21 +175,3 @@ def test_a_node_that_breaks_a_rule_of_its_version(
     assert bool(record["problem"]) == bool(problem)
     out = " ".join(ndtool("model", "m.onnx").out.decode().split())
     assert (f"breaks a rule: y: {record['problem']}" in out) == bool(problem)
-
-
-def test_large_initializers_are_not_copied_into_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    save_text("g (float[65536] x, int64[2] i) => (float[] y) { s = Add (x, w) y = Gather (s, i) }")
-    model = onnx.load("m.onnx")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1 << 16, "f4"), "w"))
-    onnx.save(model, "m.onnx")
-    sizes = []
-    compile_model = modelrun._onnxruntime
-
-    def record_size(ort: Any, number: Any, model: Any) -> Any:
-        sizes.append(model.ByteSize())
-        return compile_model(ort, number, model)
-
-    monkeypatch.setattr(modelrun, "_onnxruntime", record_size)
-    (result,) = outputs_of_a_run({"x": np.ones(1 << 16, "f4"), "i": np.array([3, 4])})
-    assert result.tolist() == [2, 2]
-    assert all(size < 1 << 12 for size in sizes)

@@ -99,16 +99,6 @@ def test_file_names_have_only_safe_characters(name: str, workdir: Path) -> None:
         assert set(file) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
-def test_extended_types_and_strings() -> None:
-    node = helper.make_node("Gather", ["d", "i"], ["o"], name="words")
-    inputs = [value_info("d", 8, [2]), value_info("i", INT64, [2])]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o", 8, None)]))
-    np.savez("in.npz", d=np.array(["ab", "c"]), i=np.array([1, 0]))
-    assert save_tensors().status == 0
-    assert np.load("tensors/1-words.output.npy").tolist() == ["c", "ab"]
-    assert np.load("tensors/1-words.data.npy").dtype.kind == "U"
-
-
 def test_existing_files_remain_until_new_ones_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))

@@ -264,23 +264,6 @@ def test_likely_causes(indices: Any, data: str, guess: str) -> None:
     assert guess in "".join(messages)
 
 
-@pytest.mark.parametrize(
-    ("call", "status"),
-    [
-        (("scatter-nd", "f4[9]", "[[1, 2]]"), 4),
-        (("scatter-nd", "f4[9]", "5"), 3),
-        (("scatter-elements", "f4[9]", "[[1]]"), 4),
-        (("scatter-nd", "nowhere.npy", "[[1]]"), 3),
-        (("gather-nd", "f4[9]", "int64[1,1]"), 2),
-        (("gather-nd", "f4[9]", "f4[1,1]"), 4),
-    ],
-    ids=str,
-)
-def test_refused_arguments(call: tuple[str, ...], status: int) -> None:
-    result = ndtool("stats", *call)
-    assert (result.status, result.out) == (status, b"")
-
-
 @pytest.mark.parametrize("rows", [1000, 1 << 40])
 def test_memory_depends_on_no_size(
     rows: int, workdir: Any, monkeypatch: pytest.MonkeyPatch

@@ -102,20 +102,6 @@ def test_idle_threads_spin_for_a_limited_time(env, spins):
     assert completed.out.decode().strip() == spins
 
 
-def test_a_variable_sets_what_a_command_uses(workdir):
-    save(data=np.array([0x3F80, 0x4000], "u2").view("V2"), idx=np.array([[1]]), plain=DATA)
-    env = {"NDTOOL_DTYPE": "bfloat16", "NDTOOL_FILL": "7", "NDTOOL_CHUNKS": "1,2"}
-    report = ndtool("infer", "gather-nd", "data.npy", "idx.npy", "--json", env=env).json
-    assert report["output"]["dtype"] == "bfloat16"
-    filled = ("gather", "plain.npy", "[9]", "--out-of-bounds", "fill", "-o", "out.npy")
-    completed = ndtool(*filled, env=env)
-    assert (completed.status, np.load("out.npy").tolist()) == (0, [[7, 7, 7]])
-    pytest.importorskip("zarr")
-    for command in (("convert", "plain.npy", "copy.zarr"), (*filled[:-1], "copy.zarr", "--only")):
-        assert ndtool(*command, env=env).status == 0
-        assert ndtool("inspect", "copy.zarr", "--json").json["arrays"][0]["chunks"] == [1, 2]
-
-
 def test_suffixes_of_other_formats_are_refused(workdir):
     before = snapshot(workdir)
     for name, ending in (
@@ -296,14 +282,6 @@ def test_unusual_environments_do_not_change_the_results(env):
         completed = ndtool(*command.split(), env=env)
         assert completed.status == 0
         assert completed.out
-
-
-def test_color_follows_the_environment_variables():
-    command = (*RUN, "--batch-dims", "2")
-    assert "\x1b" not in ndtool(*command).err
-    assert "\x1b[1;31merror: \x1b[0m" in ndtool(*command, env={"FORCE_COLOR": "1"}).err
-    plain = ndtool(*command, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).err
-    assert "31m" not in plain
 
 
 def start_waiting(*arguments, **options):

@@ -166,20 +166,6 @@ def test_colours_are_disabled_by_the_environment(env):
     assert "\x1b" not in run_in_terminal(*RUN, "--batch-dims", "2", env=DUMB_TERMINAL).screen
 
 
-@pytest.mark.parametrize("columns", [1, 300])
-def test_any_terminal_width_is_accepted(columns):
-    for env in ({}, {"COLUMNS": str(columns)}):
-        completed = run_in_terminal(*RUN, columns=columns, env=env)
-        assert completed.status == 0
-        for command in (
-            ("spec",),
-            ("inspect", "data.npy"),
-            ("infer", "gather-nd", "i4[3]", "i4[1]"),
-        ):
-            assert run_in_terminal(*NDTOOL, *command, columns=columns, env=env).status == 0
-        assert "error:" in strip_escapes(run_in_terminal(*RUN, "--batch-dims", "2", env=env).screen)
-
-
 @pytest.mark.parametrize("columns", [30, 80])
 def test_tables_do_not_break_names(columns):
     os.rename("data.npy", "a-rather-long-name-of-an-array.npy")

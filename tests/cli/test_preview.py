@@ -80,26 +80,6 @@ def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...
         assert window.leading_axes or window.is_summarized
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
-    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
-    index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
-    index = {"gather": np.array([1]), "scatter": np.array([1, 0])}.get(operator, index)
-    all_arrays = {"data": data, "indices": index, "updates": data + 1}
-    arrays = {role: all_arrays[role] for role in OPERATORS[operator].inputs}
-    expected = getattr(reference, operator)(*arrays.values())
-    window = preview.choose_window(expected.shape)
-    assert bits_equal(
-        preview.compute_elements(infer_call(operator, arrays, Attributes()), arrays, window),
-        expected,
-    )
-    save(**arrays)
-    names = [f"{role}.npy" for role in arrays]
-    result = run_in_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
-    assert (result.status, result.err) == (0, "")
-    assert result.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
-
-
 def traced_preview(request: Request) -> tuple[str, int]:
     """Return the preview of a run, and Python's peak memory."""
     tracemalloc.start()

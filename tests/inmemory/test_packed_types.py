@@ -125,22 +125,6 @@ def test_safetensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
         assert bytes(entries["wide"]["data"]) == np.arange(3.0).tobytes()
 
 
-def test_a_file_of_the_safetensors_package(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors", minversion="0.8")
-    array = random_array("float4_e2m1fn", (4, 6))
-    packed = np.frombuffer(packing.pack(array.tobytes(), 4), "u1")
-    spec = safetensors.TensorSpec(
-        dtype="float4_e2m1fn_x2", shape=[4, 3], data_ptr=packed.ctypes.data, data_len=12
-    )
-    raw = safetensors.serialize({"output": spec})
-    (tmp_path / "m.safetensors").write_bytes(raw)
-    assert are_equal(load_array(tmp_path / "m.safetensors"), array)
-    files.gather(array, [0, 1, 2, 3], out=tmp_path / "own.safetensors")
-    assert safetensors.deserialize((tmp_path / "own.safetensors").read_bytes()) == (
-        safetensors.deserialize(raw)
-    )
-
-
 def test_arrays_that_a_safetensors_file_cannot_hold(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", random_array("float4_e2m1fn", (3, 5)).view("V1"))
     out = tmp_path / "m.safetensors"

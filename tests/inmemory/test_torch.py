@@ -229,30 +229,6 @@ def test_the_examples() -> None:
     assert ndtool.torch is differentiable
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_a_gradient_of_one_input_only(reduction: str) -> None:
-    ids, forward = [0, 2, 0], torch.autograd.forward_ad
-    data, updates = random_tensor((3, 2)).detach(), random_tensor((3, 2), 1).detach()
-    of_data, of_updates, grad = (random_tensor((3, 2), seed).detach() for seed in (2, 3, 4))
-
-    def scatter(x: Any, u: Any) -> Any:
-        return differentiable.scatter(x, ids, u, reduction=reduction)
-
-    with forward.dual_level():
-        dual = forward.make_dual(data, of_data), forward.make_dual(updates, of_updates)
-        first, second, combined = (
-            forward.unpack_dual(scatter(*pair)).tangent
-            for pair in ((dual[0], updates), (data, dual[1]), dual)
-        )
-    torch.testing.assert_close(first + second, combined)
-    data.requires_grad_()
-    (result,) = torch.autograd.grad(scatter(data, updates), data, grad)
-    torch.testing.assert_close((result * of_data).sum(), (grad * first).sum())
-    updates.requires_grad_()
-    (result,) = torch.autograd.grad(scatter(data.detach(), updates), updates, grad)
-    torch.testing.assert_close((result * of_updates).sum(), (grad * second).sum())
-
-
 def test_a_tensor_as_data_and_updates_and_parameters() -> None:
     tensor = torch.full((2,), 3.0, requires_grad=True)
     differentiable.scatter(tensor, [0, 1], tensor, reduction="mul").sum().backward()
