@@ -1,6 +1,5 @@
 """`ndtool model`: the gather and scatter nodes of an ONNX model, and their results on inputs."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -478,17 +477,6 @@ def test_the_report_of_a_model() -> None:
     assert ndtool(*command, "--json").json["error"] == "BoundsError"
     page_text = " ".join(Page("p.html").visible_text.split())
     assert "error: take: indices out of bounds: 1 of 2 index tuples rows[1, 0] = 4" in page_text
-
-
-def test_the_report_of_a_model_replaces_no_input(workdir: Path) -> None:
-    save_embedding_model()
-    os.rename("m.onnx", "m.html")
-    before = snapshot(workdir)
-    for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
-        assert ndtool("model", "m.html", "--html", page).status == status
-    os.mkdir("inputs")
-    assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
-    assert snapshot(workdir) == before
 
 
 def test_names_in_the_report_of_a_model_are_escaped() -> None:

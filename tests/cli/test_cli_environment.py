@@ -82,15 +82,6 @@ def test_unknown_names_are_usage_errors():
     assert "\x1b" not in ndtool("no\nsuch \x1b[31mcommand").err
 
 
-@pytest.mark.parametrize("value", ["abc", "-3", "4,2", "9" * 20])
-def test_invalid_openmp_variables_are_ignored(value):
-    completed = ndtool(*RUN, "-o", "out.npy", env={"OMP_NUM_THREADS": value})
-    assert completed.status == 0
-    assert len(completed.err.split("\n\n")) <= 2  # libgomp's message and an empty line
-    assert completed.err.count("OMP_NUM_THREADS") <= 1
-    assert output_is_correct()
-
-
 @pytest.mark.parametrize(
     ("env", "spins"),
     [({}, "100"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],

@@ -92,14 +92,6 @@ def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
     assert snapshot(workdir) == before
 
 
-def test_progress_grows_to_1() -> None:
-    fractions: list[float] = []
-    verify.verify(save_scatter(3 * blocks.TUPLES, 3 * blocks.BLOCK_BYTES // 8), fractions.append)
-    assert len(fractions) == 4 * 3  # validate, copy, apply and compare: three blocks each
-    assert fractions == sorted(fractions)
-    assert fractions[-1] == 1
-
-
 PROGRAM_WITHOUT_DELAY = """
 import sys
 from ndtool.cli import console

@@ -95,16 +95,6 @@ def test_each_format_checks_the_free_space_of_the_output(output: str, disk: Path
     assert "bytes of disk" in ndtool(*call, "--dry-run").err
 
 
-def test_preserved_members_count_as_needed_space(disk: Path) -> None:
-    save(part=np.zeros(600_000, "u1"))
-    for name in ("a.npz", "a.safetensors"):
-        assert ndtool("convert", "part.npy", f"disk/{name}:part").status == 0
-        check_refused(
-            ("gather", "part.npy", "[0]", "-o", f"disk/{name}:b", "--no-trace"), 6, "600", disk
-        )
-        os.unlink(f"disk/{name}")
-
-
 def test_a_compressed_store_may_be_larger_than_the_free_space(disk: Path) -> None:
     pytest.importorskip("zarr")
     for options in (("--dry-run",), ()):
@@ -302,19 +292,6 @@ def dry_run_result(call: Any) -> Any:
 
 def forbid_call(*_: object, **__: object) -> None:
     raise AssertionError("a dry run neither reads data nor writes")
-
-
-def test_a_dry_run_removes_no_files_of_killed_runs(inputs: Path) -> None:
-    pytest.importorskip("zarr")
-    from ndtool.publish import cleanup
-
-    abandoned = inputs / f".x.zarr.ndtool-0123456789ab-{cleanup.boot_id()}"
-    abandoned.mkdir()
-    assert ndtool(*command("gather-nd", "out.zarr", "--dry-run")).status == 0
-    assert abandoned.exists()
-    assert not Path("out.zarr").exists()
-    assert ndtool(*command("gather-nd", "out.zarr")).status == 0
-    assert not abandoned.exists()
 
 
 def test_dry_runs_leave_no_files(inputs: Path) -> None:

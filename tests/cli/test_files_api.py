@@ -99,16 +99,6 @@ def test_invalid_option_values_raise_usage_errors(option: str, value: Any, workd
     assert not list(workdir.iterdir())
 
 
-def test_progress_is_reported(workdir: Path) -> None:
-    np.save("data.npy", np.arange(1 << 20))
-    fractions: list[float] = []
-    files.gather_nd(
-        "data.npy", np.arange(1 << 20)[:, None], out="out.npy", progress=fractions.append
-    )
-    assert max(fractions) == 1
-    assert bits_equal(np.load("out.npy"), np.arange(1 << 20))
-
-
 def test_bfloat16_by_name(workdir: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     data = np.arange(8).astype(ml_dtypes.bfloat16)

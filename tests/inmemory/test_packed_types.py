@@ -83,22 +83,6 @@ def test_onnx_tensors(tmp_path: Path, name: str, small_thresholds: bool) -> None
         assert are_equal(load_array(out), array)
 
 
-def test_initializers_and_numbers(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    array = random_array("int4", (3, 5))
-    numbers = onnx.helper.make_tensor("numbers", onnx.TensorProto.INT4, (3, 5), array.flatten())
-    raw = onnx.numpy_helper.from_array(array, "raw")
-    graph = onnx.helper.make_graph([], "g", [], [], [numbers, raw])
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
-    for member in ("numbers", "raw"):
-        argument = f"{tmp_path}/m.onnx:{member}"
-        assert are_equal(load_array(argument), array)
-        result = files.gather(argument, [2, 0], out=tmp_path / "o.pb")
-        assert result.dtype == "int4"
-        assert are_equal(load_array(tmp_path / "o.pb"), array[[2, 0]])
-    assert "int4[3,5]" in ndtool("inspect", tmp_path / "m.onnx").out.decode()
-
-
 @pytest.mark.parametrize("name", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
 @pytest.mark.parametrize("small_thresholds", [False, True])
 def test_safetensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
