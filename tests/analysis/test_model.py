@@ -280,13 +280,13 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
     def reports(engine_call: engines.EngineCall, *_: Any) -> Any:
-        expected = engine_call._expected
+        expected = engine_call.expected
         assert expected is not None
         comparison = verify.compare(
-            engine_call._request, engine_call._arrays, np.nextafter(expected, np.float32(99)), expected,
-            within=engine_call._settings.within,
+            engine_call.request, engine_call.arrays, np.nextafter(expected, np.float32(99)), expected,
+            within=engine_call.settings.within,
         )  # fmt: skip
-        return [engines.add_verdict(engines.EngineReport("torch", "2", 1, "same"), [comparison])]
+        return [verify.EngineReport("torch", "2", 1, "same").with_outputs([comparison])]
 
     monkeypatch.setattr(engines.EngineCall, "reports", reports)
     error = run(("numpy",)).error
