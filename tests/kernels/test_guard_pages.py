@@ -94,9 +94,7 @@ def test_guard_pages_fault(name: str) -> None:
 def run_child(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "faulthandler", __file__, *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment
-    )
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def set_thresholds(**thresholds: int) -> None:
