@@ -25,7 +25,7 @@ _MAX_LITERAL_BYTES = 1 << 24  # of the numbers in an attribute
 # The fields of a Constant's attribute: its name, AttributeProto.type, the key of ELEMENTS, the wire
 # type of its numbers.
 _CONSTANTS = {
-    2: ("value_float", 1, 1, FIXED32), 3: ("value_int", 2, 7, VARINT), 5: ("value", 4, 0, LENGTH),
+    5: ("value", 4, 0, LENGTH), 2: ("value_float", 1, 1, FIXED32), 3: ("value_int", 2, 7, VARINT),
     7: ("value_floats", 6, 1, FIXED32), 8: ("value_ints", 7, 7, VARINT),
 }  # fmt: skip
 _REFUSED = {
