@@ -12,12 +12,11 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import AccessedElements, ArrayMetadata
 from ndtool.engine import layouts
 from ndtool.formats import codecs
-from ndtool.formats.chunked import ChunkedSource
 from ndtool.formats.codecs import Chain
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, dimensions
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.library import library

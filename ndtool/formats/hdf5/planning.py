@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import InputError, UsageError, printable, refuse
 from ndtool.formats import numpytypes
 from ndtool.formats.chunked import MAX_CHUNK_BYTES, default_chunks
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.dimensions import Lengths

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.sink import ChunkSink
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
 from ndtool.publish.preserved import CurrentFile
