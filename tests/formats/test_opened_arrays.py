@@ -68,18 +68,6 @@ def test_all_inputs(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         data.file.close()
 
 
-def test_zarr_with_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_zarr(tmp_path, 3)
-    monkeypatch.chdir(tmp_path)
-    array = zarr.open_array("x:y.store/a/data")
-    monkeypatch.chdir("/")
-    if os.path.isabs(array.store.root):
-        assert bits_equal(files.gather(array, [1]).array, DATA[[1]])
-    else:  # zarr would not find it in this folder either
-        with pytest.raises(ndtool.InputError):
-            files.gather(array, [1])
-
-
 def test_zarr_by_fsspec(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     create_zarr(tmp_path, 3)
