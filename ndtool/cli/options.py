@@ -1,8 +1,7 @@
 """The options of the command line: each defined once, with a type and an NDTOOL_* variable.
 
 An option is a partial that makes it, because a run needs few of them; `commands.command` calls
-those of its command. An invalid value of a variable is an error, as for the option. A valid value
-that does not apply to a call is ignored, whereas the option itself is an error.
+those of its command. A variable is the same as its option.
 """
 
 import os
@@ -15,13 +14,11 @@ import click
 
 from ndtool import redaction
 from ndtool.cli.console import write_stdout
-from ndtool.errors import NdtoolError, UsageError, argument_name
+from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import WRITE_MODES
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
-
-CHUNK_OPTIONS = ("chunks", "shards", "codec")  # options for chunked outputs
 
 
 class ParameterType(click.ParamType):  # type: ignore[type-arg]
@@ -106,11 +103,11 @@ def _parse_spec(word: str) -> str:
 
 
 def _parse_element_type(word: str) -> str:
-    """Return an element type; a type from a variable applies to void-typed data only."""
+    """Return the name of an element type."""
     from ndtool.rules import dtypes
 
     dtypes.from_name(word)
-    return dtypes.DefaultType(word) if is_from_environment("dtype") else word
+    return word
 
 
 def _parse_fill_value(word: str) -> str:
@@ -174,85 +171,6 @@ def _parse_engines(word: str) -> tuple[str, ...]:
     from ndtool.analysis import engines
 
     return engines.parse_names(word)
-
-
-def is_from_environment(name: str) -> bool:
-    """Return whether an environment variable sets an option of this call."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is click.core.ParameterSource.ENVIRONMENT
-
-
-def drop_inapplicable(values: dict[str, Any], scatters: bool = False, output: str = "-") -> None:
-    """Reset the values of options that variables set and a call cannot use.
-
-    scatters: whether the operator does. Options that do not apply are errors.
-    """
-    by_variable = set(filter(is_from_environment, values))
-    if not by_variable:
-        return
-    from ndtool.storage import locations
-
-    mode, unused = values.get("out_of_bounds"), set[str]()
-    if mode == ("fill" if scatters else "drop"):
-        unused.add("out_of_bounds")
-    if mode != "fill" and values.get("pad") is None:
-        unused.add("fill")
-    clusters = {name for name in ("scheduler", "workers") if values.get(name) is not None}
-    if not clusters <= by_variable or not _is_writable_by_workers(output):
-        unused |= clusters
-    on_cluster = bool(clusters - (unused & by_variable))
-    spills = values.get("spill", ()) if "spill" in by_variable else ()
-    for spill in spills:
-        _require_directory(spill)
-    has_url = any(map(locations.is_url, map(locations.local_path, spills)))
-    if len(spills) > 1 if on_cluster else has_url:
-        unused.add("spill")
-    if not on_cluster:
-        unused.add("resume")
-    unused |= _unused_chunk_options(values, output)
-    defaults = {"out_of_bounds": "error", "spill": (), "resume": False}
-    values.update((name, defaults.get(name)) for name in unused & by_variable)
-
-
-def _unused_chunk_options(values: dict[str, Any], output: str) -> set[str]:
-    """Return the options for chunks that do not apply to an output."""
-    from ndtool.formats import locators, outputs
-    from ndtool.storage import local
-
-    file_format = outputs.format_by_name(output)
-    is_store = local.is_zarr_store(locators.parse(output).path)
-    if is_store or (file_format and file_format.is_folder):
-        return set()
-    if file_format and file_format.chunks:  # of HDF5, which has no shards and few codecs
-        codec = (values.get("codec") or "none").partition(":")[0]
-        return {"shards"} if codec in file_format.module.CODECS else {"shards", "codec"}
-    return {*CHUNK_OPTIONS}
-
-
-def _require_directory(spill: str) -> None:
-    """Raise UsageError, with the variable's name, if its directory does not exist."""
-    from ndtool.storage import locations
-
-    directory = locations.local_path(spill)
-    if not locations.is_url(directory) and not os.path.isdir(directory):
-        problem = "is not a directory" if os.path.lexists(directory) else "does not exist"
-        raise UsageError(
-            f"NDTOOL_SPILL is {argument_name(directory)}, which {problem}: expected a directory"
-        )
-
-
-def _is_writable_by_workers(output: str) -> bool:
-    """Return whether other processes can write an output: a file, or a store."""
-    from ndtool.formats import locators, outputs
-    from ndtool.storage import locations
-
-    path = locators.parse(output).path
-    if locations.is_url(path):
-        file_format = outputs.format_by_name(output)
-        return file_format is not None and file_format.is_folder
-    return output != "-" and (
-        os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
-    )
 
 
 class Option(click.Option):
@@ -615,7 +533,7 @@ TRACE = partial(
 VERBOSE = partial(
     _reporter_flag,
     "--verbose",
-    "Explain the run: access to inputs, plan with its reason, threads.",
+    "Explain the run: the plan with its reason, threads or workers.",
     "-v",
 )
 QUIET = partial(_reporter_flag, "--quiet", "Print only errors.", "-q")

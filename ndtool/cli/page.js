@@ -2,7 +2,7 @@
 // Draws what the JSON of the report describes; without this script a report has tables only.
 // Texts are set as text, never as markup.
 (() => {
-  const { drawing, stats } = JSON.parse(document.getElementById("report").textContent);
+  const { drawing } = JSON.parse(document.getElementById("report").textContent);
   const element = (tag, attributes = {}, ...children) => {
     const node = document.createElement(tag);
     for (const [key, value] of Object.entries(attributes)) {
@@ -27,33 +27,6 @@
     });
   }
 
-  const showStatistics = ({ title, slices, distinct, tuples, density, repetitions }) => {
-    const size = slices.reduce((product, n) => product * n, 1);
-    const width = Math.ceil(size / density.length);
-    const largest = Math.max(...density);
-    const columns = density.map((number, n) => {
-      const [first, last] = [n * width, Math.min((n + 1) * width, size) - 1];
-      const range = first === last ? `slice ${first}` : `slices ${first}..${last}`;
-      const column = element("span", { title: `${range}: ${count(number, "tuple")}` });
-      column.style.height = number ? `${Math.max(1, (100 * number) / largest)}%` : "0";
-      return column;
-    });
-    const times = (n) => (n < 2 ? ["once", "2 times"][n] : `${2 ** (n - 1) + 1}..${2 ** n} times`);
-    const frequencies = [["never", size - distinct], ...repetitions.map((number, n) => [times(n), number])];
-    const most = Math.max(...frequencies.map(([, number]) => number));
-    const rows = frequencies.map(([label, number]) =>
-      element("tr", {}, element("td", {}, label), element("td", {}, `${number}`),
-        element("td", { class: "bars" }, bar(number, most))));
-    const label = `${tuples} index tuples select ${distinct} of ${size} slices of data`;
-    document.getElementById("plot").append(
-      element("h3", {}, title),
-      element("div", { class: "density", role: "img", "aria-label": label, "data-most": largest }, ...columns),
-      element("p", { class: "hint range" }, "slices of data, in row-major order: ", `0..${size - 1}`),
-      element("h3", {}, "Slices by how often they are selected"),
-      element("table", {}, element("tbody", {}, ...rows)),
-    );
-  };
-  if (stats?.distinct) showStatistics(stats);
   if (!drawing) return;
 
   // Cells by array and position; the number of a cell is its place among the drawn elements.

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 _MAX_ROWS = 1000  # of an explanation; longer ones are shown in part
 _MAX_TEXT_LENGTH = 100_000  # characters; no text of a report is longer
 _MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
-_PLOTTED = ("slices", "distinct", "density", "repetitions")  # of statistics
 _NO_OUTPUT = "There is no output, because an index is out of bounds."
 
 
@@ -142,7 +141,7 @@ class HtmlReport:
             remark = f"Not drawn: more than {limit} elements of an array would have to be drawn."
         elif drawn.grids[-1].role not in ("output", "actual"):
             remark = _NO_OUTPUT
-        operator, name = self.stats.operator, argument_name(call.inference.inputs["data"].name)
+        name = argument_name(call.inference.inputs["data"].name)
         return _page(
             f"{command}: {name}",
             _heading(command, answer.title, self._reporter.arguments, error, self.warnings),
@@ -150,14 +149,9 @@ class HtmlReport:
             f"<section><h2>Drawing</h2>{_paragraph(remark, 'hint')}<noscript><p>The drawing needs"
             ' scripts.</p></noscript><div id="drawing"></div></section>',
             _section("Arrays", [answer.arrays()]),
-            _statistics(self.stats),
+            _section("Statistics of the indices", self.stats.tables()),
             _section("Shape inference", [answer.rules()._replace(title="")]),
             drawing=None if drawn is None else drawn.to_dict(),
-            stats={
-                "title": f"Slices of {self.stats.data} that the indices of {operator} select",
-                "tuples": self.stats.tuples - self.stats.out_of_bounds,
-                **{name: getattr(self.stats, name) for name in _PLOTTED},
-            },
         )
 
     def _draw(self) -> drawing.Drawing | None:
@@ -297,16 +291,7 @@ def _heading(
     return "\n".join([*parts, *(_paragraph(warning, "warning") for warning in warnings)])
 
 
-def _statistics(answer: Stats) -> str:
-    """Return the section with statistics, of which the script plots the histogram."""
-    table, *histogram = answer.tables()
-    count = format_count(answer.tuples, "index tuple")
-    tables = "".join(map(html_table, histogram))
-    plot = f'<noscript>{tables}</noscript><div id="plot"></div>'
-    return _section("Statistics of the indices", [table._replace(title=count)], plot)
-
-
-def _section(title: str, tables: Iterable[Table], suffix: str = "") -> str:
+def _section(title: str, tables: Iterable[Table]) -> str:
     """Return a section with tables, of which long ones are shown in part."""
     parts = []
     for table in tables:
@@ -315,4 +300,4 @@ def _section(title: str, tables: Iterable[Table], suffix: str = "") -> str:
             remark = (f"... {omitted} more rows, which the command prints",)
             table = table._replace(rows=[*table.rows[:half], remark, *table.rows[-half:]])
         parts.append(f'<div class="scrollable">{html_table(table)}</div>')
-    return f"<section><h2>{title}</h2>{''.join(parts)}{suffix}</section>"
+    return f"<section><h2>{title}</h2>{''.join(parts)}</section>"

@@ -126,6 +126,10 @@ def run(arguments: list[str], reporter: Reporter) -> None:
         pass
     except click.ClickException as exc:
         raise _usage_error(exc) from None
+    except UsageError as exc:
+        variables = ", ".join(sorted(name for name in os.environ if name[:7] == "NDTOOL_"))
+        exc.hint = exc.hint or (variables and f"these variables set options: {variables}")
+        raise
 
 
 def _complete(group: click.Group, request: str) -> None:
