@@ -9,7 +9,6 @@ from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
 from ndtool.rules.plans import Plan
-from ndtool.storage import tempfiles
 
 PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
 
@@ -69,6 +68,8 @@ class Constant(ContiguousSource):
         nbytes = self.metadata.nbytes
         try:
             if any(self.element) or not nbytes:
+                from ndtool.storage import tempfiles
+
                 label = f"temporary copy of {argument_name(self.name)}"
                 buffer = tempfiles.allocate(nbytes, label)  # a file if it is large
                 self.fill(buffer)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import BoundsError, OutputError, UsageError, argument_name
-from ndtool.formats import literal, locators
+from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
@@ -116,6 +116,8 @@ class OpenCall:
             "data": self.sources["past"], "indices": indices, "updates": self.sources["update"],
         }  # fmt: skip
         if self.request.on_cluster:
+            from ndtool.formats import literal
+
             self.sources["indices"] = literal.open_source(_literal(indices))  # as workers parse it
             indices.require_unchanged()
             indices.close()
@@ -171,7 +173,7 @@ class OpenCall:
 
 def _literal(indices: Source) -> str:
     """Return indices as a literal for workers to parse; UsageError if it is too long."""
-    from ndtool.formats import computed
+    from ndtool.formats import computed, literal
 
     count = prod(indices.metadata.shape)
     if 3 * count <= literal.MAX_CHARACTERS:

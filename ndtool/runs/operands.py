@@ -8,7 +8,7 @@ from ndtool._kernels import Indices
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.loaded import load, row_major
 from ndtool.arrays.source import ContiguousSource
-from ndtool.engine import bind, check, distinct
+from ndtool.engine import bind, check
 from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
 from ndtool.rules import inference
@@ -74,6 +74,8 @@ def validate(call: OpenCall) -> Validated:
             raise error
     validated = Validated(call, indices, error)
     if call.inference.requires_distinct:
+        from ndtool.engine import distinct
+
         try:
             distinct.check(plan, validated.bound_indices)
         except DuplicatesError as duplicates:
