@@ -10,7 +10,7 @@ from typing import Any
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, Source
 from ndtool.engine import layouts
 from ndtool.errors import argument_name
-from ndtool.machine import pool
+from ndtool.machine.threads import run_all
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
@@ -53,7 +53,7 @@ class ChunkedSource(Source):
         if not dry:
             self.prefetch(touched)
             copy = _reporting(self._copier((), buffer), total, self.progress)
-            pool.run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
+            run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
         return buffer.toreadonly()
 
     def read(
@@ -66,7 +66,7 @@ class ChunkedSource(Source):
     ) -> None:
         """Read a box; a block is read again for every box that overlaps it."""
         blocks = box_blocks(self.metadata, box, chunks)
-        pool.run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
+        run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
 
     def _copier(self, box: Box, buffer: memoryview) -> Callable[[int], None]:
         """Return a function that copies the part of a block in a box to the box's buffer."""
@@ -103,7 +103,7 @@ def write_blocks(
 
     total = grid.count_blocks(grid.box_shape(box), metadata.block_shape)
     task = _reporting(write_block, total, progress)
-    pool.run_all(task, box_blocks(metadata, box), min(threads, total))
+    run_all(task, box_blocks(metadata, box), min(threads, total))
 
 
 def box_blocks(

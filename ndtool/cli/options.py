@@ -15,8 +15,7 @@ import click
 from ndtool.cli.console import write_stdout
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.redaction import redact_secrets, register
-from ndtool.rules.modes import MODES
-from ndtool.rules.operators import WRITE_MODES
+from ndtool.rules.operators import MODES, WRITE_MODES
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
 

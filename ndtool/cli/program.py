@@ -26,10 +26,11 @@ class _Group(helppages.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
-        titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
-        command_name = titles.get(name, name.replace("_", "-"))
-        if name not in self.commands and command_name in self.commands:
-            ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
+        if name not in self.commands:
+            titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
+            command_name = titles.get(name, name.replace("_", "-"))
+            if command_name in self.commands:
+                ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
         return super().resolve_command(ctx, args)
 
 

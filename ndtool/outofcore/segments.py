@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
 from ndtool.publish.newfolder import AdmissionLock, NewFolder
@@ -67,7 +67,7 @@ def read_all(
         store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
 
     if store.concurrency > 1:
-        pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)
+        threads.run_all(fetch, iter(range(len(ranges))), store.concurrency)
         return
     for i in range(len(ranges)):
         fetch(i)
@@ -238,7 +238,7 @@ class ObjectStore:
     A segment is divided into objects, so that it need not fit in memory or on a disk.
     """
 
-    concurrency = pool.MAX_THREADS
+    concurrency = threads.MAX_WRITERS
 
     def __init__(self, url: str) -> None:
         self._folder, self._admission_lock = RemoteFolder(url), AdmissionLock(url)

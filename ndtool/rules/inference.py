@@ -16,11 +16,17 @@ from ndtool.errors import (
 )
 from ndtool.rules import dtypes, mistakes, shapes, specs
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import MODES, Mode
-from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
+from ndtool.rules.operators import (
+    LOWERED,
+    MODES,
+    OPERATORS,
+    Attributes,
+    Mode,
+    Operator,
+    operator_of,
+)
 from ndtool.rules.plans import Plan, Shape
-from ndtool.rules.symbols import Sizes
-from ndtool.rules.trace import Step, Trace
+from ndtool.rules.trace import Sizes, Step, Trace
 
 
 class Input(NamedTuple):

@@ -14,8 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool._kernels import WorkItem, partition_ids
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource
+from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.errors import ResourceError, argument_name, format_size

@@ -34,7 +34,7 @@ from ndtool.analysis.engines import ENGINES, EngineReport, EngineSettings, child
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

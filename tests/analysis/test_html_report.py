@@ -27,8 +27,7 @@ from ndtool.cli.page import HtmlReport as PageReport
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import OutputError
 from ndtool.publish import document, sinks
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

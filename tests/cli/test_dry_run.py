@@ -286,8 +286,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
     inputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ndtool.publish.sinks import Container
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
     from ndtool.storage import descriptors, local
 
     write_existing(".")
@@ -335,8 +334,7 @@ def test_a_dry_run_removes_no_files_of_killed_runs(inputs: Path) -> None:
 
 
 def test_dry_runs_leave_no_files(inputs: Path) -> None:
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
     write_existing(".")
     before = snapshot(inputs), sorted(os.listdir())

@@ -13,8 +13,7 @@ from ndtool.engine import tuning
 from ndtool.errors import BoundsError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 FILLED = Attributes(out_of_bounds="fill")
 TABLE = np.random.default_rng(2).integers(0, 256, (20_000, 64), "u1").view("<f4")

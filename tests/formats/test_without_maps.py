@@ -23,8 +23,7 @@ from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import direct, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import tempfiles
 
 REFUSALS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)

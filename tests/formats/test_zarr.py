@@ -21,8 +21,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.formats.zarr import ZarrSource
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = [

@@ -25,8 +25,7 @@ from ndtool.formats.zarr import hierarchy
 from ndtool.publish import newfolder, sinks
 from ndtool.rules import dtypes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = [

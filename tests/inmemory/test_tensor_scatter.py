@@ -17,7 +17,7 @@ import ndtool
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError
 from ndtool.rules import tensorscatter as rules
-from ndtool.rules.symbols import Symbol
+from ndtool.rules.trace import Symbol
 
 CACHES = runpy.run_path(str(FIXTURES / "examples.py"))["CACHES"]
 TYPES = ("u1", "i8", ">f8", "f2", "?", "c8", "U3", "M8[s]")

@@ -35,8 +35,7 @@ from ndtool.machine import signals
 from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17

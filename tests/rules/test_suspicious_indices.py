@@ -15,7 +15,7 @@ from command import ndtool, save
 from ndtool import files
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Input
-from ndtool.runs import padding
+from ndtool.runs import operands
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -90,7 +90,7 @@ def test_arrays_of_the_caller_are_not_suspected() -> None:
 
 
 def test_many_indices_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding, "SAMPLE_SIZE", 100)
+    monkeypatch.setattr(operands, "SAMPLE_SIZE", 100)
     from ndtool import files
 
     indices = np.arange(1000)
@@ -121,7 +121,7 @@ def test_a_tuple_with_a_valid_component_is_no_padding(
     given = {"data": Input("data.npy", dtypes.from_name("int64"), (5, 6))}
     given["indices"] = Input("idx.npy", dtypes.from_numpy(pairs.dtype), pairs.shape)
     plan = inference.infer("gather_nd", given).plan
-    warnings = padding.padding_warnings(given["indices"], memoryview(pairs.tobytes()), plan)
+    warnings = operands.padding_warnings(given["indices"], memoryview(pairs.tobytes()), plan)
     assert warnings == ([f"idx.npy: {message}"] if message else [])
     report = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()
     assert (message in report) if message else ("padding" not in report)
