@@ -129,10 +129,10 @@ def test_a_script_before_the_archive_is_skipped(write_archive, method):
 
 def test_a_missing_member_is_reported_with_the_existing_ones(write_archive):
     path = write_archive(pack(("a.npy", npy()), ("b.npy", b"text")))
-    error = check_refused(f"{path}:q", "q is not a member")
+    error = check_refused(f"{path}:q", "q is no member")
     assert error.places[0] == "a: float32[2,3,4]"
     assert error.places[1].startswith("b: not a .npy array")
-    check_refused(f"{path}:", "is not a member")
+    check_refused(f"{path}:", "is no member")
 
 
 def test_a_member_of_a_hundred_thousand_is_read(write_archive):

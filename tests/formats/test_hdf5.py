@@ -184,8 +184,8 @@ def test_one_of_several_datasets_must_be_named() -> None:
     with h5py.File("x.h5", "w") as file:
         file["g/one"], file["two"] = [1], np.zeros((2, 3), "f4")
     assert_refused("x.h5", "^x.h5: the file has 2 datasets: name one of them", UsageError)
-    assert_refused("x.h5:g", "^x.h5: g is a group of a dataset: name one of them", UsageError)
-    error = assert_refused("x.h5:three", "^x.h5: three is not a dataset of the file")
+    assert_refused("x.h5:g", "^x.h5: /g is a group of 1 dataset: name one of them", UsageError)
+    error = assert_refused("x.h5:three", "^x.h5: /three is no dataset of the file")
     assert sorted(error.places) == ["/g/one: int64[1]", "/two: float32[2,3]"]
     write_dataset([1], path="y.h5", name="g/only")
     assert load("y.h5").tolist() == [1]
@@ -214,7 +214,7 @@ def test_links_to_other_files_are_not_followed() -> None:
     for member in ("out", "out/b", "past"):
         assert_refused(f"x.h5:{member}", "out is a link to another file, which is not followed")
     assert_refused("x.h5:circle", "^x.h5:/circle: more than 16 soft links$")
-    assert_refused("x.h5:dangling", "dangling is not a dataset of the file")
+    assert_refused("x.h5:dangling", "dangling is no dataset of the file")
     assert [entry.member for entry in locators.describe("x.h5")] == ["/a"]
 
 
@@ -489,10 +489,10 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("x.h5:/g", "x.h5:/g is a group: expected a dataset"),
-        ("x.h5:/b/c", "x.h5:/b is not a group"),
-        ("x.h5:/soft", "x.h5:/soft is a soft or external link"),
-        ("x.h5:/soft/a", "x.h5:/soft is a soft or external link"),
+        ("x.h5:/g", "x.h5:/g: a group: expected a dataset"),
+        ("x.h5:/b/c", "x.h5:/b/c: no group: nothing can be"),
+        ("x.h5:/soft", "soft is a soft or external link"),
+        ("x.h5:/soft/a", "soft is a soft or external link"),
         ("x.h5:/", "cannot name a dataset"),
         ("x.nc:/a", "ndtool does not write .nc: expected .npy"),
     ],

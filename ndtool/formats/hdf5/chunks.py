@@ -196,6 +196,6 @@ class DatasetSource(ChunkedSource):
 def chain(stored: StoredDataset) -> Chain:
     """Return the codecs of the filters of chunks."""
     itemsize = stored.dtype.itemsize
-    filters = (codecs.make(item.config(itemsize), itemsize) for item in stored.filters)
+    filters = (codecs.make(item.config(itemsize)) for item in stored.filters)
     shape = stored.metadata.block_shape
     return Chain(shape, stored.dtype, range(len(shape)), filters)

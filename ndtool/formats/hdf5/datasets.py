@@ -26,7 +26,6 @@ FILTERS = {  # by number: the name, and the name in the table of codecs, "" if o
     32015: ("zstd", "zstd"),
 }  # fmt: skip
 _LOSSY = (5, 6)  # filters, as unknown ones may be
-_LIBRARY_CODECS = ("blosc", "zstd")  # of the numcodecs package
 
 
 class Filter(NamedTuple):
@@ -45,7 +44,7 @@ class Filter(NamedTuple):
     @property
     def is_native(self) -> bool:
         """Whether ndtool applies it without h5py, which decodes one chunk at a time."""
-        return bool(self.codec) and (self.codec not in _LIBRARY_CODECS or codecs.has_library())
+        return bool(self.codec) and (self.is_written or codecs.is_available("numcodecs"))
 
     @property
     def is_written(self) -> bool:

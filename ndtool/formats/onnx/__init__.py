@@ -200,31 +200,26 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
 
 def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     """Return the tensor with a name, or the only tensor; else the error lists the tensors."""
-    folder = Folder(path, storage)
+    folder, values = Folder(path, storage), _values(storage, path)
 
-    def describe(value: Value) -> tuple[str, str]:
-        entry = _entry(value, storage, path, folder)
-        return entry.member or "", entry.label
+    def describe(value: Value) -> str:
+        return _entry(value, storage, path, folder).label
 
-    if name is None:
-        values = _values(storage, path)
-        if not values:
-            refuse(path, "the model has no initializers and no constants")
-        return members.only_member(path, values, "the model has {} tensors", describe)
-    matches = [value for value in _values(storage, path) if value.member == name]
+    if name is None and not values:
+        refuse(path, "the model has no initializers and no constants")
+    matches = [value for value in values if name in (None, value.member)]
     if len(matches) == 1:
         return matches[0]
-    reason = (
-        "is more than one tensor of the model" if matches else _missing_reason(storage, path, name)
-    )
-    values = _values(storage, path)
-    similar = [value for value in values if value.member.endswith(f"/{name}")]  # in subgraphs
-    candidates = matches or similar or values
-    return refuse(
-        path,
-        f"{printable(name)} {reason}: expected one of these",
-        places=members.listing(map(describe, candidates), len(candidates)),
-    )
+    reason = "is more than one tensor of the model"
+    if name is not None and not matches:
+        reason = _missing_reason(storage, path, name)
+        similar = [value for value in values if value.member.endswith(f"/{name}")]  # in subgraphs
+        matches = similar or values
+    lines = members.listing(((value.member, describe(value)) for value in matches), len(matches))
+    if name is None:
+        count = f"the model has {len(values)} tensors"
+        raise members.unnamed_member_error(path, count, values[0].member, lines)
+    return refuse(path, f"{printable(name)} {reason}: expected one of these", places=lines)
 
 
 def _missing_reason(storage: LocalFile, path: str, name: str) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.formats.zarr import hierarchy, location
-from ndtool.formats.zarr.hierarchy import Body, WriteKey, consolidation_error, group_errors
+from ndtool.formats.zarr.hierarchy import Body, WriteKey
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
@@ -18,15 +18,6 @@ from ndtool.publish.targets import Target, existing
 from ndtool.storage.descriptors import require_space, reserve, write_at
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import METADATA_NAMES, LocalFolder
-
-
-def _require_removable(zarr_target: ZarrTarget) -> None:
-    """Raise OutputError if the existing array or store could not be removed."""
-    if zarr_target.exists and (folder := cleanup.find_unremovable(zarr_target.path)):
-        raise OutputError(
-            f"{printable(folder)}: nothing can be removed from it, so {printable(zarr_target.path)}"
-            " cannot be replaced"
-        )
 
 
 def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
@@ -54,13 +45,11 @@ class LocalStore(NewFolder):
     concurrency = 1
 
     def __init__(self, zarr_target: ZarrTarget, target: Target) -> None:
-        _require_removable(zarr_target)
-        for group in zarr_target.groups:
-            is_writable = os.access(group, os.W_OK | os.X_OK)
-            if not is_writable and hierarchy.is_consolidated(LocalFolder(group)):
-                raise OutputError(
-                    f"{printable(group)}: its consolidated metadata cannot be written"
-                )
+        if zarr_target.exists and (folder := cleanup.find_unremovable(zarr_target.path)):
+            raise OutputError(
+                f"{printable(folder)}: nothing can be removed from it, so"
+                f" {printable(zarr_target.path)} cannot be replaced"
+            )
         self.array_path, self._groups = zarr_target.array_path, zarr_target.groups
         self._zarr_target, self._target = zarr_target, target
         self._metadata: dict[str, bytes] = {}  # of the new array, by final path
@@ -78,12 +67,11 @@ class LocalStore(NewFolder):
         """Raise ResourceError if there is too little space, once all metadata are written.
 
         nbytes: of all files. largest: of a single file. Raises OutputError if consolidated metadata
-        would be too large.
+        cannot be updated.
         """
         require_space(self.working_folder, file_count, nbytes, largest, self.path)
         for group in self._groups:
-            with group_errors(group):
-                hierarchy.require_consolidated_size(LocalFolder(group), self._metadata)
+            self._consolidated(group)
 
     def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput:
         """Return the location at which other processes can write chunks."""
@@ -101,30 +89,30 @@ class LocalStore(NewFolder):
             change = "was created by another process" if is_new else "changed"
             raise OutputError(f"{printable(self.path)} {change} during the run")
         for group in self._groups:
-            if hierarchy.is_consolidated(storage := LocalFolder(group)):
-                new_metadata = {
-                    os.path.relpath(path, group): raw for path, raw in self._metadata.items()
-                }
-                with group_errors(group):
-                    name, body = hierarchy.consolidate(storage, new_metadata)
-                self._consolidate(group, name, body)
+            if body := self._consolidated(group):
+                name = hierarchy.consolidated_name(self._zarr_target.version)
+                path = os.path.join(group, name)
+                file = NewFile(path, os.stat(path), True, self._target.sync)
+                self._files.append(file)
+                reserve(file.descriptor, len(body), path)
+                write_at(file.descriptor, 0, body)
+                file.sync()
 
-    def _consolidate(self, group: str, name: str, body: bytes) -> None:
-        """Write a group's consolidated metadata to a file that is not published yet."""
-        path = os.path.join(group, name)
-        file = NewFile(path, os.stat(path), True, self._target.sync)
-        self._files.append(file)
-        reserve(file.descriptor, len(body), path)
-        write_at(file.descriptor, 0, body)
-        file.sync()
+    def _consolidated(self, group: str) -> bytes | None:
+        """Return a group's consolidated metadata with the new array, None if it has none."""
+        documents = {os.path.relpath(path, group): raw for path, raw in self._metadata.items()}
+        name = hierarchy.consolidated_name(self._zarr_target.version)
+        return hierarchy.add_consolidated(LocalFolder(group), name, documents)
 
     def publish(self) -> None:
         super().publish()
         for file in self._files:
             try:
                 file.publish()
-            except (NdtoolError, OSError) as exc:
-                raise consolidation_error(self.path, os.path.dirname(file.path), exc) from None
+            except (NdtoolError, OSError):
+                raise OutputError(
+                    f"{printable(self.path)} is written, but {printable(file.path)} lacks it"
+                ) from None
 
     def sync_folder(self) -> None:
         super().sync_folder()
