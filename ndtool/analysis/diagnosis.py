@@ -78,7 +78,8 @@ def _group_updates(
     examined, is_included = np.sort(wrong_indices[:limit]), np.ones(limit, np.bool_)
     # For each update, the position of its element in `examined`, and its own linear index.
     targets, update_indices = np.empty(0, np.int64), np.empty(0, np.int64)
-    for elements, updates in tuples.element_updates(plan, arrays["indices"], examined):
+    blocks = tuples.blocks(plan, arrays["indices"])
+    for elements, updates in tuples.links(plan, blocks, examined):
         targets = np.concatenate([targets, elements[is_included[elements]]])
         update_indices = np.concatenate([update_indices, updates[is_included[elements]]])
         while len(targets) > _MAX_UPDATES and limit > 1:

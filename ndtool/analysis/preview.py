@@ -114,7 +114,8 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
     updates = flat_view(arrays["updates"].view(void_type))
     targets = _linear_indices(_index_arrays(window.positions), plan.data).reshape(-1)
     running = RunningValues(result.reshape(-1), plan.attributes)
-    for positions, update_indices in tuples.element_updates(plan, arrays["indices"], targets):
+    blocks = tuples.blocks(plan, arrays["indices"])
+    for positions, update_indices in tuples.links(plan, blocks, targets):
         running.apply(positions, np.asarray(updates[update_indices]).view(updates_dtype))
     return running.values().reshape(result.shape)
 

@@ -20,7 +20,7 @@ from ndtool.analysis.names import ElementNames
 from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
 from ndtool.analysis.running import rounding_advice
 from ndtool.analysis.tally import Int64Array, Tally
-from ndtool.analysis.tuples import Search, Tuples
+from ndtool.analysis.tuples import Ends, Tuples
 from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
@@ -195,16 +195,19 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     if tally.needs_second_pass:
         try:
             for first, block in index_tuples.blocks(portion(progress, 0.4, 0.6)):
-                tally.sort(first_pass.rows(first, block))
+                tally.sort(first_pass.selected(first, block)[1])
         except ValueError:  # the first pass counted fewer slices
             raise operands.changed_error(call.inference) from None
     totals = _SliceTotals(call, first_pass.slice_grid)
     for rows, counts in tally.iterate_counts(portion(progress, 0.6, 0.8)):
         totals.add(rows, counts)
     most_frequent = totals.most_frequent
-    searches = [Search(first_pass.first_element(row)) for row, _ in most_frequent]
-    if searches:
-        index_tuples.search(searches, index_tuples.blocks(portion(progress, 0.8, 1)))
+    ends = [Ends() for _ in most_frequent]
+    if ends:
+        for first, block in index_tuples.blocks(portion(progress, 0.8, 1)):
+            numbers, rows = first_pass.selected(first, block)
+            for end, (row, _) in zip(ends, most_frequent, strict=True):
+                end.add(numbers[rows == row])
     call.require_unchanged()
     names = ElementNames.of(call)
     data = call.inference.inputs["data"]
@@ -223,12 +226,9 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
             FrequentSlice(
                 layouts.unravel_index(row, first_pass.slice_grid),
                 count,
-                tuple(
-                    index_tuples.position(search.target, linear_index)
-                    for linear_index in search.stored.tolist()
-                ),
+                tuple(layouts.unravel_index(n, index_tuples.plan.positions) for n in end.stored),
             )
-            for search, (row, count) in zip(searches, most_frequent, strict=True)
+            for end, (row, count) in zip(ends, most_frequent, strict=True)
         ),
         bytes_touched=totals.distinct * totals.slice_nbytes,
         pages_touched=totals.pages if totals.contiguous else None,
@@ -321,7 +321,7 @@ class _TuplePass:
         pads = self._call.plan.attributes.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
-        rows = self.rows(first, block)
+        _, rows = self.selected(first, block)
         if self.is_sorted and len(rows):
             self.is_sorted = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
@@ -337,17 +337,14 @@ class _TuplePass:
             value = int(block[row, j]) + self._call.plan.attributes.index_base
             self.first_out_of_bounds.append(BadIndex(position, j, value))
 
-    def rows(self, first: int, block: Array) -> Int64Array:
-        """Return the linear indices of the slices that the tuples of a block select.
+    def selected(self, first: int, block: Array) -> tuple[Int64Array, Int64Array]:
+        """Return the linear indices of the tuples of a block, and of the slices they select.
 
         Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
         valid, normalized = tuples.select_valid(self._call.plan, block)
-        return tuples.slice_indices(self._call.plan, first, normalized, valid)
-
-    def first_element(self, row: int) -> Position:
-        """Return the position in data of a slice's first element."""
-        return self._call.plan.slice_start(layouts.unravel_index(row, self.slice_grid))
+        numbers = first + valid
+        return numbers, tuples.slice_indices(self._call.plan, numbers, normalized)
 
 
 class _Column:

@@ -171,7 +171,7 @@ class NewFolder(Unpublished):
             raise failure(error, message, OutputError)
 
 
-def write_file(root: str, key: str, body: bytes | memoryview) -> None:
+def write_file(root: str, key: str, body: bytes | memoryview, mode: int = 0o666) -> None:
     """Write a file in a new folder, replacing an existing file by an atomic rename.
 
     Several writers may write the same file. It is written outside the folder and renamed when
@@ -180,7 +180,7 @@ def write_file(root: str, key: str, body: bytes | memoryview) -> None:
     """
     path = os.path.join(root, key)
     partial = os.path.join(os.path.dirname(root), f"{os.urandom(6).hex()}{PARTIAL_SUFFIX}")
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             write_at(fd, 0, body)

@@ -115,18 +115,6 @@ def test_graphs_do_not_grow_with_the_square_of_the_chunks(in_memory: bool) -> No
     assert all(0 < large < 10 * small for small, large in zip(*sizes, strict=True)), sizes
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_calls_on_more_chunks_than_a_byte_counts(in_memory: bool) -> None:
-    rng = np.random.default_rng(2)
-    data, updates = rng.random(600), rng.random(500)
-    indices = rng.integers(-600, 600, (500, 1))
-    x, u = da.from_array(data, 2), da.from_array(updates, 3)
-    i = indices if in_memory else da.from_array(indices, 100)
-    gathered, scattered = lazy.gather_nd(x, i), lazy.scatter_nd(x, i, u, "add")
-    assert bits_equal(gathered.compute(), ndtool.gather_nd(data, indices))
-    assert bits_equal(scattered.compute(), ndtool.scatter_nd(data, indices, updates, "add"))
-
-
 def test_indices_in_memory_need_no_tasks() -> None:
     x = da.zeros((400, 30), chunks=(4, 15))
     result = lazy.gather(x, np.zeros(300, int))
@@ -190,12 +178,6 @@ def test_result_is_independent_of_the_caller() -> None:
     assert not np.shares_memory(scattered, data)
 
 
-def test_output_of_indices_in_memory_has_chunks_of_the_size_of_data() -> None:
-    x = da.zeros((100, 1 << 16), chunks=(10, 1 << 16))  # chunks of 5 MiB
-    result = lazy.gather(x, np.zeros((7, 33), int))
-    assert result.chunks == ((1,) * 7, (10, 10, 10, 3), (1 << 16,))
-
-
 # Errors
 
 
@@ -225,14 +207,6 @@ def test_a_gather_from_an_axis_of_size_0_has_the_fill_value() -> None:
         for indices in (np.full(4, 3), da.full(4, 3, chunks=3)):
             result = lazy.gather(da.zeros((0, 2)), indices, fill=7, **options)
             assert bits_equal(result.compute(), np.full((4, 2), 7.0))
-
-
-def test_arrays_in_memory_without_elements() -> None:
-    """Dask's automatic chunks fail for some shapes with an axis of size 0."""
-    result = lazy.scatter_elements(
-        np.zeros((200, 4, 9, 0)), da.zeros((20, 0, 0, 0), dtype=int), np.zeros((20, 0, 0, 0))
-    )
-    assert bits_equal(result.compute(), np.zeros((200, 4, 9, 0)))
 
 
 def test_an_index_into_an_axis_of_size_0_is_reported_before_duplicates() -> None:

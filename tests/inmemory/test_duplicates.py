@@ -84,15 +84,6 @@ def test_duplicates_among_few_of_many_rows_are_those_among_all() -> None:
                 assert (raised.value.first, raised.value.second) == expected
 
 
-def test_the_first_of_several_records_in_files(workdir: Path) -> None:
-    data = np.zeros(3, [("a", "i2"), ("b", "f4")])
-    records = np.array([(1, 2), (3, 4)], data.dtype)
-    save(data=data, rows=np.array([1, 1]), upd=records)
-    inputs = "data.npy", "rows.npy", "upd.npy"
-    result = package.files.scatter(*inputs, duplicates="first").array
-    assert result.tolist() == [(0, 0), (1, 2), (0, 0)]
-
-
 def test_data_in_place_keep_their_bits() -> None:
     data = np.arange(6.0).reshape(3, 2)
     before = data.copy()

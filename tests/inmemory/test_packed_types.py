@@ -184,28 +184,6 @@ def test_the_standards_accept_packed_types_for_tensor_scatter_alone(tmp_path: Pa
     assert completed.status == 4
 
 
-def test_worker_processes(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    pytest.importorskip("onnx")
-    array = random_array("int4", (301, 7))
-    np.save(tmp_path / "a.npy", array.view("V1"))
-    assert ndtool("convert", tmp_path / "a.npy", tmp_path / "a.pb", "--dtype", "int4").status == 0
-    options = ("-o", tmp_path / "o.pb", "--workers", 2)
-    completed = ndtool("gather", tmp_path / "a.pb", "[300, 1, -1]", *options)
-    assert completed.status == 0, completed.err
-    assert are_equal(load_array(tmp_path / "o.pb"), array[[300, 1, -1]])
-
-
-def test_remote_files(s3: Any) -> None:
-    array = random_array("float4_e2m1fn", (12, 4))
-    for name in ("a.pb", "a.safetensors"):
-        url = f"s3://bucket/{name}"
-        files.gather(array, np.arange(12), out=url)
-        assert len(s3.get(name)) < 300
-        assert are_equal(load_array(url), array)
-        assert are_equal(files.gather(url, [11, 3]).array, array[[11, 3]])
-
-
 def test_fill_values(tmp_path: Path) -> None:
     for name, value, bits in (
         ("int4", -3, 13),

@@ -19,7 +19,7 @@ from strategies import Array, bits_equal
 import ndtool
 from ndtool import _kernels
 from ndtool.analysis.oracle import reference
-from ndtool.engine import bind, copies, gathers, layouts, tuning
+from ndtool.engine import bind, copies, gathers, tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
 from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.operators import Attributes
@@ -28,14 +28,6 @@ from ndtool.runs.calls import OpenCall, Request
 
 G = 1 << 30
 THREADS = (1, 2)
-
-
-@pytest.fixture
-def emptied_workdir(workdir: Path) -> Iterator[Path]:
-    """Change to a folder that is emptied afterwards: pytest would retain gigabytes."""
-    yield workdir
-    for path in workdir.iterdir():
-        path.unlink()
 
 
 @pytest.fixture
@@ -283,20 +275,6 @@ def test_elements_are_normalized_in_boxes(
     assert (swapped.call_count > 0) == (dtype.swap_size > 1)
 
 
-@pytest.mark.parametrize("shape", [(), (1, 1)])
-def test_one_element_is_byte_swapped(shape: tuple[int, ...]) -> None:
-    data, out = bind.Operand(memoryview(b"abcd"), 0, (7,) * len(shape)), memoryview(bytearray(4))
-    copies.normalize(data, shape, dtypes.from_code("<f4"), ">", out, 1)
-    assert bytes(out) == b"dcba"
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
-def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None:
-    data = bind.Operand(memoryview(b""), 0, layouts.contiguous_strides(shape, 4, order == "F"))
-    copies.normalize(data, shape, dtypes.from_code("<f4"), ">", memoryview(bytearray()), 2)
-
-
 @pytest.mark.parametrize(
     ("width", "expected"),
     [
@@ -332,7 +310,7 @@ def test_the_largest_output_that_can_be_counted() -> None:
 # 64 axes, long tuples, many batches
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_64_axes(seed: int, several_threads: None) -> None:
     rng = np.random.default_rng(seed)
     shape = rng.permutation([2] * 8 + [3, 5] + [1] * 54)
@@ -370,30 +348,9 @@ def test_64_axes(seed: int, several_threads: None) -> None:
         assert bits_equal(ndtool.gather_nd(data, index, b), data.take(0, b))
 
 
-def test_batches_leave_an_axis_of_tuples() -> None:
-    with pytest.raises(RuleError, match="batch_dims is 2"):
-        ndtool.gather_nd(np.zeros((2, 1, 3)), np.zeros((2, 1), int), 2)
-
-
 def test_an_output_of_65_axes_is_refused() -> None:
     with pytest.raises(RuleError, match="rank 65: at most 64"):
         ndtool.gather_nd(np.zeros((1,) * 64), np.zeros((1, 1, 1), int))
-
-
-def test_a_million_batches_of_one_tuple(several_threads: None) -> None:
-    rng = np.random.default_rng(41)
-    data = rng.integers(0, 255, (1_000_003, 3), np.uint8)
-    index = rng.integers(-3, 3, (1_000_003, 1, 1))
-    batches = np.arange(1_000_003)[:, None]
-    for threads in THREADS:
-        actual = ndtool.gather_nd(data, index, 1, threads=threads)
-        assert bits_equal(actual, data[batches, index[..., 0]])
-        actual = ndtool.gather_elements(data, index[..., 0], 1, threads=threads)
-        assert bits_equal(actual, data[batches, index[..., 0]])
-    doubled = ndtool.scatter_elements(data, index[..., 0], actual, 1, "add", threads=2)
-    expected = data.copy()
-    np.add.at(expected, (batches, index[..., 0]), actual)
-    assert bits_equal(doubled, expected)
 
 
 # Empty arrays
@@ -446,38 +403,32 @@ def require_agreement(actual: Any, expected: Any) -> bool:
     return isinstance(actual, np.ndarray) and bits_equal(actual, expected)
 
 
-@pytest.mark.slow("each operator takes each combination of empty axes")
-def test_every_empty_combination(several_threads: None) -> None:
+def test_every_empty_combination(workdir: Path, several_threads: None) -> None:
     results, refusals = 0, 0
-    for operator, arrays, options in empty_calls((1, 2, 3)):
-        expected = outcome(getattr(reference, operator), *arrays, **options)
-        function, report = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
-        for threads in THREADS:
-            assert require_agreement(
-                outcome(function, *arrays, **options, threads=threads), expected
-            ), report
-        if isinstance(expected, np.ndarray):
-            results += 1
-            out = np.full(expected.shape, -1)
-            assert function(*arrays, **options, out=out) is out, report
-            assert bits_equal(out, expected), report
-        else:
-            refusals += 1
-    assert (results > 2000, refusals > 2000) == (True, True)
-
-
-def test_every_empty_combination_of_files(workdir: Path) -> None:
     for operator, arrays, options in empty_calls((1, 2)):
-        names = ("data", "indices", "updates")[: len(arrays)]
-        save(**dict(zip(names, arrays, strict=True)))
-        request = Request(
-            operator,
-            *(f"{name}.npy" for name in names),
-            output="out.npy",
-            attributes=Attributes(**options),
-        )
         expected = outcome(getattr(reference, operator), *arrays, **options)
-        assert require_agreement(outcome(run, request), expected), (operator, request, arrays)
+        function, call = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
+        for threads in THREADS:
+            actual = outcome(function, *arrays, **options, threads=threads)
+            assert require_agreement(actual, expected), call
+        if not isinstance(expected, np.ndarray):
+            refusals += 1
+            continue
+        results += 1
+        out = np.full(expected.shape, -1)
+        assert function(*arrays, **options, out=out) is out, call
+        assert bits_equal(out, expected), call
+        if results % 5 == 0:
+            names = ("data", "indices", "updates")[: len(arrays)]
+            save(**dict(zip(names, arrays, strict=True)))
+            request = Request(
+                operator,
+                *(f"{name}.npy" for name in names),
+                output="out.npy",
+                attributes=Attributes(**options),
+            )
+            assert bits_equal(run(request), expected), call
+    assert min(results, refusals) > 100
 
 
 def run(request: Request) -> Array:

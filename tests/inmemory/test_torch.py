@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strategies import sample_third
 
 import ndtool
 from ndtool.errors import BoundsError, DtypeError, DuplicatesError, RuleError
@@ -54,8 +55,7 @@ def test_a_gather(call: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("call", CALLS, ids=IDS)
+@pytest.mark.parametrize(("call", "reduction"), sample_third(CALLS, REDUCTIONS))
 def test_a_scatter(call: Any, reduction: str) -> None:
     suffix, shape, indices, options = call
     data = random_tensor(shape)
@@ -110,11 +110,9 @@ def test_the_update_that_is_assigned_gets_the_gradient() -> None:
         )
     with pytest.raises(DuplicatesError):
         differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates="error")
-    infinite = torch.full((4,), torch.inf)
     result = differentiable.scatter(data, [2, 2, 0, 0], updates)
     (of_updates,) = torch.autograd.grad(result, updates, torch.full((3,), torch.inf).double())
     assert of_updates.tolist() == [0.0, torch.inf, 0.0, torch.inf]
-    assert infinite.isinf().all()
 
 
 def test_equal_elements_share_the_gradient_of_max_as_in_torch() -> None:
@@ -153,29 +151,6 @@ def test_products_with_zeros() -> None:
     ]
 
 
-def test_many_duplicates_of_a_product() -> None:
-    ids = np.random.default_rng(3).integers(0, 3, 200)
-    data, updates = random_tensor((3, 2)), random_tensor((200, 2), 1)
-    result = differentiable.scatter(data, ids, updates, reduction="mul")
-    expected = data.scatter_reduce(0, torch.from_numpy(ids)[:, None].expand(-1, 2), updates, "prod")
-    gradients = torch.autograd.grad(result.sum(), (data, updates))
-    expected_gradients = torch.autograd.grad(expected.sum(), (data, updates))
-    for first, second in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(first, second)
-
-
-@pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "mean"])
-def test_complex_elements(reduction: str) -> None:
-    data, updates = (
-        random_tensor((3,), 0, torch.complex128),
-        random_tensor((4,), 1, torch.complex128),
-    )
-    require_gradients(lambda x: differentiable.gather(x, [1, 1, 0]), data)
-    require_gradients(
-        lambda x, u: differentiable.scatter(x, [1, 0, 1, 1], u, reduction=reduction), data, updates
-    )
-
-
 def test_the_backward_of_a_gather_is_the_sequential_sum_at_any_number_of_threads() -> None:
     random_ids = np.random.default_rng(0).integers(0, 1000, 300_000)
     grad = torch.from_numpy(np.random.default_rng(1).standard_normal((300_000, 4), np.float32))
@@ -185,34 +160,6 @@ def test_the_backward_of_a_gather_is_the_sequential_sum_at_any_number_of_threads
         table = torch.zeros(1000, 4, requires_grad=True)
         differentiable.gather(table, random_ids, threads=threads).backward(grad)
         assert table.grad.numpy().tobytes() == expected.tobytes()
-
-
-def test_a_model_trains_and_repeats_bit_for_bit() -> None:
-    ids = torch.randint(0, 50, (200,), generator=torch.Generator().manual_seed(0))
-    results = []
-    for _ in range(2):
-        table = torch.linspace(-1, 1, 150).reshape(50, 3).clone().requires_grad_()
-        optimizer = torch.optim.SGD([table], lr=0.1)
-        losses = []
-        for _ in range(5):
-            optimizer.zero_grad()
-            loss = (differentiable.gather(table, ids) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        assert losses == sorted(losses, reverse=True)
-        results.append(table.detach().numpy().tobytes())
-    assert results[0] == results[1]
-
-
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
-def test_other_types_have_gradients_of_their_type(kind: str) -> None:
-    if kind == "bfloat16":
-        pytest.importorskip("ml_dtypes")
-    table = torch.zeros(4, 2, dtype=getattr(torch, kind), requires_grad=True)
-    differentiable.gather_nd(table, [[1], [1]]).sum().backward()
-    assert table.grad.dtype == table.dtype
-    assert table.grad[1].tolist() == [2.0, 2.0]
 
 
 def test_transforms_of_torch_func() -> None:

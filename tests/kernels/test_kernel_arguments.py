@@ -153,6 +153,8 @@ INDEX = "the indices buffer is shorter than its shape"
 OUT = "the output buffer is shorter than its shape"
 UPDATES = "the updates buffer is shorter than its shape"
 UNIT = "a buffer of the indices' shape is shorter than it"
+WINDOW = "there is no window"
+COMPLETE = "complete slices are counted or filled"
 SCRATCH = "the scratch buffer is too short"
 BATCHES = "a work item has complete batches"
 UNITS = "the buffer is no multiple of the unit"
@@ -199,34 +201,17 @@ INVALID_CALLS = [
     ("partition", {"spec": update_spec(15)}, UPDATES),
     ("partition", {"spec": update_spec(18, 9)}, SHORT_UPDATE),
     ("scatter", {"spec": counted_spec(31)}, "the counts are fewer than the slices"),
-    (
-        "scatter",
-        {"item": HALF_SLICES, "spec": counted_spec()},
-        "complete slices are counted or filled",
-    ),
-    (
-        "scatter",
-        {"item": HALF_SLICES, "spec": fill_spec()},
-        "complete slices are counted or filled",
-    ),
+    ("scatter", {"item": HALF_SLICES, "spec": counted_spec()}, COMPLETE),
+    ("scatter", {"item": HALF_SLICES, "spec": fill_spec()}, COMPLETE),
     ("scatter", {"spec": counted_spec(table=1)}, "there are more updates than tuples in the table"),
-    ("scatter", {"spec": window_spec()}, "there is no window"),
+    ("scatter", {"spec": window_spec()}, WINDOW),
     ("scatter_tiles", {"spec": fill_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
     ("scatter_batches", {"spec": fill_spec(), "options": kernel_options(128)}, SEPARATE),
     ("scatter_batches", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
     ("apply_partitions", {"spec": fill_spec(), "options": kernel_options(128)}, SEPARATE),
     ("apply_partitions", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
-    (
-        "apply_partitions",
-        {"spec": window_spec(), "data": None, "options": kernel_options()},
-        SCRATCH,
-    ),
     ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options(255)}, SCRATCH),
-    (
-        "scatter_tiles",
-        {"spec": window_spec(nbytes=48), "options": kernel_options()},
-        "there is no window",
-    ),
+    ("scatter_tiles", {"spec": window_spec(nbytes=48), "options": kernel_options()}, WINDOW),
     ("scatter_tiles", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
     ("scatter_tiles", {"spec": fill_spec(nbytes=48)}, SEPARATE),
     ("apply_partitions", {"out": buffer(31)}, OUT),
@@ -347,35 +332,20 @@ def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, cal
         (lambda: _kernels.Addressing((), (), 1, (1,) * 65, (1,) * 65, True), "more axes than"),
         (lambda: _kernels.Layout((), (), 1), "a layout has 1 to 64 axes"),
         (lambda: _kernels.Layout((1,) * 65, (1,) * 65, 1), "a layout has 1 to 64 axes"),
-        (
-            lambda: _kernels.Grid(*[(2,) * 65] * 3, 0, 8, True, 1),
-            "more axes than an array can have",
-        ),
-        (
-            lambda: _kernels.Grid((4, 3), (2, 3), (24, 8), 1, 8, True, 1),
-            "the indexed axis is not the last",
-        ),
+        (lambda: _kernels.Grid(*[(2,) * 65] * 3, 0, 8, True, 1), "more axes than an array"),
+        (lambda: _kernels.Grid((4, 3), (2, 3), (24, 8), 1, 8, True, 1), "the indexed axis is not"),
         (lambda: _kernels.Indices(buffer(9), 3, False, False), "an index has 1, 2, 4 or 8 bytes"),
         (lambda: work_item(first=-1), OUTSIDE_SLICE),
         (lambda: work_item(tuples=-1), OUTSIDE_SLICE),
         (lambda: work_item(column=-1), OUTSIDE_SLICE),
         (lambda: work_item(width=-1), OUTSIDE_SLICE),
         (lambda: _kernels.KernelOptions(0), "at least one thread is required"),
-        (
-            lambda: _kernels.RadixPartitions(1, 8, 33, buffer(1), np.zeros(1, np.uint32)),
-            "rows are numbered",
-        ),
-        (
-            lambda: _kernels.RadixPartitions(1, 8, -1, buffer(1), np.zeros(1, np.uint32)),
-            "rows are numbered",
-        ),
-        (
-            lambda: _kernels.RadixPartitions(0, 8, 1, buffer(1), np.zeros(1, np.uint32)),
-            "rows are numbered",
-        ),
-        (
-            lambda: _kernels.RadixPartitions(1, 0, 1, buffer(1), np.zeros(1, np.uint32)),
-            "rows are numbered",
+        *(
+            (
+                lambda a=arguments: _kernels.RadixPartitions(*a, buffer(1), np.zeros(1, "u4")),
+                "rows are numbered",
+            )
+            for arguments in ((1, 8, 33), (1, 8, -1), (0, 8, 1), (1, 0, 1))
         ),
     ],
 )

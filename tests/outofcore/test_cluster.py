@@ -161,23 +161,6 @@ def test_chunks_are_read_once_and_written_once(
     assert (len(written), set(written)) == (file_count, {1})
 
 
-def test_offsets_are_sent_in_small_batches(
-    stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submit, sent = clusters.Cluster._submit, list[int]()
-
-    def record(self: Any, function: Any, phase: str, numbers: Any, offsets: Any) -> Any:
-        sent.append(sum(len(line) for tasks in offsets for task in tasks for line in task))
-        return submit(self, function, phase, numbers, offsets)
-
-    monkeypatch.setattr(clusters.Cluster, "_submit", record)
-    for name, nbytes in (("BATCH_BYTES", 2000), ("MAX_BYTES", 4000)):
-        monkeypatch.setattr(clusters, name, nbytes)
-    run_operator("gather_nd", ".npy", "out.npy", scheduler=workers.client)
-    assert bits_equal(load("out.npy"), expected_result("gather_nd"))
-    assert 1000 < max(sent) <= 2000
-
-
 ANY_PHASE = pytest.mark.slow("tasks of each phase run again, with each output and depth")
 
 

@@ -29,7 +29,7 @@ from ndtool.errors import BoundsError, OutputError, UsageError
 from ndtool.formats import outputs
 from ndtool.formats.zarr import writer
 from ndtool.outofcore import segments
-from ndtool.outofcore.segments import ObjectStore, Segment
+from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish import claims, shared
 from ndtool.rules import dtypes
 from ndtool.storage.objects import S3Object, Version
@@ -271,7 +271,7 @@ def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     location, found = f"{BUCKET_URL}/tmp", memoryview(bytearray(2))
     folder = segments.create_folder(location, "abc")
     table = Segment("table", (), 0, 0)
-    segments.open_store(folder.working_folder).write(table, [memoryview(b"{}")])
+    SharedStore(folder.working_folder).write(table, [memoryview(b"{}")])
     assert segments.abandoned_folders(location) == []  # its process is alive
     assert segments.find_folder(location, "abc") is None
     folder.suspend()
@@ -281,7 +281,7 @@ def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     reopened = segments.find_folder(location, "abc")
     assert reopened is not None
     assert segments.abandoned_folders(location) == []
-    store = segments.open_store(reopened.working_folder)
+    store = SharedStore(reopened.working_folder)
     store.read(table, 0, found)
     assert (bytes(found), store.sizes()) == (b"{}", {"table-0": 2})
     reopened.drop()
@@ -567,14 +567,14 @@ def test_segments_are_read_as_they_were_written(
     fs, segment = fsspec.filesystem("memory"), Segment("split", (3, 1), 4, 0)
     fs.store.clear()  # of an example that ended while it drew
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(segments, "OBJECT_BYTES", 16)
-        store = segments.open_store(folder if in_folder else "memory://spill")
+        patch.setattr(segments, "FILE_BYTES", 16)
+        store = SharedStore(folder if in_folder else "memory://spill")
         content = np.random.default_rng(sum(sizes)).bytes(sum(sizes))
         offsets = list(accumulate(sizes, initial=0))
         views = [memoryview(content[a:b]) for a, b in pairwise(offsets)]
         for _ in range(2):  # two attempts at a task
             store.write(segment, views)
-        assert store.sizes() == ({"split.3.1-4": len(content)} if in_folder or content else {})
+        assert store.sizes() == ({"split.3.1-4": len(content)} if content else {})
         assert max(map(len, map(fs.cat, fs.find("/spill"))), default=0) <= 16
         start = data.draw(st.integers(0, len(content)))
         buffer = memoryview(bytearray(data.draw(st.integers(0, len(content) - start))))
@@ -583,7 +583,7 @@ def test_segments_are_read_as_they_were_written(
 
 
 def test_missing_segments_and_ended_runs_are_errors() -> None:
-    store, segment = ObjectStore("memory://spill"), Segment("split", (), 0, 0)
+    store, segment = SharedStore("memory://spill"), Segment("split", (), 0, 0)
     with pytest.raises(OutputError, match=r"spill/split-0\+0: there is no such"):
         store.read(segment, 0, memoryview(bytearray(3)))
     store.close()

@@ -248,7 +248,7 @@ def test_any_subset_of_segments_is_resumed(killed_run: KilledRun, data: st.DataO
 def test_segments_with_malformed_trailers_are_recomputed(run_with_empty_spill: KilledRun) -> None:
     folder = run_with_empty_spill.copy()
     for index, trailer in enumerate([b"[1, 2]", b"x", b"[[], 0, 0, 0]"]):
-        (path,) = folder.glob(f"split-{index}")
+        (path,) = folder.glob(f"split-{index}+0")
         raw = path.read_bytes()
         path.write_bytes(raw[: -phases.REPORT_BYTES] + trailer.ljust(phases.REPORT_BYTES))
     assert run_with_empty_spill.resume().resumed == 6 + 2
@@ -294,8 +294,8 @@ def test_the_name_of_a_run_has_all_that_determines_its_segments(
             )
             assert partitioning is not None
             locations = {role: os.path.abspath(n) for role, n in request.arguments.items()}
-
-            return clusters.identify(call.inference, partitioning, locations, call.sources).name
+            prints = clusters.fingerprints(locations, call.sources)
+            return clusters.run_name(call.inference, partitioning, locations, prints)
 
     shutil.copy2("idx.npy", "same.npy")
     save(other=np.load("data.npy").reshape(1024, 256), small=np.load("idx.npy") % 256)

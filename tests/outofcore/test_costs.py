@@ -66,7 +66,7 @@ def stores(s3: Bucket, workdir: Path) -> Iterator[RequestCounts]:
 
 def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without the ones to open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep).*)"
+    names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep|offsets).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in counts.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
@@ -92,7 +92,7 @@ def test_the_store_counts_the_planned_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     distributed = pytest.importorskip("distributed", exc_type=ImportError)
-    monkeypatch.setattr(segments, "OBJECT_BYTES", object_bytes)
+    monkeypatch.setattr(segments, "FILE_BYTES", object_bytes)
     force_depth(depth)
     with distributed.Client(
         processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0",
@@ -172,7 +172,7 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
         ) as local,
         distributed.Client(local, set_as_default=False) as client,
     ):  # fmt: skip
-        pids = client.run(os.getpid).values()
+        pids = [os.getpid(), *client.run(os.getpid).values()]  # the client writes offsets
 
         def total(key: str) -> int:
             return sum(io_counts(pid)[key] for pid in pids)
