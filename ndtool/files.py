@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, argument_name
-from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import make_attributes, restore_exact_index
 from ndtool.options import (
     RUN_OPTIONS,
@@ -109,7 +108,6 @@ def _run(
         }
         opened = OpenCall(request, arrays)
         with opened as call, ProgressReporter(operator, progress_option) as progress:
-            require_same_shape(inputs, call.sources)
             inference, target = call.inference, steps.resolve_output(call)
             with steps.prepare(call, target) as prepared:
                 sink = None

@@ -248,7 +248,7 @@ def writes_array_to_stdout(command_line: list[str]) -> bool:
 
 def _is_stdout(output: str) -> bool:
     """Whether an output is standard output, under any name, such as /dev/stdout."""
-    return output == "-" or is_same_file(output, 1)
+    return output == "-" or is_same_file(output.removeprefix("npy:"), 1)
 
 
 def command(

@@ -342,24 +342,6 @@ def test_non_temporal_stores_have_the_bits_of_assignments(
             )
 
 
-@pytest.mark.parametrize("max_packed", [0, 1 << 28])
-def test_gathers_have_the_bits_of_numpy(
-    max_packed: int, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "MAX_PACKED", max_packed)
-    rng = np.random.default_rng(33)
-    base = random_values(rng, np.dtype("f4"), (20, 21, 22))
-    other_layouts = base.transpose(2, 0, 1), np.asfortranarray(base)
-    for data in (base, *other_layouts, base[::2, ::-1]):
-        rows = rng.integers(-10, 10, (3000, 1))
-        index_arrays = [rng.integers(-10, 10, data.shape) for _ in data.shape]
-        for threads in (1, 2, 3, 5, 8, 16):
-            assert bits_equal(ndtool.gather_nd(data, rows, threads=threads), data[rows[:, 0]])
-            for axis, index in enumerate(index_arrays):
-                actual = ndtool.gather_elements(data, index, axis, threads=threads)
-                assert bits_equal(actual, np.take_along_axis(data, index, axis))
-
-
 @pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several passes", "one pass"])
 @pytest.mark.parametrize("sizes", [(60_000,), (300, 200)], ids=str)
 @pytest.mark.parametrize("reduction", ["add", "mean"])

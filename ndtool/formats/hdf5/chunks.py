@@ -12,12 +12,11 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import AccessedElements, ArrayMetadata
 from ndtool.engine import layouts
 from ndtool.formats import codecs
-from ndtool.formats.chunked import ChunkedSource
 from ndtool.formats.codecs import Chain
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, dimensions
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.library import library
@@ -103,7 +102,9 @@ class DatasetSource(ChunkedSource):
         if stored.kind == "chunked":
             self.fill = self._stored_fill = datasets.fill_value(dataset, stored)
             if stored.is_native and all(item.is_native for item in stored.filters):
-                self._chain = chain(stored)
+                shape, filters = stored.metadata.block_shape, stored.filters
+                chain = (codecs.make(item.config) for item in filters)
+                self._chain = Chain(shape, stored.dtype, range(len(shape)), chain)
 
     def prefetch(self, touched: AccessedElements | None) -> None:
         if self._storage.is_remote and self._stored.kind == "chunked":
@@ -191,11 +192,3 @@ class DatasetSource(ChunkedSource):
         if self.file is not None:
             self.file.close()
         super().close()
-
-
-def chain(stored: StoredDataset) -> Chain:
-    """Return the codecs of the filters of chunks."""
-    itemsize = stored.dtype.itemsize
-    filters = (codecs.make(item.config(itemsize)) for item in stored.filters)
-    shape = stored.metadata.block_shape
-    return Chain(shape, stored.dtype, range(len(shape)), filters)

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from threading import RLock
 from typing import Any
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
-from ndtool.formats.chunked import ChunkedSource
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.zarr import hierarchy, location, metadata, writer
 from ndtool.formats.zarr.metadata import ZarrArray
 from ndtool.machine import memory, signals, threads
