@@ -20,7 +20,7 @@ from ndtool.errors import DifferenceError
 from ndtool.notebook import plain_table
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
