@@ -11,7 +11,7 @@ from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
 from ndtool.publish import claims
 from ndtool.publish.claims import Claim
-from ndtool.publish.newfolder import AdmissionLock
+from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.targets import exists_error
 from ndtool.storage import objects
 from ndtool.storage.localfolder import METADATA_NAMES
