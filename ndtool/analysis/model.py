@@ -53,8 +53,8 @@ from ndtool.rules import dtypes, inference, plans, specs
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
-from ndtool.rules.symbols import Symbol
-from ndtool.runs.request import Request
+from ndtool.rules.trace import Symbol
+from ndtool.runs.calls import Request
 
 NO_NODES = "The model has no gather or scatter nodes."
 NODE_COLUMNS = ("node", "operator", "attributes", "inputs", "output")

@@ -28,8 +28,7 @@ from ndtool.rules.operators import (
 if TYPE_CHECKING:
     from ndtool.cli.page import HtmlReport
     from ndtool.formats.outputs import Output
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
 
 FILES = {
@@ -72,8 +71,7 @@ def _run_operator(
 ) -> None:
     from ndtool.machine import signals
     from ndtool.runs import steps
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
     if output is None and not os.isatty(1):
         output = "-"
@@ -154,12 +152,11 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
-    for claim in claims_in_use:
-        owner = f"process {claim.process} on {printable(claim.host)}"
-        lines.append(f"not removed: {printable(claim.folder)}: {owner} may be using it\n")
+    for url, owner in claims_in_use:
+        process = f"process {owner.process} on {printable(owner.host)}"
+        lines.append(f"not removed: {printable(url)}: {process} may be using it\n")
     not_removed = [
-        {"name": claim.folder, "host": claim.host, "process": claim.process}
-        for claim in claims_in_use
+        {"name": url, "host": owner.host, "process": owner.process} for url, owner in claims_in_use
     ]
     if not lines and not failures:
         lines.append("nothing to remove\n")
@@ -256,7 +253,7 @@ def writes_array_to_stdout(command_line: list[str]) -> bool:
 
 def _is_stdout(output: str) -> bool:
     """Whether an output is standard output, under any name, such as /dev/stdout."""
-    return output == "-" or is_same_file(output, 1)
+    return output == "-" or is_same_file(output.removeprefix("npy:"), 1)
 
 
 def command(

@@ -19,7 +19,6 @@ from ndtool.analysis.infer import Inferred
 from ndtool.analysis.stats import Stats
 from ndtool.analysis.verify import Verification
 from ndtool.errors import UsageError
-from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
 from ndtool.options import (
     ArrayOrFile,
@@ -136,7 +135,6 @@ def explain(
         typed.open_typed_call(request, arrays) as call,
         ProgressReporter("explain", progress) as report,
     ):
-        require_same_shape(inputs, call.sources)
         return explaining.explain(call, outputs, origins, all, report)
 
 
@@ -178,7 +176,6 @@ def stats(
         statistics.open_call(request, arrays) as call,
         ProgressReporter("stats", progress) as report,
     ):
-        require_same_shape(inputs, call.sources)
         return statistics.stats(call, report)
 
 

@@ -44,15 +44,17 @@ def assert_runs_as_in_onnxruntime(feeds: dict[str, Any]) -> list[Any]:
     return actual
 
 
-@pytest.mark.parametrize("trips", [None, 0, 2, 5])
-@pytest.mark.parametrize("condition", [None, True, False])
-@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize(
+    ("trips", "condition", "ends"),
+    [
+        (None, None, True), (None, True, True), (None, False, False), (0, None, False),
+        (2, True, False), (2, False, True), (5, None, True), (5, True, False),
+    ],
+)  # fmt: skip
 def test_loops_with_each_input_absent(
     trips: int | None, condition: bool | None, ends: bool
 ) -> None:
     """The body gathers, carries a sum, and may end after the third iteration."""
-    if trips is None and condition is not False and not ends:
-        pytest.skip("this loop never ends")
     feeds: dict[str, Any] = {"table": np.arange(1, 6, dtype="f4"), "start": np.array(100, "f4")}
     feeds |= {} if trips is None else {"trips": np.array(trips)}
     feeds |= {} if condition is None else {"go": np.array(condition)}
@@ -71,21 +73,6 @@ def test_loops_with_each_input_absent(
             }}> ({"" if trips is None else "trips"}, {"" if condition is None else "go"}, start)
         }}""")
     assert_runs_as_in_onnxruntime(feeds)
-
-
-def test_a_loop_without_a_condition_gives_its_values_on_the_command_line() -> None:
-    save_text("""
-        g (float[3] x, int64 trips, float start) => (float total) {
-            total = Loop <body = body (int64 n, bool go, float sum)
-                    => (bool go2, float sum2) {
-                go2 = Identity (go)
-                y = Gather (x, n)
-                sum2 = Add (sum, y)
-            }> (trips, , start)
-        }""")
-    np.savez("in.npz", x=np.float32([1, 2, 4]), trips=np.array(3), start=np.float32(0))
-    (node,) = ndtool("model", "m.onnx", "--inputs", "in.npz", "--json").json["nodes"]
-    assert node["runs"] == 3
 
 
 SCAN = """
@@ -131,22 +118,6 @@ def test_sparse_initializers_are_refused_by_name() -> None:
     error = run().error
     assert error is not None
     assert error.message == "m.onnx: weights is sparse, which ndtool does not run"
-
-
-@pytest.mark.parametrize("given", [None, 0])
-def test_functions_with_default_attributes(given: int | None) -> None:
-    save_text(f"""
-        g (float[2,3] x, int64[2,2] i) => (int64[] y) {{
-            y = mine.Take {"" if given is None else f"<along = {given}>"} (x, i)
-        }}
-        <domain: "mine", opset_import: ["": 18]>
-        Take <along: int = 1, kind: int = 7> (a, b) => (r) {{
-            c = GatherElements <axis: int = @along> (a, b)
-            r = Cast <to: int = @kind> (c)
-        }}""")
-    x = np.arange(6, dtype="f4").reshape(2, 3)
-    (result,) = assert_runs_as_in_onnxruntime({"x": x, "i": np.array([[1, 0], [0, 1]])})
-    assert result.tolist() == ([[1, 0], [3, 4]] if given is None else [[3, 1], [0, 4]])
 
 
 def test_nested_graphs() -> None:
@@ -223,53 +194,3 @@ def test_a_node_that_breaks_a_rule_of_its_version(
     assert bool(record["problem"]) == bool(problem)
     out = " ".join(ndtool("model", "m.onnx").out.decode().split())
     assert (f"breaks a rule: y: {record['problem']}" in out) == bool(problem)
-
-
-def test_large_initializers_are_not_copied_into_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    save_text("g (float[65536] x, int64[2] i) => (float[] y) { s = Add (x, w) y = Gather (s, i) }")
-    model = onnx.load("m.onnx")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1 << 16, "f4"), "w"))
-    onnx.save(model, "m.onnx")
-    sizes = []
-    compile_model = modelrun._onnxruntime
-
-    def record_size(ort: Any, number: Any, model: Any) -> Any:
-        sizes.append(model.ByteSize())
-        return compile_model(ort, number, model)
-
-    monkeypatch.setattr(modelrun, "_onnxruntime", record_size)
-    (result,) = outputs_of_a_run({"x": np.ones(1 << 16, "f4"), "i": np.array([3, 4])})
-    assert result.tolist() == [2, 2]
-    assert all(size < 1 << 12 for size in sizes)
-
-
-def test_a_loop_whose_iterations_differ_in_shape_is_an_error() -> None:
-    """Its scan output is no array; onnxruntime refuses it, too."""
-    save_text("""
-        g (float[5] x, int64 m) => (float[] y) {
-            y = Loop <body = body (int64 n, bool c) => (bool c2, float[K] t) {
-                zero = Constant <value_int = 0> ()
-                one = Constant <value_int = 1> ()
-                c2 = Identity (c)
-                ids = Range (zero, n, one)
-                t = Gather (x, ids)
-            }> (m, "")
-        }""")
-    np.savez("in.npz", x=np.ones(5, "f4"), m=np.array(3))
-    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
-    assert completed.status == 4
-    assert completed.err.startswith("error: m.onnx: y: Loop fails: ")
-
-
-def test_control_flow_without_gathers_is_not_left_to_the_evaluator() -> None:
-    """A type that onnxruntime lacks makes the evaluator compute its nodes, one by one."""
-    save_text("""
-        g (float x, int64 trips) => (float y) {
-            start = Cast <to = 16> (x)
-            last = Loop <body = body (int64 n, bool c, bfloat16 s)
-                    => (bool c2, bfloat16 s2) { c2 = Identity (c) s2 = Add (s, s) }
-            > (trips, , start)
-            y = Cast <to = 1> (last)
-        }""")
-    (result,) = outputs_of_a_run({"x": np.array(1, "f4"), "trips": np.array(3)})
-    assert result == 8

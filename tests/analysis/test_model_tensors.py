@@ -53,16 +53,6 @@ def test_saved_tensors_lead_to_an_explanation() -> None:
     assert python.verify("gather_nd", *saved.values()).verified
 
 
-def test_a_directory_whose_name_begins_with_a_hyphen_is_no_option() -> None:
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[3], [1]]))
-    report = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "-", "--json").json
-    assert report["nodes"][0]["saved"]["data"] == "./-/1-take.data.npy"
-    assert os.path.isfile("./-/1-take.data.npy")
-    with pytest.raises(UsageError, match="expected a directory"):
-        modeltensors.prepare("")
-
-
 def test_arrays_as_inputs_and_the_fields_of_json() -> None:
     save_embedding_model()
     rows = np.array([[3], [1]])
@@ -104,16 +94,6 @@ def test_file_names_have_only_safe_characters(name: str, workdir: Path) -> None:
         assert set(file) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
-def test_extended_types_and_strings() -> None:
-    node = helper.make_node("Gather", ["d", "i"], ["o"], name="words")
-    inputs = [value_info("d", 8, [2]), value_info("i", INT64, [2])]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("o", 8, None)]))
-    np.savez("in.npz", d=np.array(["ab", "c"]), i=np.array([1, 0]))
-    assert save_tensors().status == 0
-    assert np.load("tensors/1-words.output.npy").tolist() == ["c", "ab"]
-    assert np.load("tensors/1-words.data.npy").dtype.kind == "U"
-
-
 def test_existing_files_remain_until_new_ones_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))
@@ -142,15 +122,6 @@ def test_refusals() -> None:
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "s3://bucket/x")
     assert (completed.status, "expected a directory" in completed.err) == (2, True)
     assert Path("file").read_text() == ""
-
-
-def test_control_characters_of_a_folder_are_not_printed() -> None:
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[3], [1]]))
-    completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "a\x1b[31mb")
-    assert completed.status == 0
-    assert b"\x1b" not in completed.out
-    assert r"a\x1b[31mb/1-take.data.npy" in completed.out.decode()
 
 
 def test_invalid_python_arguments_are_refused() -> None:

@@ -1,6 +1,5 @@
 """Partial reads: a gather from chunked or remote data reads only the parts that it needs."""
 
-import errno
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,17 @@ from toy_format import Blocks
 from ndtool.analysis import explain, infer, preview, typed, verify
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import assembly
-from ndtool.errors import BoundsError, OutputError, ResourceError
+from ndtool.errors import BoundsError
 from ndtool.formats import locators, table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.runs.touched import TouchedByGather
 from ndtool.storage import descriptors, tempfiles
 
-CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")
 ORDERS = ("C", "F")
 
 
@@ -105,12 +102,6 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
     assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
     if granule == 1:
         assert (actual == expected).all()
-
-
-def test_an_index_that_was_changed_since_is_an_error() -> None:
-    plan = shapes.infer("gather_nd", {"data": (4, 4), "indices": (3, 1)}, Attributes())[1]
-    with pytest.raises(OutputError, match="indices changed during the run"):
-        list(gathered(plan, np.array([[9], [-(2**63)], [2]])).blocks((1, 4)))
 
 
 # Sources that count reads
@@ -248,19 +239,3 @@ def test_holes_are_zeros_and_take_no_space(
     nbytes = sum(stop - start for start, stop in reserved)
     many = 2 * len(selected_blocks) >= grid.count_blocks(DATA.shape, step)
     assert nbytes == (DATA.nbytes if many else selected_bytes)
-
-
-def test_no_space_for_the_touched_blocks_is_reported_first(
-    read: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raise_disk_full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    put(data=DATA, indices=ROWS)
-    with OpenCall(Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as call:
-        validated = operands.validate(call)
-        monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
-        monkeypatch.setattr(descriptors.os, "posix_fallocate", raise_disk_full)
-        with pytest.raises(ResourceError, match=r"^temporary copy of data.toy: needs"):
-            operands.load_data(validated)
-    assert read == [("indices.toy", 0)]
