@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -861,16 +860,3 @@ def test_data_outside_the_page_cache_are_gathered(
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
         steps.run(call)
     assert is_gather_result()
-
-
-GUARANTEES = FIXTURES.parent / "docs" / "reliability.md"
-
-
-@pytest.mark.skipif(not GUARANTEES.exists(), reason="the documents are missing")
-def test_every_guarantee_refers_to_a_test() -> None:
-    text = GUARANTEES.read_text()
-    references = re.findall(r"`(test_\w+\.py)::(\w+)`", text)
-    assert len(references) > 40
-    for file, name in references:
-        (path,) = (FIXTURES.parent / "tests").rglob(file)
-        assert f"\ndef {name}(" in path.read_text(), (file, name)
