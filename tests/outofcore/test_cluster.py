@@ -24,8 +24,7 @@ from ndtool.formats.zarr import newstore
 from ndtool.outofcore import cluster as clusters
 from ndtool.outofcore import worker
 from ndtool.outofcore.partitioning import partition_chunks
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 pytest.importorskip("dask", exc_type=ImportError)
 pytest.importorskip("distributed", exc_type=ImportError)

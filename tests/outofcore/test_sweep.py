@@ -26,8 +26,7 @@ from ndtool.outofcore.partitioning import Rows, partitioning_for, rows_of
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import direct, operands, plan, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import local, tempfiles
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")

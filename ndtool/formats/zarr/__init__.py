@@ -16,7 +16,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argu
 from ndtool.formats import members
 from ndtool.formats.zarr import hierarchy, location, metadata, writer
 from ndtool.formats.zarr.metadata import ZarrArray
-from ndtool.machine import memory, pool, signals
+from ndtool.machine import memory, signals, threads
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, is_zarr_store
@@ -180,7 +180,7 @@ class ZarrSource(ChunkedSource):
             for bit in range(_BITMAP_BITS)
             if flags >> bit & 1
         )
-        pool.run_all(add, recorded, self.concurrency)
+        threads.run_all(add, recorded, self.concurrency)
         return total[0]
 
     def _chunk_key(self, coordinates: Shape) -> str:
