@@ -39,8 +39,7 @@ from ndtool.options import (
 )
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.signatures import Operators, bind
 
 __all__ = [

@@ -53,8 +53,8 @@ from ndtool.notebook import Table
 from ndtool.rules import dtypes, inference, plans, shapes, specs, tensorscatter
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
-from ndtool.rules.symbols import Symbol
-from ndtool.runs.request import Request
+from ndtool.rules.trace import Symbol
+from ndtool.runs.calls import Request
 
 NO_NODES = "The model has no gather or scatter nodes."
 NODE_COLUMNS = ("node", "operator", "attributes", "inputs", "output")

@@ -16,8 +16,7 @@ from ndtool.analysis import tuples, values
 from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE_ITEMS
-from ndtool.arrays.loaded import load
-from ndtool.arrays.source import Source
+from ndtool.arrays.source import Source, load
 from ndtool.engine import layouts
 from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype

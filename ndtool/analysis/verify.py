@@ -41,7 +41,7 @@ from ndtool.rules import dtypes, numbers, shapes, specs
 from ndtool.rules.inference import Input, name_inputs
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.rules.plans import Position
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 from ndtool.storage import tempfiles
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.

@@ -19,7 +19,7 @@ from ndtool.errors import (
     library_message,
     printable,
 )
-from ndtool.machine import pool
+from ndtool.machine.threads import run_all
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
@@ -100,7 +100,7 @@ class ChunkedSource(Source):
         if not dry:
             self.prefetch(touched)
             copy = _reporting(self._copier((), buffer), total, self.progress)
-            pool.run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
+            run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
         return buffer.toreadonly()
 
     def read(
@@ -113,7 +113,7 @@ class ChunkedSource(Source):
     ) -> None:
         """Read a box; a block is read again for every box that overlaps it."""
         blocks = box_blocks(self.metadata, box, chunks)
-        pool.run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
+        run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
 
     def _copier(self, box: Box, buffer: memoryview) -> Callable[[int], None]:
         """Return a function that copies the part of a block in a box to the box's buffer."""
@@ -150,7 +150,7 @@ def write_blocks(
 
     total = grid.count_blocks(grid.box_shape(box), metadata.block_shape)
     task = _reporting(write_block, total, progress)
-    pool.run_all(task, box_blocks(metadata, box), min(threads, total))
+    run_all(task, box_blocks(metadata, box), min(threads, total))
 
 
 def box_blocks(

@@ -28,8 +28,7 @@ from ndtool.rules.operators import (
 if TYPE_CHECKING:
     from ndtool.cli.page import HtmlReport
     from ndtool.formats.outputs import Output
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
 
 FILES = {
@@ -72,8 +71,7 @@ def _run_operator(
 ) -> None:
     from ndtool.machine import signals
     from ndtool.runs import steps
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
     if output is None and not os.isatty(1):
         output = "-"

@@ -12,11 +12,10 @@ from typing import Any
 
 import click
 
-from ndtool import redaction
 from ndtool.cli.console import write_stdout
 from ndtool.errors import NdtoolError, UsageError
-from ndtool.rules.modes import MODES
-from ndtool.rules.operators import WRITE_MODES
+from ndtool.redaction import redact_secrets, register
+from ndtool.rules.operators import MODES, WRITE_MODES
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
 
@@ -123,12 +122,10 @@ def _parse_address(word: str) -> str:
     """Return the address of a scheduler, or the name of its scheduler file."""
     if "://" not in word and (word.endswith(".json") or os.path.exists(word)):
         return word
-    redaction.register(word)
+    register(word)
     if not re.fullmatch(r"([a-z][a-z0-9+.-]*://.+|.*:[0-9]+)", word):
         expected = "expected tcp://host:port, or the name of its scheduler file"
-        raise UsageError(
-            f"{redaction.redact_secrets(word)!r} is not the address of a scheduler: {expected}"
-        )
+        raise UsageError(f"{redact_secrets(word)!r} is not the address of a scheduler: {expected}")
     return word
 
 

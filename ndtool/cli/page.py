@@ -43,8 +43,7 @@ from ndtool.notebook import Table, html_table
 from ndtool.publish import document, sinks
 from ndtool.redaction import redact_json
 from ndtool.rules.inference import Input
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 if TYPE_CHECKING:
     from ndtool.analysis.explain import Explanation

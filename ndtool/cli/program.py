@@ -6,12 +6,12 @@ from importlib import import_module
 
 import click
 
-from ndtool import redaction
 from ndtool.cli import commands, helppages, options
 from ndtool.cli.console import write_stdout
 from ndtool.cli.reporter import Reporter
 from ndtool.cli.wrapping import terminal_columns
 from ndtool.errors import UsageError, printable
+from ndtool.redaction import register
 from ndtool.rules.operators import ALL_OPERATORS, Operator
 
 _COMPLETION_VARIABLE = "_NDTOOL_COMPLETE"
@@ -26,10 +26,11 @@ class _Group(helppages.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
-        titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
-        command_name = titles.get(name, name.replace("_", "-"))
-        if name not in self.commands and command_name in self.commands:
-            ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
+        if name not in self.commands:
+            titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
+            command_name = titles.get(name, name.replace("_", "-"))
+            if command_name in self.commands:
+                ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
         return super().resolve_command(ctx, args)
 
 
@@ -107,7 +108,7 @@ def run(arguments: list[str], reporter: Reporter) -> None:
     arguments = arguments or ["--help"]
     for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
         if "://" in text:
-            redaction.register(text)
+            register(text)
     group = program()
     if request := os.environ.get(_COMPLETION_VARIABLE):
         _complete(group, request)

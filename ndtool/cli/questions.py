@@ -67,7 +67,7 @@ def _explain(
 ) -> None:
     from ndtool.analysis import explain, typed
     from ndtool.machine import signals
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import Request
 
     if not at and not origins:
         raise UsageError("missing option: expected --at or --from with the position of an element")
@@ -90,7 +90,7 @@ def _stats(
 ) -> None:
     from ndtool.analysis import stats
     from ndtool.machine import signals
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import Request
 
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     signals.install_handlers(*reporter.final_messages())
@@ -118,7 +118,7 @@ def _verify(
 ) -> None:
     from ndtool.analysis import verify
     from ndtool.machine import signals
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import Request
 
     settings = _pop_engine_settings(options)
     request = Request(operator, attributes=attributes_of(operator, options), **options)

@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """The inputs that a worker has opened, see arrays.loaded.Inputs."""
+    """The inputs that a worker has opened, see arrays.source.Inputs."""
 
     inference: Inference
     sources: dict[str, Source]

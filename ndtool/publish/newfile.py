@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.machine import signals
-from ndtool.publish.targets import exists_error
+from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import (
     NO_TMPFILE_ERRNOS,
     failure,
@@ -20,6 +20,10 @@ from ndtool.storage.descriptors import (
     lock,
     temporary_name,
 )
+
+if TYPE_CHECKING:
+    from ndtool.publish.newobjects import NewObject
+    from ndtool.publish.preserved import CurrentFile
 
 LOCK_TIMEOUT = 30.0  # seconds; a run holds a lock for microseconds, longer for many Zarr metadata
 _RETRY_INTERVAL = 0.001  # seconds
@@ -189,6 +193,27 @@ def sync_published(path: str, folder: int) -> None:
             raise OutputError(
                 f"{printable(path)} is written, but may not survive a power failure: {exc.strerror}"
             ) from None
+
+
+def new_file(target: Target, current: CurrentFile | None = None) -> NewFile | NewObject:
+    """Return a file or upload that replaces the current file when published.
+
+    current: the current file, in a format of several members.
+    """
+    clobber, never_replaces, requires_unchanged = target.clobber, False, False
+    condition = None
+    if target.exists and not target.only:
+        condition = target.require_replaceable  # it may become an archive
+    if current is not None:
+        condition, requires_unchanged = current.require_unchanged, current.requires_unchanged
+        clobber = clobber or current.file is not None  # its members are preserved
+        never_replaces = current.preserves and current.file is None
+    if target.url:
+        from ndtool.publish.newobjects import NewObject
+
+        may_replace = clobber and not never_replaces
+        return NewObject(target.path, target.version, may_replace, requires_unchanged, condition)
+    return NewFile(target.path, target.current, clobber, target.sync, condition, never_replaces)
 
 
 def publish(files: Sequence[Unpublished]) -> None:

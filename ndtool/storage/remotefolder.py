@@ -13,7 +13,7 @@ from ndtool.errors import (
     printable,
     redact_urls,
 )
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.storage import failures, objects
 from ndtool.storage.local import Fingerprint
 from ndtool.storage.localfolder import MAX_METADATA_SIZE, digest, size_error
@@ -35,7 +35,7 @@ class RemoteFolder:
     """
 
     size = 0
-    concurrency = pool.MAX_THREADS
+    concurrency = threads.MAX_WRITERS
 
     def __init__(self, url: str, pending_metadata: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redact_urls(url)

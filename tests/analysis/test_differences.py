@@ -19,7 +19,7 @@ from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.errors import DifferenceError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

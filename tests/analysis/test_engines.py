@@ -35,7 +35,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.analysis.verify import EngineReport
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

@@ -31,8 +31,7 @@ from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

@@ -19,7 +19,7 @@ from test_explain import open_case
 from ndtool.analysis import stats, tally, tuples
 from ndtool.analysis.stats import Stats
 from ndtool.errors import OutputError
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 from ndtool.storage import tempfiles
 
 pytestmark = pytest.mark.usefixtures("workdir")

@@ -14,7 +14,7 @@ from strategies import EXAMPLES, descrs, many, seeds, shapes, void_view
 from ndtool.analysis import preview, values, verify
 from ndtool.errors import DifferenceError, DtypeError, UsageError
 from ndtool.rules import dtypes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 NO_TEXT = np.array([0x110000, ord("b"), 0xFFFFFFFF, 0], "<u4")
 ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)

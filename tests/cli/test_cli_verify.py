@@ -13,7 +13,7 @@ from ndtool.analysis import verify
 from ndtool.analysis.oracle import blocks
 from ndtool.errors import BoundsError, OutputError
 from ndtool.rules.operators import Attributes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
 

@@ -257,8 +257,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
 ) -> None:
     from ndtool import files
     from ndtool.publish.sinks import Container
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
     from ndtool.storage import descriptors, local
 
     write_existing(".")
@@ -295,8 +294,7 @@ def forbid_call(*_: object, **__: object) -> None:
 
 
 def test_dry_runs_leave_no_files(inputs: Path) -> None:
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
     write_existing(".")
     before = snapshot(inputs), sorted(os.listdir())

@@ -18,8 +18,7 @@ from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 LIMITS = {"_MAX_SHOWN": (3, 20, 1000), "_MAX_COMPLETE": (2, 100)}
 

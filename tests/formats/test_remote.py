@@ -30,8 +30,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, U
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.runs import operands, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import descriptors, failures, objects, ranged
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
@@ -539,7 +538,7 @@ def test_private_memory_is_bounded(server: Server, workdir: Path) -> None:
     url = server.add("/big.npy", workdir / "big.npy")
     program = (
         "import sys, re; from ndtool.runs import steps\n"
-        "from ndtool.runs.calls import OpenCall; from ndtool.runs.request import Request\n"
+        "from ndtool.runs.calls import OpenCall; from ndtool.runs.calls import Request\n"
         "with OpenCall(Request('gather_nd', sys.argv[1], 'i.npy', output='out.npy')) as job:\n"
         "    steps.run(job)\n"
         "import resource\n"

@@ -22,8 +22,7 @@ from webserver import serving
 from ndtool.errors import InputError, OutputError
 from ndtool.publish import sinks
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import objects
 
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)

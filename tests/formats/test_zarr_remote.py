@@ -22,8 +22,7 @@ from ndtool.errors import InputError, OutputError, UsageError
 from ndtool.formats import locators, outputs
 from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import objects
 from ndtool.storage.objects import join
 from ndtool.storage.remotefolder import RemoteFolder

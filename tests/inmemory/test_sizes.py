@@ -22,8 +22,7 @@ from ndtool.errors import BoundsError, NdtoolError, RuleError
 from ndtool.rules import inference, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 G = 1 << 30
 THREADS = (1, 2)

@@ -45,7 +45,7 @@ from thresholds import patched_thresholds
 import ndtool
 from ndtool import _kernels
 from ndtool._kernels import Calls
-from ndtool.engine import check, dispatch, gathers, scatters, tuning
+from ndtool.engine import check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
 from ndtool.inmemory import calls
@@ -54,8 +54,7 @@ from ndtool.machine import threads as thread_counts
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 THREAD_COUNTS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -437,7 +436,7 @@ def test_ctrl_c_ends_a_gather_between_two_work_items(
     """Nothing between the signal and the end of the call executes bytecode, which would see it."""
     monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 12)
     compiled = Calls(
-        np.ndarray, np.empty, calls.make_typed_call, min, dispatch.needs_algorithm, calls.execute,
+        np.ndarray, np.empty, calls.make_typed_call, min, scatters.needs_algorithm, calls.execute,
         tuning,
     )  # fmt: skip
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)

@@ -20,8 +20,7 @@ from ndtool.errors import BoundsError, NdtoolError, UsageError
 from ndtool.outofcore.partitioning import Rows, partitioning_for
 from ndtool.rules.operators import Attributes
 from ndtool.runs import plan, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import tempfiles
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")

@@ -13,7 +13,7 @@ from command import python
 from limits import IS_ROOT, fail_with
 
 from ndtool.errors import UsageError
-from ndtool.machine import cgroups, pool, threads
+from ndtool.machine import memory, threads
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_limits_of_a_container(monkeypatch, groups, limits, count):
             raise FileNotFoundError(path)
         return io.StringIO(files[os.path.normpath(path)])
 
-    for module in (cgroups, threads):
+    for module in (memory, threads):
         monkeypatch.setattr(module, "open", opened, raising=False)
     assert threads._quota(16) == count
 
@@ -92,7 +92,7 @@ def test_work_is_divided_among_started_threads(monkeypatch, startable):
         start(thread)
 
     monkeypatch.setattr(Thread, "start", start_some)
-    pool.run_all(results.append, iter(range(100)), 4)
+    threads.run_all(results.append, iter(range(100)), 4)
     assert sorted(results) == list(range(100))
     assert len(started_threads) == startable
 
@@ -107,7 +107,7 @@ def test_the_first_failure_ends_all_work(count):
             raise KeyError(item)
 
     with pytest.raises(KeyError):
-        pool.run_all(work, iter(range(10**6)), count)
+        threads.run_all(work, iter(range(10**6)), count)
     assert len(results) < 10**6
 
 
@@ -123,7 +123,7 @@ def test_a_signal_stops_all_tasks():
             time.sleep(0.001)
 
         with pytest.raises(KeyboardInterrupt):
-            pool.run_all(work, iter(range(10**6)), 3)
+            threads.run_all(work, iter(range(10**6)), 3)
         assert len(results) < 10**5
         while active_count() > at_work:  # a thread that was about to begin ends at once
             time.sleep(0.001)

@@ -25,8 +25,7 @@ from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import OutputError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17

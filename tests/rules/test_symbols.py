@@ -15,7 +15,7 @@ from ndtool.analysis.infer import Inferred
 from ndtool.errors import RuleError, UsageError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.rules.symbols import Symbol
+from ndtool.rules.trace import Symbol
 
 Sized = dict[str, plans.Shape]
 

@@ -11,8 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.assembly import library_errors
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, Source
+from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable, refuse
 from ndtool.formats import members, numpytypes
 from ndtool.formats.hdf5 import datasets, hierarchy

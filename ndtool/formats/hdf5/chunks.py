@@ -20,7 +20,7 @@ from ndtool.formats.codecs import Chain
 from ndtool.formats.hdf5 import datasets, dimensions
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.library import library
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.rules import grid
 from ndtool.storage.local import File
 
@@ -93,7 +93,7 @@ class DatasetSource(ChunkedSource):
         self.name, self.metadata = name, stored.metadata
         self.warning = datasets.attribute_warning(dataset, name)
         self._dataset, self._stored, self._storage, self._start = dataset, stored, storage, start
-        self.concurrency = pool.MAX_THREADS if storage.is_remote else 1
+        self.concurrency = threads.MAX_WRITERS if storage.is_remote else 1
         self._table: ChunkTable | None = None
         self._lock = Lock()
         self._nbytes = prod(stored.metadata.block_shape) * stored.dtype.itemsize

@@ -18,7 +18,7 @@ from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.formats.zarr.metadata import ZarrArray, flat_config, read_array
 from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.formats.zarr.newstore import LocalStore
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Encoding, Target
 from ndtool.rules import dtypes, grid
@@ -51,7 +51,7 @@ class ChunkWriter(ChunkSink):
         """Return a writer for an array that another process created."""
         storage, write_key = newstore.reopen(shared)
         array = read_array(storage.read, shared.name, shared.array_path)
-        concurrency = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
+        concurrency = 1 if shared.lock is None else threads.MAX_WRITERS  # remote writes take long
         return ChunkWriter(
             shared.name, shared.metadata, array, shared.array_path, write_key, concurrency
         )
