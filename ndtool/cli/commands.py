@@ -152,12 +152,11 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
-    for claim in claims_in_use:
-        owner = f"process {claim.process} on {printable(claim.host)}"
-        lines.append(f"not removed: {printable(claim.folder)}: {owner} may be using it\n")
+    for url, owner in claims_in_use:
+        process = f"process {owner.process} on {printable(owner.host)}"
+        lines.append(f"not removed: {printable(url)}: {process} may be using it\n")
     not_removed = [
-        {"name": claim.folder, "host": claim.host, "process": claim.process}
-        for claim in claims_in_use
+        {"name": url, "host": owner.host, "process": owner.process} for url, owner in claims_in_use
     ]
     if not lines and not failures:
         lines.append("nothing to remove\n")

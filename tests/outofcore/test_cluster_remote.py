@@ -193,6 +193,21 @@ def kill_run(process: Any, workers: Workers) -> None:
     workers.client.restart()
 
 
+@pytest.mark.slow("no request of a run outlives it")
+def test_pending_requests_are_awaited(stores: Path, workers: Workers, s3: Bucket) -> None:
+    """Objects written after the folder is cleared would never be removed."""
+    workers.inject_fault("late", "put")
+    options = ("-o", f"{BUCKET_URL}/out.zarr", "--spill", ".", "--scheduler", workers.address)
+    process = subprocess.Popen([*NDTOOL, *SCATTER, *options], env=environment())
+    while not any(line.startswith("sent ") and "/c/" in line for line in workers.pop_records()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    time.sleep(3)
+    assert s3.keys() == []
+
+
 @pytest.mark.slow("unfinished uploads stay invisible and are removed")
 def test_files_of_a_killed_client_are_invisible_and_removed(
     stores: Path, workers: Workers, s3: Bucket
@@ -203,7 +218,7 @@ def test_files_of_a_killed_client_are_invisible_and_removed(
     assert report["removed"] == []
     assert {entry["process"] for entry in report["kept"]} == {process.pid}
     kill_run(process, workers)
-    assert top_level_names(s3) > {".out.zarr.ndtool", "other.zarr"}
+    assert top_level_names(s3) > {"out.zarr.ndtool", "other.zarr"}
     assert ndtool("inspect", f"{BUCKET_URL}/out.zarr").status == 3
     cleaned = ndtool("clean", f"{BUCKET_URL}/out.zarr/", "--json").json
     assert (cleaned["removed"], cleaned["kept"]) == ([f"{BUCKET_URL}/out.zarr"], [])
@@ -264,9 +279,9 @@ def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     assert (bytes(found), store.sizes()) == (b"{}", {"table-0": 2})
     reopened.drop()
     assert s3.keys() == []
-    s3.put("tmp/.spill-1.ndtool", lock_object(1, "another", folder="spill-1"))
-    s3.put("tmp/.spill-2.ndtool", lock_object(DEAD_PROCESS, folder="spill-2"))
-    s3.put("tmp/.spill-3.ndtool", b"another object")
+    s3.put("tmp/spill-1.ndtool", lock_object(1, "another"))
+    s3.put("tmp/spill-2.ndtool", lock_object(DEAD_PROCESS))
+    s3.put("tmp/spill-3.ndtool", b"another object")
     assert segments.abandoned_folders(location) == [f"{BUCKET_URL}/tmp/spill-2"]
 
 
@@ -328,10 +343,10 @@ def test_locations_that_workers_do_not_share_are_refused(
 
 
 def test_only_one_run_claims_a_folder(s3: Bucket) -> None:
-    claim = claims.Claim(f"{BUCKET_URL}/x.zarr", "g/a")
+    claim = claims.Claim(f"{BUCKET_URL}/x.zarr/g/a")
     with pytest.raises(OutputError, match=rf"x.zarr/g/a: process {os.getpid()} on .* writes there"):
-        claims.Claim(f"{BUCKET_URL}/x.zarr", "g/a")
-    claims.Claim(f"{BUCKET_URL}/x.zarr", "g/b").release()
+        claims.Claim(f"{BUCKET_URL}/x.zarr/g/a")
+    claims.Claim(f"{BUCKET_URL}/x.zarr/g/b").release()
     s3.put("x.zarr/g/a/c/0", b"a chunk")
     claim.drop()
     claim.drop()
@@ -341,7 +356,7 @@ def test_only_one_run_claims_a_folder(s3: Bucket) -> None:
 def test_one_of_two_runs_claims_an_abandoned_folder(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s3.put(".x.zarr.ndtool", lock_object(DEAD_PROCESS))
+    s3.put("x.zarr.ndtool", lock_object(DEAD_PROCESS))
     s3.put("x.zarr/c/0/0", b"a chunk of the dead process")
     read, claims_won = claims._read, []
 
@@ -356,7 +371,7 @@ def test_one_of_two_runs_claims_an_abandoned_folder(
     with pytest.raises(OutputError, match="another run writes there"):
         claims.Claim(f"{BUCKET_URL}/x.zarr")
     claims_won.pop().drop()
-    s3.put(".x.zarr.ndtool", lock_object(DEAD_PROCESS))
+    s3.put("x.zarr.ndtool", lock_object(DEAD_PROCESS))
     monkeypatch.setattr(claims, "_read", read_late)
     assert claims.clean(BUCKET_URL) == ([], [])
     assert s3.get("x.zarr/c/0/1") == b"a chunk of the live process"
@@ -367,16 +382,16 @@ def test_one_of_two_runs_claims_an_abandoned_folder(
 def test_a_run_whose_folder_was_claimed_is_not_published(s3: Bucket) -> None:
     sink = create_sink(f"{BUCKET_URL}/x.zarr")
     sink.write(0, memoryview(bytes(64)))
-    s3.put(".x.zarr.ndtool", lock_object(1, "another"))
-    with pytest.raises(OutputError, match=r"\.x\.zarr\.ndtool was replaced or removed$"):
+    s3.put("x.zarr.ndtool", lock_object(1, "another"))
+    with pytest.raises(OutputError, match=r"/x\.zarr\.ndtool was replaced or removed$"):
         sink.finish().publish()
     sink.abort()
-    assert s3.keys() == [".x.zarr.ndtool"]
+    assert s3.keys() == ["x.zarr.ndtool"]
 
 
 def lock_object(process: int, machine: str | None = None, **changes: Any) -> bytes:
     """Return the content of the lock object of a process."""
-    fields = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine_id()}
+    fields = {"host": "there", "machine": machine or claims._machine_id()}
     return json.dumps({**fields, "process": process, **changes}).encode()
 
 
@@ -384,7 +399,7 @@ DEAD_PROCESS = 2**22 + 1  # above the highest process ID of Linux
 
 
 def test_clean_requires_force_for_files_of_other_machines(s3: Bucket) -> None:
-    s3.put(".x.zarr.ndtool", lock_object(1, "another"))
+    s3.put("x.zarr.ndtool", lock_object(1, "another"))
     s3.put("x.zarr/c/0/0", b"a chunk")
     completed = ndtool("clean", BUCKET_URL)
     assert completed.out == b"not removed: s3://bucket/x.zarr: process 1 on there may be using it\n"
@@ -396,23 +411,23 @@ def test_clean_requires_force_for_files_of_other_machines(s3: Bucket) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}", b"[" * 9999, b"\xff", lock_object(DEAD_PROCESS, folder="../x"), lock_object(DEAD_PROCESS, folder=5), lock_object(True)],
+    [b"", b"{}", b"[" * 9999, b"\xff", lock_object(DEAD_PROCESS, host=5), lock_object(True)],
 )  # fmt: skip
 def test_malformed_lock_objects_are_preserved(body: bytes, s3: Bucket) -> None:
-    s3.put(".x.zarr.ndtool", body)
+    s3.put("x.zarr.ndtool", body)
     s3.put("x.zarr/c/0/0", b"a chunk")
     assert ndtool("clean", BUCKET_URL, "--force").out == b"nothing to remove\n"
     with pytest.raises(OutputError, match="another run writes there"):
         claims.Claim(f"{BUCKET_URL}/x.zarr")
-    assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
+    assert sorted(s3.keys()) == ["x.zarr.ndtool", "x.zarr/c/0/0"]
 
 
 @pytest.mark.parametrize("metadata", ["zarr.json", ".zarray"])
 def test_a_complete_array_is_preserved(metadata: str, s3: Bucket) -> None:
-    s3.put(".x.zarr.ndtool", lock_object(DEAD_PROCESS))
+    s3.put("x.zarr.ndtool", lock_object(DEAD_PROCESS))
     s3.put("x.zarr/c/0/0", b"a chunk")
     s3.put(f"x.zarr/{metadata}", b"{}")
-    assert ndtool("clean", BUCKET_URL).out == b"removed s3://bucket/.x.zarr.ndtool\n"
+    assert ndtool("clean", BUCKET_URL).out == b"removed s3://bucket/x.zarr.ndtool\n"
     assert sorted(s3.keys()) == sorted(["x.zarr/c/0/0", f"x.zarr/{metadata}"])
 
 

@@ -110,7 +110,7 @@ def _remote_target(target: Target) -> ZarrTarget:
                 f"{printable(label(storage.path, group))} is not a group: no array can be in it"
             )
     if hierarchy.node_type(storage, path) or (
-        storage.list_entries(path) and not claims.is_abandoned(url, path)
+        storage.list_entries(path) and not claims.is_abandoned(objects.join(url, path))
     ):
         raise OutputError(
             f"{printable(label(storage.path, path))} exists, and a store at a URL cannot be"
