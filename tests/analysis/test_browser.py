@@ -203,8 +203,6 @@ def test_arrow_keys_move_through_cells(browser: Browser) -> None:
     assert browser.highlighted == initial
     browser.hover("data-0")
     assert browser.highlighted == {"data-0", "output-0"}
-    browser.press(Keys.ESCAPE)
-    assert browser.highlighted == initial
 
 
 def test_a_screen_reader_reads_the_sentence(browser: Browser) -> None:

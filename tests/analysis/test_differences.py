@@ -231,7 +231,7 @@ def test_json_has_the_documented_keys(workdir: Path) -> None:
     assert (record["error"], record["status"]) == ("DifferenceError", 8)
     assert (record["equal"], record["different"], record["total"]) == (89, 11, 100)
     assert record["ulps"] == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (11, 7, 3)
+    assert (record["lost_updates"], record["doubled_updates"]) == (7, 3)
     assert record["within"] == 0
     out, expected = np.load("out.npy"), reference.scatter_nd(
         *(np.load(f"{name}.npy") for name in ("data", "idx", "upd")), "add"
@@ -287,7 +287,7 @@ def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) ->
     save(out=np.array([1, 13, 12, 13], "i4"))  # the first lacks a 1, the second has 2 twice
     record = ndtool(*COMMAND, "--within", "2", "--json").json
     assert (record["verified"], record["different"], record["within"]) == (True, 2, 2)
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (2, 1, 1)
+    assert (record["lost_updates"], record["doubled_updates"]) == (1, 1)
     screen = run_in_terminal(*NDTOOL, *COMMAND, "--within", "2").screen
     assert "2 of 2 are off by exactly one update: 1 lost one, 1 applied one twice" in screen
     refused = ndtool(*COMMAND, "--within", "1")
