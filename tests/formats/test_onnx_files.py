@@ -679,9 +679,11 @@ def test_inspect_shows_nodes_and_offsets_of_tensors() -> None:
     expected = {
         "name": "m.onnx:embed.weight", "dtype": "float32", "shape": [10, 6], "order": "C",
         "chunks": None, "bytes": 240, "kind": "initializer", "onnx_type": "FLOAT",
-        "field": "external_data", "file": "m.bin", "offset": weight["position"], "mappable": True,
+        "field": "external_data", "file": "m.bin", "mappable": True,
     }  # fmt: skip
     assert {key: weight[key] for key in expected} == expected
+    raw = Path("m.bin").read_bytes()[weight["offset"] :]
+    assert raw.startswith(TENSORS["embed.weight"].tobytes())
     assert arrays["ints"]["problem"] == "in an attribute"
     assert report["nodes"][0] == {
         "model": "m.onnx", "node": "g", "operator": "gather", "title": "Gather", "version": 18,
