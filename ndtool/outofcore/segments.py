@@ -21,7 +21,8 @@ from ndtool.errors import InputError, OutputError, ResourceError, UsageError, pr
 from ndtool.machine import threads
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
-from ndtool.publish.newfolder import AdmissionLock, NewFolder, write_file
+from ndtool.publish.cleanup import AdmissionLock
+from ndtool.publish.newfolder import NewFolder, write_file
 from ndtool.storage import descriptors, failures, locations, objects, tempfiles
 from ndtool.storage.remotefolder import RemoteFolder
 

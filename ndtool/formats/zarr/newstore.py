@@ -26,9 +26,11 @@ def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
     if shared.lock is None:
         with os_errors(f"{shared.name}: {shared.path}", OutputError):
             return LocalFolder(shared.path), partial(write_file, shared.path)
+    from ndtool.publish import claims
+    from ndtool.storage.objects import join
     from ndtool.storage.remotefolder import RemoteFolder
 
-    shared.lock.require(", on a worker")
+    claims.require(join(shared.path, shared.array_path), shared.lock, ", on a worker")
     storage = RemoteFolder(shared.path, shared.pending_metadata)
     return storage, storage.write
 
