@@ -65,19 +65,6 @@ class Rows(NamedTuple):
         """The number of rows of data."""
         return prod(self.shape)
 
-    def stored_index(self, tuple_index: int) -> int:
-        """Return the index of a tuple among the stored tuples."""
-        if self.repeats == 1:
-            return tuple_index
-        return tuple_index // (self.repeats * self.period) * self.period + tuple_index % self.period
-
-    def count_stored(self, tuple_index: int) -> int:
-        """Return how many stored tuples occur before tuple `tuple_index`."""
-        if self.repeats == 1:
-            return tuple_index
-        group, offset = divmod(tuple_index, self.repeats * self.period)
-        return group * self.period + min(offset, self.period)
-
 
 def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return the rows of a call; flat: whether to merge the axes of rows into one."""
@@ -312,7 +299,7 @@ class Partitioning(NamedTuple):
     @property
     def scratch_bytes(self) -> int:
         """The bytes of a task's scratch buffer."""
-        entry = self.rows.tuple_bytes * (1 if self.rows.repeats == 1 else 3)  # and expanded
+        entry = self.rows.tuple_bytes * (1 if self.rows.repeats == 1 else 2)  # and expanded
         per_tuple = 0
         for depth in range(self.depth):
             read = self.local_bytes(depth - 1) if depth else entry
@@ -355,17 +342,6 @@ class Partitioning(NamedTuple):
         while partitioning.memory > allowed and partitioning.workers > 1:
             partitioning = partitioning._replace(workers=partitioning.workers - 1)
         return partitioning
-
-    def tuple_count(self, block: int) -> int:
-        """Return the number of tuples of a block of all tuples."""
-        return min(self.block_tuples, self.rows.tuples - block * self.block_tuples)
-
-    def first_occurrences(self, block: int) -> tuple[int, int]:
-        """Return the range of stored tuples that occur in a block for the first time."""
-        first = block * self.block_tuples
-        return self.rows.count_stored(first), self.rows.count_stored(
-            first + self.tuple_count(block)
-        )
 
 
 def partitioning_for(
@@ -579,8 +555,8 @@ def reread_bytes(
         if role == "indices" and rows.repeats > 1:
             read = rows.tuples
             if rows.period * rows.repeats == rows.tuples:  # a period is read once a block
-                read = ends * min(partitioning.block_tuples, rows.period)
-                read += min(partitioning.tuple_count(ends), rows.period)
+                last = rows.tuples - ends * partitioning.block_tuples
+                read = ends * min(partitioning.block_tuples, rows.period) + min(last, rows.period)
             read += 2 * partitioning.blocks * (unit - 1)
             reread += read * rows.tuple_bytes - metadata.nbytes
         else:

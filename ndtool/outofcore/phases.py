@@ -26,12 +26,12 @@ from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write
 from ndtool.engine import bind, check, copies, counting, dispatch
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import pool
-from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning
+from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning, Rows
 from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import Shape
+from ndtool.rules.plans import Plan, Shape
 
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 Allocate = Callable[[int], memoryview]
@@ -40,10 +40,7 @@ Advance = Callable[[int], object]  # receives the bytes that a task has moved
 
 
 class OutOfBounds(NamedTuple):
-    """The first index out of bounds of a block, and the number of tuples with such an index.
-
-    Tuples that batches share are counted once.
-    """
+    """The first index out of bounds of a block, and the number of tuples with such an index."""
 
     position: int
     component: int
@@ -261,33 +258,14 @@ class Work:
         """Return the segment of the rows that the tuples of a child select."""
         return Segment("sweep", group.path, number, first * self.partitioning.rows.width)
 
-    def indices(self, block: int, allocate: Allocate) -> Indices:
-        """Return the indices of a block."""
-        rows, first = self.partitioning.rows, block * self.partitioning.block_tuples
-        n = self.partitioning.tuple_count(block)
+    def indices(self, first: int, n: int, allocate: Allocate, are_stored: bool = False) -> Indices:
+        """Return the indices of n tuples; are_stored: of those that batches share, once."""
+        rows = self.partitioning.rows
         buffer = allocate(n * rows.tuple_bytes)
-        if rows.repeats > 1:
+        if rows.repeats > 1 and not are_stored:
             read_repeated(self._indices, first, buffer, rows.period, rows.repeats)
         elif buffer:  # tuples may have no components
             read_range(self._indices, first, buffer)
-        return self._bind(buffer)
-
-    def first_occurrences(
-        self, block: int, allocate: Allocate, indices: Indices | None = None
-    ) -> Indices:
-        """Return the stored indices that occur in a block for the first time.
-
-        indices: the indices of the block, which are returned unless batches share tuples.
-        """
-        if indices is not None and self.partitioning.rows.repeats == 1:
-            return indices
-        first, stop = self.partitioning.first_occurrences(block)
-        buffer = allocate((stop - first) * self.partitioning.rows.tuple_bytes)
-        if buffer:
-            read_range(self._indices, first, buffer)
-        return self._bind(buffer)
-
-    def _bind(self, buffer: memoryview) -> Indices:
         return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
 
     @contextmanager
@@ -356,31 +334,15 @@ class Work:
             read_all(self.store, ranges, updates)
 
 
-def find_out_of_bounds(
-    work: Work, block: int, allocate: Allocate, indices: Indices | None = None, counts: bool = True
-) -> OutOfBounds | None:
-    """Return the indices of a block that are out of bounds, None if all are valid.
-
-    Tuples that batches share are counted in the first block that contains them. indices: those of
-    the block; counts: False if some are known to be out of bounds, wherever they occur first.
-    """
-    first_occurrences = work.first_occurrences(block, allocate, indices)
-    addressing, _, entries = bind.bind_check(work.plan)
-    first, stop = work.partitioning.first_occurrences(block)
-    number, component, count = _kernels.locate_out_of_bounds(
-        addressing, first_occurrences, 0, stop - first
-    )
-    if count or counts or indices is None:
-        value = first_occurrences.value(number * entries + component) if count else 0
-        return OutOfBounds(first + number, component, value, count) if count else None
-    number, component, invalid_count = _kernels.locate_out_of_bounds(
-        addressing, indices, 0, work.partitioning.tuple_count(block)
-    )
-    if not invalid_count:
+def find_out_of_bounds(plan: Plan, indices: Indices, first: int, n: int) -> OutOfBounds | None:
+    """Return the indices of n tuples from tuple `first` that are out of bounds, None if none is."""
+    addressing, _, components = bind.bind_check(plan)
+    number, component, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
+    if not count:
         return None
-    value = indices.value(number * entries + component)
-    stored = work.partitioning.rows.stored_index(block * work.partitioning.block_tuples + number)
-    return OutOfBounds(stored, component, value, 0)
+    return OutOfBounds(
+        first + number, component, indices.value(number * components + component), count
+    )
 
 
 def split(work: Work, group: Group, block: int) -> SplitResult:
@@ -397,18 +359,18 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
             addressing, indices = _read_block(work, group, block, updates, allocate)
             tuples, origin = WorkItem(0, n, 0, 1), 0
         else:
-            indices, tuples = work.indices(block, allocate), WorkItem(first, n, 0, 0)
+            indices, tuples = work.indices(first, n, allocate), WorkItem(first, n, 0, 0)
             addressing, origin = work.rows, first
         if _kernels.partition_ids(addressing, indices, origin, tuples, boxes, ids, local, starts):
             if group.depth:
                 raise changed_error()
-            out_of_bounds = find_out_of_bounds(work, block, allocate, indices, counts=False)
+            out_of_bounds = find_out_of_bounds(work.plan, indices, first, n)
             if out_of_bounds is None:
                 raise OutputError("indices changed during the run")
             return SplitResult(b"", out_of_bounds)
         if not group.depth:
             if work.attributes.out_of_bounds != "error":
-                out_of_bounds = find_out_of_bounds(work, block, allocate, indices)
+                out_of_bounds = find_out_of_bounds(work.plan, indices, first, n)
             if updates is not None:
                 assert work.arrays.updates is not None
                 read_range(work.arrays.updates, first, updates)
@@ -647,8 +609,8 @@ def run(
     """
     partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
     children = work.boxes(group).partitions
-    table, reports = OffsetTable(children, len(blocks)), BoundsReports(work.inference)
-    rows = partitioning.rows
+    table, rows = OffsetTable(children, len(blocks)), partitioning.rows
+    reports = BoundsReports(work.inference, rows)
 
     def add_split(block: int, result: SplitResult) -> None:
         reports.add(result.out_of_bounds)
@@ -692,10 +654,14 @@ def run(
 
 
 class BoundsReports:
-    """Collects the bounds reports of tasks for the bounds report of a run."""
+    """Collects the bounds reports of tasks for the bounds report of a run.
 
-    def __init__(self, inference: Inference) -> None:
+    rows: of the call, if the tuples that batches share are reported in each batch.
+    """
+
+    def __init__(self, inference: Inference, rows: Rows | None = None) -> None:
         self._inference = inference
+        self._repeats, self._period = (rows.repeats, rows.period) if rows else (1, 1)
         self._first: OutOfBounds | None = None
         self._count = 0
 
@@ -709,10 +675,14 @@ class BoundsReports:
         """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
         if self._first is None:
             return
-        if not self._count:  # indices that batches share were read with different values
+        count = self._count // self._repeats
+        if not count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
+        position, component, value, _ = self._first
+        batches, offset = divmod(position, self._repeats * self._period)
+        stored = batches * self._period + offset % self._period
         plan = self._inference.plan
-        error = check.make_bounds_error(plan, self._first[:3], self._count)
+        error = check.make_bounds_error(plan, (stored, component, value), count)
         if check.is_error(plan):
             raise error
         report(error)

@@ -7,7 +7,6 @@ import signal
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from ndtool.cli.options import _parse_memory
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, NdtoolError, UsageError
-from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Rows, partitioning_for, rows_of
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -49,10 +47,6 @@ def folder(workdir: Path) -> Path:
         changes=rng.random((300, 400), np.float32),
     )
     return workdir
-
-
-def refuse(outside: BoundsError) -> None:
-    raise outside
 
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
@@ -363,34 +357,6 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(
     )
     assert (stored.index_bytes, read.index_bytes) == (8 << 12, 0)
     assert stored.memory == stored._replace(index_bytes=0).memory + (8 << 12)
-
-
-@pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize("rule", ["error", "clip"])
-def test_repeated_indices_are_checked_once(
-    repeated_indices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
-) -> None:
-    checked_counts: list[int] = []
-    find = phases._kernels.locate_out_of_bounds
-
-    def spy(addressing: Any, indices: Any, first: int, count: int) -> tuple[int, int, int]:
-        checked_counts.append(count)
-        return find(addressing, indices, first, count)
-
-    monkeypatch.setattr(phases._kernels, "locate_out_of_bounds", spy)
-    request = Request(
-        "gather", "table.npy", "few.npy", output="out.npy", memory=1 << 20,
-        attributes=Attributes(axis=1, out_of_bounds=rule),
-    )  # fmt: skip
-    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
-        partitioning = prepared_run.plan.partitioning
-        assert partitioning is not None
-        assert partitioning.blocks > 2
-        if dry_run:
-            execution.check(call, partitioning, refuse)
-        else:
-            steps.execute(prepared_run)
-    assert sum(checked_counts) == (1 << 12 if dry_run or rule != "error" else 0)
 
 
 @pytest.mark.parametrize("fits", [True, False])
