@@ -18,17 +18,23 @@ from ndtool import __version__
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
 from ndtool.analysis.answers import HIDDEN, Answer, Typed, Value
 from ndtool.analysis.engines import (
-    MAX_LISTED,
     EngineCall,
     EngineProgress,
     EngineSettings,
-    disagreement,
+    as_engine_array,
     require_any,
 )
 from ndtool.analysis.inspect import attributes_text
 from ndtool.analysis.modelinputs import Arrays
 from ndtool.analysis.modelrun import ModelRun, NodeFailedError, is_own
-from ndtool.analysis.verify import ENGINE_COLUMNS, EngineReport, engine_rows, recompute
+from ndtool.analysis.verify import (
+    ENGINE_COLUMNS,
+    MAX_LISTED,
+    EngineReport,
+    disagreement,
+    engine_rows,
+    recompute,
+)
 from ndtool.arrays.source import DeclaredType, ModelInfo, OperatorNode, TypedNode
 from ndtool.errors import (
     DifferenceError,
@@ -459,7 +465,7 @@ class _ModelRun:
         names: dict[str, Any] = {**_input_names(model_node)}
         request = Request(operator.name, attributes=_attributes(attributes), **names)
         expected = recompute(request, arrays)
-        engine_call = EngineCall(request, arrays, expected, self._settings)
+        engine_call = EngineCall(request, arrays, as_engine_array(expected), self._settings)
         completed, name = node_index / len(self.nodes), printable(model_node.node, 40)
 
         def report_progress(fraction: float, engine_name: str) -> None:

@@ -1,8 +1,10 @@
 """Recompute an output with the slow reference, and compare every bit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,6 +46,8 @@ from ndtool.storage import tempfiles
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
+RECOMPUTATION = 0.2  # the fraction of the progress before other engines run
+MAX_LISTED = 5  # engines or nodes that an error lists
 CLASS_LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
 
 
@@ -159,6 +163,23 @@ class EngineReport(Value):
     message: str | None = None
     comparison: Comparison | None = None
 
+    def with_outputs(self, comparisons: Sequence[Comparison]) -> EngineReport:
+        """Return the report with the comparisons of all distinct outputs."""
+        worst = max(comparisons, key=lambda comparison: (comparison.beyond, comparison.different))
+        report = replace(self, different=worst.different, comparison=worst)
+        if not worst.different:
+            return report
+        message = f"{worst.different} of {worst.total} elements differ"
+        if not worst.findings and worst.largest and worst.largest.ulps is not None:
+            message += f", by up to {worst.largest.ulps} ulp"
+        message = "; ".join([message, *worst.findings])
+        if not worst.beyond:
+            return replace(report, message=f"{message}, within {worst.within} ulp")
+        if len(comparisons) == 1:
+            return replace(report, result="different", message=message)
+        message = f"bits vary between runs; at worst {message}"
+        return replace(report, result="unstable", message=message)
+
     @property
     def cells(self) -> tuple[str, str, str]:
         """The engine, its threads and its answer, as a row of a table."""
@@ -217,28 +238,62 @@ class Verification(Answer):
         return tables
 
 
+def disagreement(operator: str, reports: Sequence[EngineReport]) -> DifferenceError | None:
+    """Return the error about engines whose output differs from the operator's, or None."""
+    differing = {
+        report.engine: report for report in reports if report.result in ("different", "unstable")
+    }
+    if not differing:
+        return None
+    verb = "differs" if len(differing) == 1 else "differ"
+    places = []
+    for report in differing.values():
+        if report.comparison is not None and report.comparison.first is not None:
+            first = report.comparison.first
+            position = ", ".join(map(str, first.position))
+            actual, expected = first.with_bytes
+            places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
+    return DifferenceError(
+        f"{', '.join(differing)} {verb} from {operator}", places=tuple(places[:MAX_LISTED])
+    )
+
+
 def verify(
     request: Request,
     progress: ProgressCallback = silent,
     within: int = 0,
     sources: dict[str, Source] | None = None,
+    against: Against | None = None,
 ) -> Verification:
     """Check that `request.output` is the operator's output, and return the comparison.
 
     within: the largest accepted distance, in units in the last place. sources: inputs and output
-    that the caller has opened, by role. The recomputed output is in a temporary file if memory is
-    short. Raises DifferenceError, with the comparison, if distances are larger; it names the first
-    such element in row-major order.
+    that the caller has opened, by role. against: returns the reports on other engines; then there
+    may be no output, and the answer has the error, which is raised otherwise. The recomputed output
+    is in a temporary file if memory is short. Raises DifferenceError, with the comparison, if
+    distances are larger; it names the first such element in row-major order.
     """
+    error: NdtoolError | None = None
+    comparison, expected, reports = None, None, None
     with open_arrays(request, sources) as call:
-        result = call.arrays.pop("output")
-        expected = recompute(request, call.arrays, portion(progress, 0, 0.9), result)
-        comparison = compare(
-            request, call.arrays, result, expected, portion(progress, 0.9, 1), within
-        )
-        if error := difference_error(comparison, output_label(request), request.operator):
+        result = call.arrays.pop("output", None)
+        try:
+            share = 0.9 if against is None else RECOMPUTATION
+            expected = recompute(request, call.arrays, portion(progress, 0, share), result)
+        except BoundsError as exc:
+            if against is None:
+                raise
+            error = exc
+        if against is not None:
+            reports = tuple(against(call, expected))
+        if result is not None and expected is not None:
+            last = silent if against else portion(progress, 0.9, 1)
+            comparison = compare(request, call.arrays, result, expected, last, within)
+            error = difference_error(comparison, output_label(request), request.operator)
+        error = error or disagreement(request.operator, reports or ())
+        if against is None and error is not None:
             raise error
-    return Verification(request.output, True, comparison)
+    return Verification(request.output, True, comparison, reports, error)
 
 
 class OpenArrays(NamedTuple):
@@ -246,6 +301,10 @@ class OpenArrays(NamedTuple):
 
     arrays: dict[str, NDArray[Any]]
     sources: dict[str, Source]
+
+
+# Returns the reports on engines, given a call and its correct output, None if there is none.
+Against = Callable[[OpenArrays, NDArray[Any] | None], Sequence[EngineReport]]
 
 
 @contextmanager
@@ -434,7 +493,7 @@ class _ComparisonPass:
         """The linear indices of the elements to diagnose, which may be within the limit."""
         return self._worst_indices
 
-    def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> "Comparison":
+    def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> Comparison:
         """Return the comparison, with a diagnosis if there is one."""
         different, total = sum(self.counts.values()), self._result.size
         examined, lost, doubled = element_diagnosis or (0, None, None)
@@ -455,7 +514,7 @@ class _ComparisonPass:
             has_distances(self._result.dtype),
         )
 
-    def _difference(self, index: int) -> "Difference":
+    def _difference(self, index: int) -> Difference:
         position = tuple(int(i) for i in np.unravel_index(index, self._result.shape))
         subscript: Any = (*position, ...)  # a 0-d array, not a scalar
         actual, expected = self._result[subscript].copy(), self._expected[subscript].copy()

@@ -37,7 +37,6 @@ from ndtool.rules.operators import (
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineProgress, EngineSettings
-    from ndtool.runs.request import Request
 
 
 @click.pass_obj
@@ -121,17 +120,26 @@ def _verify(
     from ndtool.machine import signals
     from ndtool.runs.request import Request
 
-    engine_settings = _pop_engine_settings(options)
+    settings = _pop_engine_settings(options)
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     signals.install_handlers(*reporter.final_messages())
-    if engines is not None:
-        _verify_engines(reporter, request, engines, engine_settings, html)
-        return
     with html_report_of_request(html, request, reporter) as report:
-        with reporter.progress() as progress_bar:
-            answer = verify.verify(request, progress_bar.callback(0), engine_settings.within)
+        with _engine_progress(reporter) as progress:
+            if engines is None:
+                answer = verify.verify(request, lambda done: progress(done, ""), settings.within)
+            else:
+                from ndtool.analysis import engines as others
+
+                answer = others.verify(request, engines, settings, progress)
+        if report and answer.engines is not None:
+            report.add_engines(answer.engines)
+        if answer.engines is not None and not reporter.json:
+            reporter.print_answer(replace(answer, comparison=None))
+        if answer.error is not None:
+            answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
+            raise answer.error
         if report and answer.comparison is not None:
             report.add_comparison(answer.comparison)
     reporter.report_verification(answer)
@@ -156,31 +164,6 @@ def _engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
     with reporter.progress() as progress_bar:
         progress = progress_bar.callback(0)
         yield report_progress
-
-
-def _verify_engines(
-    reporter: Reporter,
-    request: Request,
-    names: tuple[str, ...],
-    engine_settings: EngineSettings,
-    html: str | None,
-) -> None:
-    """Compare engines with the correct output, print the table, and raise the first error."""
-    from ndtool.analysis import engines
-
-    with html_report_of_request(html, request, reporter) as report:
-        with _engine_progress(reporter) as report_progress:
-            answer = engines.verify(request, names, engine_settings, report_progress)
-        if report:
-            report.add_engines(answer.engines or ())
-        if not reporter.json:
-            reporter.print_answer(replace(answer, comparison=None))
-        if answer.error is not None:
-            answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
-            raise answer.error
-        if report and answer.comparison is not None:
-            report.add_comparison(answer.comparison)
-    reporter.report_verification(answer)
 
 
 @click.pass_obj

@@ -302,13 +302,13 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
     def reports(engine_call: engines.EngineCall, *_: Any) -> Any:
-        expected = engine_call._expected
+        expected = engine_call.expected
         assert expected is not None
         comparison = verify.compare(
-            engine_call._request, engine_call._arrays, np.nextafter(expected, np.float32(99)), expected,
-            within=engine_call._settings.within,
+            engine_call.request, engine_call.arrays, np.nextafter(expected, np.float32(99)), expected,
+            within=engine_call.settings.within,
         )  # fmt: skip
-        return [engines.add_verdict(engines.EngineReport("torch", "2", 1, "same"), [comparison])]
+        return [verify.EngineReport("torch", "2", 1, "same").with_outputs([comparison])]
 
     monkeypatch.setattr(engines.EngineCall, "reports", reports)
     error = run(("numpy",)).error
@@ -336,7 +336,7 @@ def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -
     reports = engines.EngineCall.reports
 
     def record_attributes(engine_call: engines.EngineCall, *arguments: Any) -> Any:
-        recorded.append(engine_call._request.attributes)
+        recorded.append(engine_call.request.attributes)
         return reports(engine_call, *arguments)
 
     monkeypatch.setattr(engines.EngineCall, "reports", record_attributes)

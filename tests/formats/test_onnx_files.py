@@ -762,22 +762,6 @@ def test_inspect_shows_nodes_and_offsets_of_tensors() -> None:
     assert (report["nodes"], report["arrays"][0]["chunks"]) == ([], None)
 
 
-def test_attributes_that_json_lacks_or_of_another_type() -> None:
-    attributes = (
-        (fixed_field(2, np.float32("nan").tobytes()), "nan"),
-        (fixed_field(2, np.float32("-inf").tobytes()), "-inf"),
-        (fixed_field(2, b"\xff" * 8), None),
-        (field(2, 1 << 40), None),
-        (field(3, "text"), None),
-    )
-    nodes = [
-        message((2, "o"), (4, "Gather")) + field(5, field(1, "axis") + raw) for raw, _ in attributes
-    ]
-    Path("m.onnx").write_bytes(model(tensor(ARRAY), nodes=nodes))
-    axes = [node.attributes["axis"] for node in locators.nodes("m.onnx")]
-    assert axes == [value for _, value in attributes]
-
-
 def test_the_number_of_tensors_of_a_model_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     from ndtool.formats import onnx as format_of_models
 

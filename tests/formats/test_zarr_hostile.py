@@ -9,7 +9,6 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -177,8 +176,6 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
             options = {
                 "compressors": [{"name": f"numcodecs.{item['id']}", "configuration": configuration}]
             }
-        with suppress(FileNotFoundError):
-            __import__("shutil").rmtree("x.zarr")
         put("x.zarr", data, zarr_format=version, **options)
         assert bits_equal(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), item
 
@@ -431,8 +428,10 @@ def test_the_zarr_package_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 # Limits of the process
 
 
-@pytest.mark.parametrize("megabytes", [40, 60, 140, 280, 350, 512])
-@pytest.mark.parametrize("to", ["o.npy", "o.zarr"])
+@pytest.mark.parametrize(
+    ("megabytes", "to"),
+    [(60, "o.zarr"), (140, "o.npy"), (280, "o.zarr"), (350, "o.npy"), (512, "o.zarr")],
+)
 @pytest.mark.usefixtures("without_coverage")
 def test_little_memory(megabytes: int, to: str) -> None:
     store(compressors="auto")
@@ -448,7 +447,7 @@ def test_little_memory(megabytes: int, to: str) -> None:
         assert bits_equal(actual, DATA)
 
 
-@pytest.mark.parametrize("count", [6, 7, 8, 10])
+@pytest.mark.parametrize("count", [6, 8])
 def test_few_descriptors(count: int) -> None:
     store(compressors="auto")
     put("old.zarr", np.arange(3), chunks=(1,))

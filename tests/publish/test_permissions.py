@@ -12,9 +12,8 @@ import pytest
 from limits import IS_ROOT, fail_with
 from outputs import temporary_sink
 
-from ndtool.errors import OutputError, ResourceError
+from ndtool.errors import OutputError
 from ndtool.publish import newfile, permissions, sinks, targets
-from ndtool.storage import descriptors
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 NOBODY = 0xFFFFFFFF
@@ -224,11 +223,3 @@ def test_unknown_permissions_are_not_guessed(call: str, monkeypatch: pytest.Monk
         save_output()
     assert os.listdir() == ["x.npy"]
     assert Path("x.npy").read_bytes() == b"old"
-
-
-def test_no_space_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_attribute("x.npy", "user.note", b"1")
-    assert errno.ENOSPC in descriptors.EXHAUSTION_ERRNOS
-    monkeypatch.setattr(os, "setxattr", fail_with(errno.ENOSPC))
-    with pytest.raises(ResourceError, match=r"^x.npy: No space left"):
-        save_output()
