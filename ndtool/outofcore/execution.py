@@ -104,7 +104,7 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan)
         buffers = partitioning.scratch_bytes * min(partitioning.workers, pool.MAX_THREADS)
-        bitmap = max(1, partitioning.memory - partitioning.index_bytes - buffers)
+        bitmap = max(1, partitioning.memory - buffers)
         distinct.check_blocks(stored, stored_blocks, bitmap)
 
 

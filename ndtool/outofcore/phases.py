@@ -7,10 +7,12 @@ from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from operator import sub
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ndtool import _kernels
 from ndtool._kernels import (
@@ -22,17 +24,19 @@ from ndtool._kernels import (
     UpdateCounts,
     WorkItem,
 )
+from ndtool.arrays.assembly import as_bytes
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
 from ndtool.engine import bind, check, copies, counting, dispatch
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import pool
-from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning, Rows
+from ndtool.outofcore.partitioning import MAX_SEGMENTS, Partitioning, Rows
 from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import Plan, Shape
 
+SELECTED_ROWS = 1 << 16  # rows of which coordinates are computed together
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 Allocate = Callable[[int], memoryview]
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
@@ -79,35 +83,31 @@ class OffsetTable:
     """
 
     def __init__(self, children: int, blocks: int) -> None:
-        self.by_child, self._blocks = _zeros((children + 1) * blocks), blocks
-        self.by_block, self._children = _zeros(0), children
+        self.by_child = np.zeros((children + 1, blocks), np.int64)
+        self.by_block = np.zeros((0, 0), np.int64)
         self.firsts: Sequence[int] = ()
 
     def add(self, block: int, offsets: bytes) -> None:
         """Add the partition offsets of a block."""
-        self.by_child[block :: self._blocks] = memoryview(offsets).cast("q")
+        self.by_child[:, block] = np.frombuffer(offsets, np.int64)
 
     def of_child(self, number: int) -> tuple[memoryview, memoryview]:
         """Return the start and stop of a child's tuples in the segment of each block."""
-        first, stop = number * self._blocks, (number + 1) * self._blocks
-        return self.by_child[first:stop], self.by_child[stop : stop + self._blocks]
+        return self.by_child[number].data, self.by_child[number + 1].data
 
     def transpose(self) -> None:
-        """Compute the offsets by block."""
-        import numpy as np
-
-        starts = np.frombuffer(self.by_child, np.int64).reshape(self._children + 1, self._blocks)
-        self.by_block = _zeros((self._blocks + 1) * self._children)
-        lines = np.frombuffer(self.by_block, np.int64).reshape(self._blocks + 1, self._children)
-        for block in range(self._blocks):
-            np.subtract(starts[1:, block], starts[:-1, block], out=lines[block + 1])
-        np.cumsum(lines, axis=0, out=lines)
-        self.firsts = list(accumulate(lines[-1].tolist(), initial=0))
+        """Replace the offsets by child with those by block."""
+        children, blocks = self.by_child.shape
+        self.by_block = np.zeros((blocks + 1, children - 1), np.int64)
+        counts = self.by_block[1:]
+        np.subtract(self.by_child[1:], self.by_child[:-1], out=counts.T)
+        np.cumsum(counts, axis=0, out=counts)
+        self.firsts = list(accumulate(self.by_block[-1].tolist(), initial=0))
+        self.by_child = np.zeros((0, 0), np.int64)
 
     def of_block(self, block: int) -> tuple[memoryview, memoryview]:
         """Return the start and stop of a block's rows in the segment of each child."""
-        first, stop = block * self._children, (block + 1) * self._children
-        return self.by_block[first:stop], self.by_block[stop : stop + self._children]
+        return self.by_block[block].data, self.by_block[block + 1].data
 
 
 class StoredOffsets:
@@ -212,11 +212,6 @@ class Work:
         self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
         self._partition_buffers = pool.BufferPool(partitioning.partition_bytes)
         self._scratch = pool.BufferPool(partitioning.scratch_bytes)
-        self._indices = arrays.indices
-        if partitioning.index_bytes:
-            buffer = memoryview(bytearray(partitioning.index_bytes))
-            read_range(arrays.indices, 0, buffer)
-            self._indices = arrays.indices.of_copy(buffer)
 
     @property
     def store(self) -> SegmentStore:
@@ -263,9 +258,9 @@ class Work:
         rows = self.partitioning.rows
         buffer = allocate(n * rows.tuple_bytes)
         if rows.repeats > 1 and not are_stored:
-            read_repeated(self._indices, first, buffer, rows.period, rows.repeats)
+            read_repeated(self.arrays.indices, first, buffer, rows.period, rows.repeats)
         elif buffer:  # tuples may have no components
-            read_range(self._indices, first, buffer)
+            read_range(self.arrays.indices, first, buffer)
         return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
 
     @contextmanager
@@ -438,8 +433,8 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     """Yield the gathered rows of a partition; read only chunks that contain them."""
     row_count, width = partition.row_count, work.partitioning.rows.width
     sizes = grid.box_shape(partition.box)
-    chunks = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
-    is_read = bytearray(1 if chunks > MAX_CHILDREN else chunks)
+    steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
+    is_read = np.zeros(grid.grid_shape(sizes, steps), np.bool_)
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * width]
         for batch in work.batches(partition, 0, partition.tuples):
@@ -447,7 +442,7 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
             with work.arena() as allocate:
                 local = allocate(n * 4)
                 work.read_batch(partition, batch, local, None)
-                if missing := _missing_chunks(work, partition.box, local, n, allocate, is_read):
+                if missing := _missing_chunks(local, sizes, steps, is_read):
                     work.arrays.data.read(partition.box, buffer, missing)
                 gathered = allocate(n * width)
                 addressing, indices, items = bind_local(row_count, local, n, width)
@@ -458,34 +453,24 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 yield gathered
 
 
-def _missing_chunks(
-    work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
-) -> Sequence[int]:
+def _missing_chunks(local: memoryview, sizes: Shape, steps: Shape, is_read: Any) -> list[int]:
     """Return the indices of a partition's unread chunks that contain selected rows.
 
-    is_read: a flag for each chunk, set for the returned chunks, or one if all are read together.
+    local: the rows. sizes, steps: the shapes of the partition and of its chunks. is_read: a flag
+    for each chunk, set for the returned chunks.
     """
-    sizes = grid.box_shape(box)
-    steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
-    if len(is_read) == 1:
-        is_new, is_read[0] = not is_read[0], 1
-        return range(grid.count_blocks(sizes, steps) if is_new else 0)
-    boxes = bind.bind_boxes(sizes, steps)
-    counts = _zeros(len(is_read) + 1)
-    addressing, indices, tuples = bind_local(
-        grid.count_blocks(sizes, (1,) * len(sizes)), local, n, 1
-    )
-    ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
-    if _kernels.partition_ids(addressing, indices, 0, tuples, boxes, ids, rows, counts):
-        raise changed_error()
-    missing = [
-        chunk
-        for chunk, (start, stop) in enumerate(pairwise(counts))
-        if stop > start and not is_read[chunk]
-    ]
-    for chunk in missing:
-        is_read[chunk] = 1
-    return missing
+    missing, rows = np.zeros_like(is_read), np.frombuffer(local, np.uint32)
+    if is_read.size == 1:
+        missing[...] = True
+    for first in range(0, 0 if is_read.size == 1 else len(rows), SELECTED_ROWS):
+        try:
+            coordinates = np.unravel_index(rows[first : first + SELECTED_ROWS], sizes)
+        except ValueError:
+            raise changed_error() from None
+        missing[tuple(map(np.floor_divide, coordinates, steps))] = True
+    missing &= ~is_read
+    is_read |= missing
+    return np.flatnonzero(missing).tolist()
 
 
 def _update(work: Work, partition: Group) -> None:
@@ -625,7 +610,7 @@ def run(
     work.tables[group.path] = table
     stores = work.is_shared and not group.depth  # a call on a cluster, whose workers need the table
     if stores:
-        work.store.write(offsets_segment(0), [table.by_child.cast("B")])
+        work.store.write(offsets_segment(0), [as_bytes(table.by_child)])
     yield "sweep"
     is_last = group.depth + 1 == partitioning.depth
 
@@ -641,11 +626,10 @@ def run(
     if not partitioning.gathers:
         return
     table.transpose()
-    table.by_child = _zeros(0)
     if group.depth:
         return
     if stores:
-        work.store.write(offsets_segment(1), [table.by_block.cast("B")])
+        work.store.write(offsets_segment(1), [as_bytes(table.by_block)])
     yield "replay"
     mapper(
         "replay", group, blocks,

@@ -1,11 +1,6 @@
 """Sweeps on a cluster of a scheduler and two workers, with failures and other versions."""
 
 import gc
-import os
-import pickle
-import signal
-import subprocess
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, snapshot
+from command import ndtool, save, snapshot
 from strategies import bits_equal
 from twoworkers import PATIENT, Workers, two_workers
 
@@ -22,10 +17,6 @@ from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, DuplicatesError, NdtoolError, OutputError, UsageError
 from ndtool.formats.zarr import newstore
 from ndtool.outofcore import cluster as clusters
-from ndtool.outofcore import worker
-from ndtool.outofcore.partitioning import partition_chunks
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
 
 pytest.importorskip("dask", exc_type=ImportError)
 pytest.importorskip("distributed", exc_type=ImportError)
@@ -124,25 +115,6 @@ def test_workers_read_indices_that_count_from_one(
     run_operator(operator, suffix, "out.npy", scheduler=workers.client, index_base=1)
     save(**{name: indices})
     assert bits_equal(load("out.npy"), expected_result(operator))
-
-
-@pytest.mark.parametrize(("operator", "mode"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
-def test_a_cluster_counts_indices_out_of_bounds(
-    stores: Path, workers: Workers, operator: str, mode: str
-) -> None:
-    idx = np.load("idx.npy")
-    idx[31, 7, 1], idx[49, 999, 1] = 512, -5000
-    zarr.open_array("idx.zarr")[...] = idx
-    save(idx=idx)
-    result = run_operator(
-        operator, ".zarr", "out.npy", scheduler=workers.client, out_of_bounds=mode
-    )
-    roles, arguments = CALLS[operator]
-    arrays = [np.load(f"{role}.npy") for role in roles]
-    call = getattr(reference, operator)
-    assert bits_equal(load("out.npy"), call(*arrays, **arguments, out_of_bounds=mode))
-    assert result.outside == 2
-    assert "the first: idx.zarr[31, 7, 1] = 512" in result.warnings[0]
 
 
 @pytest.mark.parametrize("operator", CALLS)
@@ -335,47 +307,3 @@ def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.Mon
         gc.enable()
     assert clients
     assert not any(reference() for reference in clients)
-
-
-def test_tasks_are_small(stores: Path) -> None:
-    with OpenCall(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as opened:
-        partitioning = partition_chunks(
-            opened.inference, opened.sources, opened.metadata, 1, 1 << 20, 1, 1
-        )
-        output = worker.SharedOutput("out.zarr", opened.metadata, "/" + "x" * 200, "", 0)
-        names = opened.request.arguments
-        call = worker.Call("0" * 16, "1", names, opened.inference, partitioning, output, "/y" * 99)
-        assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10
-
-
-@pytest.mark.slow(
-    "workers remove the files of a killed client, which the scheduler detects after seconds"
-)
-@pytest.mark.parametrize(
-    ("signal_name", "out"),
-    [("SIGINT", "out.zarr"), ("SIGKILL", "out.zarr"), ("SIGKILL", "out.npy")],
-)
-def test_files_of_a_terminated_client_are_removed(
-    stores: Path, workers: Workers, signal_name: str, out: str
-) -> None:
-    before = snapshot(stores)
-    workers.inject_fault("wait", "sweep")
-    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out)
-    process = subprocess.Popen(
-        [*NDTOOL, *command, "--scheduler", workers.address],
-        env=environment(),
-        stderr=subprocess.PIPE,
-    )
-    while "-sweep-" not in str(workers.client.processing()):
-        time.sleep(0.05)
-    process.send_signal(getattr(signal, signal_name))
-    _, stderr = process.communicate()
-    assert (process.returncode, stderr) in ((130, b""), (-signal.SIGKILL, b""))
-    workers.release()
-    workers.client.restart()
-    if signal_name == "SIGKILL":
-        leftovers = sorted(f"./{name}" for name in os.listdir() if name.startswith("."))
-        assert leftovers
-        assert sorted(ndtool("clean", ".", "--json").json["removed"]) == leftovers
-        assert ndtool("clean", ".").out == b"nothing to remove\n"
-    assert snapshot(stores) == before

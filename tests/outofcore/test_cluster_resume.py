@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, bits_equal
 from test_cluster_faults import GATHER, SCATTER
-from twoworkers import ProcessCluster, Workers, two_workers, wait_for
+from twoworkers import Workers, two_workers, wait_for
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -139,24 +138,6 @@ def test_complete_segments_are_not_recomputed(
     }
     assert bits_equal(np.load("out.npy"), expected_result(command))
     assert set(os.listdir()) - before == {"out.npy"}
-
-
-def test_a_killed_run_in_place_is_resumed(inputs: Path, cluster: KillingWorkers) -> None:
-    call = (*SCATTER[:-1], "max")
-    arrays = [np.load(name) for name in call[1:4]]
-    cluster.kill(call, "sweep", "-o", "data.npy")
-    assert resume_run(call, cluster, "-o", "data.npy")["resumed"] == {"split": 9}
-    assert bits_equal(np.load("data.npy"), reference.scatter_nd(*arrays, reduction="max"))
-    assert not [name for name in os.listdir() if name.startswith(".")]
-
-
-def test_a_run_may_be_killed_and_resumed_repeatedly(inputs: Path, cluster: KillingWorkers) -> None:
-    cluster.kill(GATHER, "split", "-o", "out.npy")
-    cluster.kill(GATHER, "sweep", "-o", "out.npy", "--resume")
-    cluster.kill(GATHER, "replay", "-o", "out.npy", "--resume")
-    assert resume_run(GATHER, cluster)["resumed"] == {"split": 9, "sweep": 8}
-    assert cluster.count_begun_tasks() == {"replay": 9}
-    assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
 def test_indices_out_of_bounds_are_reported_after_a_resume(
@@ -349,17 +330,6 @@ def test_chunks_that_change_after_their_worker_is_lost_are_noticed(
     assert not Path("out.npy").exists()
 
 
-def test_workers_without_a_usable_directory_resume(
-    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next run with local workers removes folders of killed ones."""
-    run_with_empty_spill.copy()
-    monkeypatch.setattr(tempfile, "tempdir", os.path.abspath("spill"))
-    assert run_with_empty_spill.resume(scheduler=None, workers=2).resumed == 11
-    assert bits_equal(np.load("out.npy"), expected_result(GATHER))
-    assert os.listdir("spill") == []
-
-
 def test_a_live_run_is_not_resumed_or_removed(run_with_empty_spill: KilledRun) -> None:
     folder = run_with_empty_spill.copy().parent
     lock = cleanup.open_locked(str(folder))
@@ -386,41 +356,11 @@ def test_a_dry_run_counts_resumable_tasks_and_writes_nothing(
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
-def test_runs_with_literal_indices_are_resumed(inputs: Path, cluster: KillingWorkers) -> None:
-    call = ("gather", "data.npy", "[5, 7, -1]")
-    cluster.kill(call, "replay", "-o", "out.npy", tasks=1)
-    assert resume_run(call, cluster)["resumed"]["split"] == 1
-    assert bits_equal(np.load("out.npy"), np.load("data.npy")[[5, 7, -1]])
-
-
 def test_only_clusters_resume(inputs: Path) -> None:
     completed = ndtool(*GATHER, "-o", "out.npy", "--resume")
     message = "error: --resume: only a run on a cluster can be resumed: expected --scheduler or --workers\n"
     assert (completed.status, completed.err) == (2, message)
     assert ndtool(*GATHER, "-o", "out.npy", env={"NDTOOL_RESUME": "1"}).status == 0
-
-
-@pytest.mark.slow("a run without workers ends and is resumed")
-def test_a_run_that_loses_its_workers_can_be_resumed(
-    inputs: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    cluster = ProcessCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        cluster.start_scheduler()
-        cluster.start_worker("--no-nanny")
-        cluster.inject_fault("once", "sweep")
-        arguments = ("--scheduler", cluster.file, "--resume")
-        run = cluster.run(SCATTER, *arguments, patient=False)
-        _, stderr = run.communicate()
-        assert run.returncode == 6
-        assert stderr.endswith(b"  hint: --resume continues this run\n")
-        cluster.start_worker("--no-nanny")
-        report = ndtool(*SCATTER, "-o", "out.npy", *arguments, "--json").json
-        assert report["resumed"] == {"split": report["plan"]["blocks"]}
-        assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
-        assert not [name for name in os.listdir() if name.startswith(".")]
-    finally:
-        cluster.kill_all()
 
 
 def test_fingerprints_of_stores_follow_their_files(workdir: Path) -> None:

@@ -1,12 +1,9 @@
 """Arrays larger than memory: a sweep has the bits of direct execution, or leaves nothing."""
 
 import json
-import os
 import re
 import signal
-from contextlib import closing
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -14,19 +11,13 @@ from command import ndtool, python, save, snapshot
 from inputs import scalars_to_update
 from limits import limit_resources
 
-from ndtool.arrays import memory
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource
-from ndtool.cli.options import _parse_memory
+from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import tuning
-from ndtool.engine.gathers import ignore_progress
-from ndtool.errors import BoundsError, NdtoolError, UsageError
-from ndtool.outofcore.partitioning import Rows, partitioning_for, rows_of
-from ndtool.rules import dtypes
+from ndtool.errors import NdtoolError
 from ndtool.rules.operators import Attributes
-from ndtool.runs import direct, operands, plan, steps
+from ndtool.runs import plan, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import local, tempfiles
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -87,42 +78,6 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
     assert "plan: sweep, 64 partitions, 28 blocks; " in message
 
 
-@pytest.mark.parametrize(
-    ("call", "data", "tuples", "limit", "method", "reason"),
-    [
-        (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "random access takes as long as reading"),
-        (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "random access takes as long as reading"),
-        (GATHER, (1 << 25,), 500, "2MiB", "direct", "random access takes as long as reading"),
-        (SCATTER, (1 << 25,), 500, "2MiB", "sweep", "direct access would take more memory than"),
-    ],
-    ids=["many blocks and partitions", "blocks of one tuple", "few tuples", "few updates"],
-)
-def test_the_way_of_small_runs(
-    workdir: Path,
-    call: tuple[str, ...],
-    data: tuple[int, ...],
-    tuples: int,
-    limit: str,
-    method: str,
-    reason: str,
-) -> None:
-    save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
-    for name, shape in (("data.npy", data), ("upd.npy", (tuples, *data[1:]))):
-        np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros in a sparse file
-    options = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
-    plan = ndtool(*call, *options).json["plan"]
-    assert plan["way"] == method
-    assert reason in plan["reason"]
-    assert plan["memory"] <= 1 << 20 or method == "direct"
-
-
-def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
-    idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
-    idx[:, :64] = 0  # padded on the left
-    save(idx=idx)
-    assert ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["way"] == "sweep"
-
-
 @pytest.mark.parametrize("kind", ["few tuples", "sorted", "region", "fits in memory"])
 def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     idx = np.load("idx.npy")
@@ -170,16 +125,6 @@ def test_the_cost_of_a_page_decides(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
         assert plan.choose(call, limit, steps.resolve_output(call)).way == method
-
-
-@pytest.mark.parametrize("prefetches", [False, True])
-def test_the_cost_of_a_page_is_measured(folder: Path, prefetches: bool) -> None:
-    with closing(local.open_file("data.npy")) as file:
-        shape = (file.size,)
-        metadata = ArrayMetadata(dtypes.from_name("uint8"), shape, "C", shape, {})
-        data = ContiguousSource.in_file("data", metadata, file, 0, "data")
-        assert 0 < plan.page_cost(data, prefetches) <= tuning.RANDOM_READ_COST
-        data.close()
 
 
 def test_the_output_may_be_data(folder: Path) -> None:
@@ -239,62 +184,6 @@ def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) 
     assert snapshot(folder).keys() == before.keys()
 
 
-@pytest.mark.parametrize("kind", ["updates in Fortran's order", "indices too", "data by a pipe"])
-def test_the_directory_of_every_temporary_file(
-    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)
-    opened: list[str | None] = []
-    original_open = tempfiles._open_unnamed
-
-    def note(directory: str) -> int:
-        opened.append(directory)
-        return original_open(directory)
-
-    monkeypatch.setattr(tempfiles, "_open_unnamed", note)
-    order = np.asfortranarray if kind == "indices too" else np.asarray
-    save(idx=order(np.load("idx.npy")), upd=np.asfortranarray(np.load("upd.npy")))
-    (folder / "spill").mkdir()
-    os.mkfifo("pipe")
-    feeder = Thread(target=lambda: Path("pipe").write_bytes(Path("data.npy").read_bytes()))
-    data = "pipe" if kind == "data by a pipe" else "data.npy"
-    if data == "pipe":
-        feeder.start()
-    request = Request(
-        "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
-    )
-    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
-        assert prepared_run.plan.way == "sweep"
-        steps.execute(prepared_run)
-    # Indices in Fortran order are normalized twice: for the plan's sample, and for the sweep.
-    count = {"updates in Fortran's order": 2, "indices too": 4, "data by a pipe": 3}[kind]
-    assert opened == ["spill"] * count
-
-
-def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fortran order requires a copy, of which only the space is reserved."""
-    save(upd=np.asfortranarray(np.load("upd.npy")))
-
-    def forbidden(*_: object) -> None:
-        raise AssertionError("a dry run copies nothing")
-
-    monkeypatch.setattr(tempfiles, "filled_buffer", forbidden)
-    request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
-    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
-        assert prepared_run.plan.way == "sweep"
-        steps.dry_run(prepared_run)
-    idx = np.load("idx.npy")
-    idx[40, 500, 0] = 1 << 10
-    save(idx=idx)
-    bad = pytest.raises(BoundsError, match="out of bounds")
-    with (
-        OpenCall(request) as call,
-        steps.prepare(call, steps.resolve_output(call)) as prepared_run,
-        bad,
-    ):
-        steps.dry_run(prepared_run)
-
-
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_nothing_is_left_of_a_run_that_is_ended(folder: Path, phase: str, signal_name: str) -> None:
@@ -341,64 +230,3 @@ def test_repeated_indices_larger_than_memory_are_read_again(
     assert ndtool(*repeated_indices, "--memory", "8MiB", "-o", "out.npy").status == 0
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
-
-
-def test_repeated_indices_that_fit_are_read_once_and_counted(
-    repeated_indices: tuple[str, ...],
-) -> None:
-    run = ("gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "--dry-run", "--json")
-    plan = ndtool(*run).json["plan"]
-    assert plan["way"] == "sweep"
-    assert plan["read"] == (16 << 20) + (8 << 12) + plan["spilled"]
-    rows = Rows(1 << 22, 8, (1 << 20,), 4, period=1 << 12, repeats=1 << 10)
-    stored, read = (
-        partitioning_for(rows, True, 1 << 19, 1),
-        partitioning_for(rows, True, (8 << 15) - 1, 1),
-    )
-    assert (stored.index_bytes, read.index_bytes) == (8 << 12, 0)
-    assert stored.memory == stored._replace(index_bytes=0).memory + (8 << 12)
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_only_data_that_fit_in_memory_are_prefetched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
-) -> None:
-    requested: list[str] = []
-    monkeypatch.setattr(ContiguousSource, "cached_fraction", lambda self: 0.0)
-    monkeypatch.setattr(ContiguousSource, "advise", lambda self, kind, *_: requested.append(kind))
-    monkeypatch.setattr(direct.memory, "can_hold", lambda nbytes: fits)
-    request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")
-    with OpenCall(request) as call:
-        buffer = memory.BufferSink(memoryview(bytearray(200_000)), call.metadata)
-        assert list(direct.gather(operands.validate(call), buffer, ignore_progress)) == [""]
-    assert requested == ["willneed"] * 32 + ["random"] if fits else requested == []
-
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("1048576", 1 << 20), ("1MiB", 1 << 20), ("2m", 2 << 20), ("3GB", 3 * 10**9),
-        ("1.5GB", None), ("1GiB", 1 << 30), ("1T", 1 << 40), ("2000000B", 2_000_000),
-        ("1MB", None), ("0", None), ("-1G", None), ("G", None), ("1PiB", None), ("1 GiB", None),
-    ],
-)  # fmt: skip
-def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None:
-    if nbytes is None:
-        with pytest.raises(
-            UsageError,
-            match=r"is not a size: expected bytes|is too little memory: expected at least 1MiB",
-        ):
-            _parse_memory(text)
-    else:
-        assert _parse_memory(text) == nbytes
-
-
-def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) -> None:
-    rng = np.random.default_rng(3)
-    sorted_ones = np.sort(rng.integers(0, 1024, (1000, 2)), axis=0)
-    localities = []
-    for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
-        save(idx=layout)
-        with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
-            localities.append(plan.sample_locality(call, rows_of(call.inference)))
-    assert localities[0] == localities[1]
