@@ -23,7 +23,7 @@ from ndtool.analysis.preview import element_at, elements_at
 from ndtool.analysis.running import RunningValues, rounding_advice
 from ndtool.analysis.tuples import EDGE_TUPLES, MAX_EDGE_TUPLES, Ends, Tuples
 from ndtool.analysis.typed import TypeSource
-from ndtool.arrays.loaded import load
+from ndtool.arrays.source import load
 from ndtool.engine import layouts
 from ndtool.errors import UsageError, format_count
 from ndtool.notebook import Table

@@ -34,8 +34,7 @@ from ndtool.rules.operators import LOWERED, OPERATORS, Attributes
 from ndtool.rules.plans import Position, Shape
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import operands
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 Array = NDArray[Any]
 

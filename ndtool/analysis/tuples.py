@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from ndtool import _kernels
 from ndtool.analysis import values
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
-from ndtool.arrays.loaded import row_major
-from ndtool.arrays.source import ContiguousSource
+from ndtool.arrays.source import ContiguousSource, row_major
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.inmemory.normalizing import normalize_indices

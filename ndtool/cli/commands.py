@@ -28,8 +28,7 @@ from ndtool.rules.operators import (
 if TYPE_CHECKING:
     from ndtool.cli.page import HtmlReport
     from ndtool.formats.outputs import Output
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
 
 FILES = {
@@ -72,8 +71,7 @@ def _run_operator(
 ) -> None:
     from ndtool.machine import signals
     from ndtool.runs import steps
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
     if output is None and not os.isatty(1):
         output = "-"
@@ -89,7 +87,7 @@ def _run_operator(
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
             target = steps.resolve_output(call)
-            _require_persistent(target)
+            reporter.data_on_stdout |= not dry_run and _writes_to_stdout(target)
             reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
@@ -131,7 +129,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     signals.install_handlers(*reporter.final_messages())
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
-        _require_persistent(conversion.output)
+        reporter.data_on_stdout |= _writes_to_stdout(conversion.output)
         reporter.print_warnings(conversion.warnings)
         with reporter.progress() as progress_bar:
             preserved = conversion.run(progress_bar.callback(conversion.metadata.nbytes))
@@ -154,12 +152,11 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
-    for claim in claims_in_use:
-        owner = f"process {claim.process} on {printable(claim.host)}"
-        lines.append(f"not removed: {printable(claim.folder)}: {owner} may be using it\n")
+    for url, owner in claims_in_use:
+        process = f"process {owner.process} on {printable(owner.host)}"
+        lines.append(f"not removed: {printable(url)}: {process} may be using it\n")
     not_removed = [
-        {"name": claim.folder, "host": claim.host, "process": claim.process}
-        for claim in claims_in_use
+        {"name": url, "host": owner.host, "process": owner.process} for url, owner in claims_in_use
     ]
     if not lines and not failures:
         lines.append("nothing to remove\n")
@@ -171,15 +168,21 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         )
 
 
-def _require_persistent(output: "Output | None") -> None:
-    """Raise UsageError for the URL of a file system in the memory of this process."""
+def _writes_to_stdout(output: "Output | None") -> bool:
+    """Return whether an output is standard output, under any name.
+
+    Raises UsageError for the URL of a file system in the memory of this process.
+    """
     from ndtool.storage import locations
 
-    if output and output.target and not locations.is_shared(output.target.path):
+    if output is None or output.target is None:
+        return output is not None
+    if not locations.is_shared(output.target.path):
         raise UsageError(
             f"{printable(output.name)} would be in the memory of this process only:"
             " expected a file, or a URL such as s3://bucket/x.npy"
         )
+    return is_same_file(output.target.path, 1)
 
 
 def _require_not_terminal(output: str, hint: str) -> None:
@@ -250,7 +253,7 @@ def writes_array_to_stdout(command_line: list[str]) -> bool:
 
 def _is_stdout(output: str) -> bool:
     """Whether an output is standard output, under any name, such as /dev/stdout."""
-    return output == "-" or is_same_file(output, 1)
+    return output == "-" or is_same_file(output.removeprefix("npy:"), 1)
 
 
 def command(

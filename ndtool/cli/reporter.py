@@ -22,7 +22,6 @@ from ndtool.errors import (
     format_size,
     printable,
 )
-from ndtool.notebook import Table
 from ndtool.redaction import MIN_EMBEDDED_SECRET, redact_json, redact_secrets, redact_urls
 from ndtool.rules.shapes import format_type
 from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ndtool.analysis.answers import Answer
     from ndtool.analysis.verify import Comparison, Verification
     from ndtool.formats.outputs import Output
+    from ndtool.notebook import Table
     from ndtool.rules.inference import Inference
     from ndtool.rules.trace import Trace
     from ndtool.runs.calls import OpenCall
@@ -190,6 +190,8 @@ class Reporter:
             return
         if trace is not None and self._shows_trace(False):
             if self.trace:
+                from ndtool.notebook import Table
+
                 rows = [step[:3] for step in trace.steps]
                 columns = ("rule", "with", "result")
                 self._print_tables([Table(trace.operator, columns, rows)], 2)

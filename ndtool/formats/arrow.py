@@ -19,11 +19,11 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable, refuse
 from ndtool.formats import members
-from ndtool.formats.chunked import ChunkedSource
-from ndtool.formats.decoding import InputFile, library_errors
+from ndtool.formats.decoding import InputFile
 from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid, shapes

@@ -32,13 +32,14 @@ class Codec(NamedTuple):
 
     overhead: bytes that encoding adds, None for a compressor. decode: takes the encoded bytes and
     the decoded size, of a compressor the exact one, else the maximum; damaged bytes raise an
-    exception. package: the name of the package that it needs, "" if none.
+    exception. encode: None for codecs that are only read. package: the name of the package that it
+    needs, "" if none.
     """
 
     name: str
     overhead: int | None
     decode: Decode
-    encode: Callable[[Any], Any]
+    encode: Callable[[Any], Any] | None = None
     package: str = ""
 
     def max_encoded(self, nbytes: int) -> int:
@@ -103,6 +104,7 @@ class Chain:
 
         chunk: Any = np.ascontiguousarray(array.transpose(self._axes)).reshape(-1)
         for codec in self._codecs:
+            assert codec.encode is not None, "it is one of --codec, or crc32c of an index"
             chunk = codec.encode(chunk)
         return _as_bytes(chunk)
 
@@ -306,29 +308,22 @@ def _make_shuffle(config: dict[str, Any]) -> Codec:
     size = config.get("elementsize", 4)
     if type(size) is not int or size < 1:
         raise ValueError(f"codec shuffle: elementsize is {format_value(size)}")
-    return Codec(
-        "shuffle", 0, lambda raw, _: _transpose(raw, size, False),
-        lambda chunk: _transpose(_as_bytes(chunk), size, True),
-    )  # fmt: skip
 
+    def decode(raw: memoryview, _: int) -> Any:
+        import numpy as np
 
-def _transpose(raw: memoryview, size: int, encodes: bool) -> Any:
-    import numpy as np
-
-    if len(raw) % size:
-        raise ValueError(f"a chunk of {len(raw)} bytes is no multiple of elementsize {size}")
-    source = np.frombuffer(raw, np.uint8)
-    source = source.reshape((-1, size) if encodes else (size, -1))
-    result: Any = np.empty(source.shape[::-1], np.uint8)
-    if size > len(raw) // size:
-        result[...] = source.T
-        return result
-    for i in range(size):  # faster by planes
-        if encodes:
-            result[i] = source[:, i]
+        if len(raw) % size:
+            raise ValueError(f"a chunk of {len(raw)} bytes is no multiple of elementsize {size}")
+        planes = np.frombuffer(raw, np.uint8).reshape(size, -1)
+        result: Any = np.empty(planes.shape[::-1], np.uint8)
+        if size > len(result):
+            result[...] = planes.T
         else:
-            result[:, i] = source[i]
-    return result
+            for i in range(size):  # faster by planes
+                result[:, i] = planes[i]
+        return result
+
+    return Codec("shuffle", 0, decode)
 
 
 _MAKERS: dict[str, Callable[[dict[str, Any]], Codec]] = {

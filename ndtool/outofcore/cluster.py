@@ -15,10 +15,8 @@ from threading import Thread
 from typing import Any
 
 from ndtool import __version__
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import Inputs
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import ContiguousSource, Source
+from ndtool.arrays.source import Constant, ContiguousSource, Inputs, Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (

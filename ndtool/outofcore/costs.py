@@ -10,9 +10,7 @@ from collections import Counter
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import Inputs
-from ndtool.arrays.source import ArrayMetadata
+from ndtool.arrays.source import ArrayMetadata, Constant, Inputs
 from ndtool.outofcore import segments
 from ndtool.outofcore.partitioning import Partitioning, slab, tuple_shape
 from ndtool.outofcore.phases import REPORT_BYTES

@@ -26,9 +26,9 @@ from ndtool._kernels import (
 )
 from ndtool.arrays.assembly import as_bytes
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
-from ndtool.engine import bind, check, copies, counting, dispatch
+from ndtool.engine import bind, check, copies, counting, scatters
 from ndtool.errors import BoundsError, OutputError
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.outofcore.partitioning import MAX_SEGMENTS, Partitioning, Rows
 from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
 from ndtool.rules import grid
@@ -200,7 +200,7 @@ class Work:
         self.rows = bind.bind_rows(self.plan)
         # The bytes of a row.
         self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
-        order = dispatch.arithmetic_order(dtype, self.attributes.reduction)
+        order = scatters.arithmetic_order(dtype, self.attributes.reduction)
         updates = inference.inputs.get("updates")
         # Whether arithmetic needs another byte order of updates.
         self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
@@ -210,8 +210,8 @@ class Work:
         self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
         depths = range(partitioning.depth)
         self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
-        self._partition_buffers = pool.BufferPool(partitioning.partition_bytes)
-        self._scratch = pool.BufferPool(partitioning.scratch_bytes)
+        self._partition_buffers = threads.BufferPool(partitioning.partition_bytes)
+        self._scratch = threads.BufferPool(partitioning.scratch_bytes)
 
     @property
     def store(self) -> SegmentStore:
@@ -502,7 +502,7 @@ def update_rows(
     byte order of arithmetic.
     """
     attributes, dtype, row_count = inference.plan.attributes, inference.dtype, len(buffer) // width
-    order = dispatch.arithmetic_order(dtype, attributes.reduction)
+    order = scatters.arithmetic_order(dtype, attributes.reduction)
     swaps = dtype.swap_size > 1 and dtype.order != order
     if swaps:
         copies.swap_bytes(buffer, dtype.swap_size)

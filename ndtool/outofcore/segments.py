@@ -18,10 +18,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
-from ndtool.publish.newfolder import AdmissionLock, NewFolder, write_file
+from ndtool.publish.cleanup import AdmissionLock
+from ndtool.publish.newfolder import NewFolder, write_file
 from ndtool.storage import descriptors, failures, locations, objects, tempfiles
 from ndtool.storage.remotefolder import RemoteFolder
 
@@ -65,7 +66,7 @@ def read_all(
         store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
 
     if store.concurrency > 1:
-        pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)
+        threads.run_all(fetch, iter(range(len(ranges))), store.concurrency)
         return
     for i in range(len(ranges)):
         fetch(i)
@@ -188,7 +189,7 @@ class SharedStore:
     def __init__(self, path: str) -> None:
         self._path, self._admission_lock = path, AdmissionLock(path)
         self._remote = RemoteFolder(path) if locations.is_url(path) else None
-        self.concurrency = pool.MAX_THREADS if self._remote else 1
+        self.concurrency = threads.MAX_WRITERS if self._remote else 1
 
     def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
         pass  # network file systems have no prefetch, and objects are read concurrently instead

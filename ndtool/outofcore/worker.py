@@ -18,7 +18,7 @@ from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Partitioning
 from ndtool.outofcore.phases import StoredOffsets, Work
 from ndtool.outofcore.segments import Segment, SharedStore
-from ndtool.publish.newfolder import AdmissionLock
+from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.shared import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
 
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """The inputs that a worker has opened, see arrays.loaded.Inputs."""
+    """The inputs that a worker has opened, see arrays.source.Inputs."""
 
     inference: Inference
     sources: dict[str, Source]

@@ -21,7 +21,7 @@ from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
-from ndtool.runs import direct, operands, padding, plan
+from ndtool.runs import direct, operands, plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.operands import Validated
 from ndtool.runs.plan import Plan
@@ -214,7 +214,7 @@ def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list
     indices = validated.indices if validated is not None else _stored_indices(call)
     if indices is not None and "indices" not in call.from_caller:
         info = call.inference.inputs["indices"]
-        messages += padding.padding_warnings(
+        messages += operands.padding_warnings(
             info, indices, call.inference.plan, call.inference.attributes
         )
     if run.on_cluster is not None and run.on_cluster.reason:

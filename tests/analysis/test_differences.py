@@ -20,7 +20,7 @@ from ndtool.errors import DifferenceError
 from ndtool.notebook import plain_table
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -150,8 +150,9 @@ def element_bytes(array: Array) -> list[bytes]:
     return [raw[i : i + array.itemsize] for i in range(0, len(raw), array.itemsize)]
 
 
-@pytest.mark.parametrize("code", ["f2", "f4", "f8", "c8"])
-@pytest.mark.parametrize("operator", ["scatter_nd", "scatter_elements"])
+@pytest.mark.parametrize(
+    ("operator", "code"), [("scatter_nd", "f2"), ("scatter_elements", "f4"), ("scatter_nd", "c8")]
+)
 def test_rounding_differs_from_lost_updates(operator: str, code: str) -> None:
     rng = np.random.default_rng(0)
     rows, many_updates = 50, 600
@@ -183,19 +184,6 @@ def test_lost_and_doubled_factors_are_diagnosed() -> None:
     for out, counts in ((product / 3, (1, 0)), (product * 7, (0, 1)), (product * 1.5, (0, 0)),
                        (product * (1 + 4e-16), (0, 0))):  # fmt: skip
         assert count_diagnosed(case, np.array([out]), [0])[1:] == counts
-
-
-def test_diagnoses_are_limited_by_the_number_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "_MAX_UPDATES", 100)
-    idx, upd = np.arange(640)[:, None] % 16, np.ones(640, "i4")
-    case = Case("scatter_nd", (np.zeros(16, "i4"), idx, upd), {"reduction": "add"})
-    assert count_diagnosed(case, np.full(16, 39, "i4"), list(range(16))) == (2, 2, 0)
-    first_two = np.array([39, 39] + [7] * 14, "i4")
-    assert count_diagnosed(case, first_two, list(range(16))) == (2, 2, 0)
-    assert count_diagnosed(case, first_two[::-1].copy(), list(range(16))[::-1]) == (2, 2, 0)
-    assert count_diagnosed(case, first_two, list(range(16))[::-1]) == (2, 0, 0)
-    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 1)
-    assert count_diagnosed(case, np.full(16, 41, "i4"), list(range(16))) == (1, 0, 1)
 
 
 def save_wrong_output(workdir: Path) -> Request:
@@ -244,7 +232,7 @@ def test_json_has_the_documented_keys(workdir: Path) -> None:
     assert (record["error"], record["status"]) == ("DifferenceError", 8)
     assert (record["equal"], record["different"], record["total"]) == (89, 11, 100)
     assert record["ulps"] == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (11, 7, 3)
+    assert (record["lost_updates"], record["doubled_updates"]) == (7, 3)
     assert record["within"] == 0
     out, expected = np.load("out.npy"), reference.scatter_nd(
         *(np.load(f"{name}.npy") for name in ("data", "idx", "upd")), "add"
@@ -300,7 +288,7 @@ def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) ->
     save(out=np.array([1, 13, 12, 13], "i4"))  # the first lacks a 1, the second has 2 twice
     record = ndtool(*COMMAND, "--within", "2", "--json").json
     assert (record["verified"], record["different"], record["within"]) == (True, 2, 2)
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (2, 1, 1)
+    assert (record["lost_updates"], record["doubled_updates"]) == (1, 1)
     screen = run_in_terminal(*NDTOOL, *COMMAND, "--within", "2").screen
     assert "2 of 2 are off by exactly one update: 1 lost one, 1 applied one twice" in screen
     refused = ndtool(*COMMAND, "--within", "1")
@@ -312,8 +300,9 @@ def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) ->
 NAN = np.nan
 
 
-@pytest.mark.parametrize("code", ["f2", "f4", ">f8", "bfloat16"])
-@pytest.mark.parametrize("reduction", ["max", "min"])
+@pytest.mark.parametrize(
+    ("reduction", "code"), [("max", "f4"), ("min", "f2"), ("max", "bfloat16"), ("min", ">f8")]
+)
 def test_other_comparisons_of_nan_and_zeros_are_no_lost_updates(reduction: str, code: str) -> None:
     """An engine compares by < or >, which are false for NaN, and treats signed zeros as equal."""
     dtype = np.dtype(code)
@@ -370,29 +359,20 @@ def test_within_excludes_types_without_distance(workdir: Path) -> None:
     assert ndtool(*command, "--json").json["ulps"][">64"] == 1
 
 
-def test_a_bool_with_other_bits_is_a_difference(workdir: Path) -> None:
-    save(data=np.array([True]), out=np.array([2], "u1").view(bool))
-    for flags in ((), ("--within", "5")):
-        assert ndtool("verify", "gather", "data.npy", "[0]", "out.npy", *flags).status == 8
-
-
 @pytest.mark.parametrize("block_bytes", [16, 64, 1 << 20])
 def test_all_blocks_are_compared(
     block_bytes: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
     request = save_wrong_output(workdir)
     with pytest.raises(DifferenceError) as excinfo:
         verify.verify(request)
     compared: Any = excinfo.value.comparison
-    assert (compared.different, compared.examined) == (11, 5)
-    assert compared.lost_updates + compared.doubled_updates == 5
+    assert (compared.different, compared.lost_updates, compared.doubled_updates) == (11, 7, 3)
     assert compared.ulps == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
 
 
-@pytest.mark.parametrize("block_bytes", [16, 64, 1 << 20])
-@pytest.mark.parametrize("within", [0, 1])
+@pytest.mark.parametrize(("block_bytes", "within"), [(16, 0), (64, 1), (1 << 20, 0)])
 def test_the_largest_differences_are_examined(
     block_bytes: int, within: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,10 +73,8 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
     calls, names = [], []
     for arguments, option in options_with_variables():
         if not takes_files(option):
-            calls += [
-                (arguments, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
-            ]
-            names += [option.envvar] * 5
+            calls += [(arguments, {str(option.envvar): value}) for value in ("?", "1e")]
+            names += [option.envvar] * 2
     assert len(set(names)) == len(WELL_FORMED) - 4
     for (arguments, env), name, (status, text) in zip(
         calls, names, run_commands(calls), strict=True
@@ -163,7 +161,7 @@ def test_an_address_that_is_none_says_why(address: str, message: str) -> None:
     assert message in result.err
 
 
-@pytest.mark.parametrize("output", ["memory://x.npy", "MEMORY://x.npz:a", "memory://x.zarr"])
+@pytest.mark.parametrize("output", ["MEMORY://x.npz:a", "memory://x.zarr"])
 def test_an_output_that_would_end_with_the_process_is_refused(output: str) -> None:
     pytest.importorskip("fsspec")
     for arguments in (

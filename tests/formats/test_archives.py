@@ -16,14 +16,13 @@ from hostile import ARCHIVES, METHODS, pack, zip64_everywhere
 from inputs import load, open_input
 from npyfile import ARRAY, npy, npy_with_header
 
-from ndtool.arrays import loaded
+from ndtool.arrays.source import row_major
 from ndtool.errors import InputError, ResourceError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.npz import archive as reader
 from ndtool.formats.npz import writer
 from ndtool.rules.operators import Attributes
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import descriptors
 
 
@@ -242,6 +241,6 @@ def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
     request = Request("scatter_nd", "d.npy", "i.npy", "x.npz:u", None, attributes)
     with OpenCall(request) as call:
         assert call.sources["updates"].position == len(raw)
-        normalized = loaded.row_major(call, "updates", "<", aligned=True)
+        normalized = row_major(call, "updates", "<", aligned=True)
     assert np.frombuffer(normalized).tolist() == [0, 1, 2]
     assert np.frombuffer(normalized, np.uint8).ctypes.data % 8 == 0

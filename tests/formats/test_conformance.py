@@ -52,8 +52,7 @@ from ndtool.publish import sinks
 from ndtool.rules import grid
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 h5py = pytest.importorskip("h5py", exc_type=ImportError)

@@ -108,13 +108,6 @@ def test_unflushed_data_are_not_missed(tmp_path: Path) -> None:
         assert "open for writing" in refusal(file["a/data"])
 
 
-def test_array_that_was_resized_elsewhere(tmp_path: Path) -> None:
-    array = create_zarr(tmp_path, 3)["data"]
-    zarr.open_array(tmp_path / "x:y.store/a/data").resize((20, 3))
-    with pytest.raises(ndtool.InputError, match=r"of shape \[10,3\], but .* has \[20,3\]: open it"):
-        files.gather(array, [0])
-
-
 def test_out_must_be_a_path(tmp_path: Path) -> None:
     array = create_zarr(tmp_path, 3)["data"]
     with pytest.raises(ndtool.UsageError, match="out is <Array"):

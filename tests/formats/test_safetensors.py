@@ -537,7 +537,7 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
         ('{"metadata": [' + "[" * 100_000, "not JSON"),
         ('{"weight_map": {"a": ' + "[" * 100_000, "not JSON"),
         ('{"weight_map": {"a": "\xff"}}', "No such file"),
-        ('{"weight_map": {"a": "\udcff\udcfe"}}', "it is not UTF-8"),
+        ('{"weight_map": {"a": "\udcff\udcfe"}}', "not UTF-8"),
     ],
 )
 def test_a_malformed_index(text: str, message: str) -> None:

@@ -10,8 +10,7 @@ from webserver import serving
 
 from ndtool.engine import tuning
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 TABLE = np.random.default_rng(2).integers(0, 256, (20_000, 64), "u1").view("<f4")
 

@@ -22,8 +22,7 @@ from ndtool.formats.table import Format
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.runs.touched import TouchedByGather
 from ndtool.storage import descriptors, tempfiles
 

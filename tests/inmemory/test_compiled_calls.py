@@ -15,7 +15,7 @@ from ways import calls_with_attributes
 
 import ndtool
 from ndtool._kernels import Calls
-from ndtool.engine import dispatch, tuning
+from ndtool.engine import scatters, tuning
 from ndtool.errors import NdtoolError
 from ndtool.inmemory import calls, ops
 from ndtool.machine import threads as team
@@ -59,7 +59,7 @@ class BothPaths:
 
 def compiled_calls(make: Any, otherwise: Any) -> Calls:
     limit = team.limit_threads
-    return Calls(np.ndarray, np.empty, make, limit, dispatch.needs_algorithm, otherwise, tuning)
+    return Calls(np.ndarray, np.empty, make, limit, scatters.needs_algorithm, otherwise, tuning)
 
 
 @pytest.fixture

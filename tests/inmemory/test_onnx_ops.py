@@ -135,12 +135,6 @@ def test_versions_refuse_what_they_do_not_have(
         run_model(operator, version, arrays, **attributes)
 
 
-def test_out_of_bounds_is_an_error_where_the_evaluator_would_wrap() -> None:
-    arrays = np.arange(3.0), np.array([0, -4])
-    with pytest.raises(BoundsError, match="1 of 2 elements"):
-        run_model("gather_elements", 13, arrays)
-
-
 @pytest.mark.parametrize("version", [9, 10])
 @pytest.mark.parametrize("attributes", [{}, {"axis": -1}])
 def test_scatter_is_scatter_elements_in_onnx_9_and_10(version: int, attributes: Any) -> None:

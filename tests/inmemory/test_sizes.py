@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,15 +16,13 @@ from command import save
 from strategies import Array, bits_equal
 
 import ndtool
-from ndtool import _kernels
 from ndtool.analysis.oracle import reference
-from ndtool.engine import bind, copies, gathers, tuning
+from ndtool.engine import tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
-from ndtool.rules import dtypes, inference, shapes
+from ndtool.rules import inference, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 G = 1 << 30
 THREADS = (1, 2)
@@ -252,49 +249,6 @@ def test_slices_of_broadcast_data_stay_in_its_buffer() -> None:
     assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
     with pytest.raises(BoundsError):
         ndtool.gather_nd(data, [*index, [1 << 58, 0]])
-
-
-@pytest.mark.parametrize(("itemsize", "count"), [(1, 3 << 20), (24, 99_999), (3 << 20, 2)])
-def test_elements_are_normalized_in_boxes(
-    itemsize: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C ends a run between two kernel calls."""
-    monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 20)
-    packed, swapped = Mock(wraps=_kernels.copy_pieces), Mock(wraps=_kernels.swap)
-    monkeypatch.setattr(_kernels, "copy_pieces", packed)
-    monkeypatch.setattr(_kernels, "swap", swapped)
-    dtype = dtypes.from_code(f"<U{itemsize // 4}" if itemsize % 4 == 0 else "|u1")
-    raw = np.random.default_rng(0).integers(0, 256, itemsize * count, np.uint8)
-    data, out = bind.Operand(memoryview(raw), 0, (itemsize,)), memoryview(bytearray(raw.nbytes))
-    copies.normalize(data, (count,), dtype, ">", out, 1)
-    assert bytes(out) == raw.reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
-    max_size = max(1, (1 << 20) // itemsize)
-    assert [call.args[4:6] for call in packed.call_args_list] == [
-        (first, min(first + max_size, count)) for first in range(0, count, max_size)
-    ]
-    assert all(len(call.args[0]) <= 1 << 20 for call in swapped.call_args_list)
-    assert (swapped.call_count > 0) == (dtype.swap_size > 1)
-
-
-@pytest.mark.parametrize(
-    ("width", "expected"),
-    [
-        (4, [24, 16]),
-        (8, [24, 24, 24, 8]),
-        (16, [16] * 10),
-        (28, [24, 4] * 10),
-        (60, [24, 24, 12] * 10),
-    ],
-)
-def test_work_items_are_complete_output_elements(width: int, expected: list[int]) -> None:
-    runs = bind.BoundSlices(None, None, width, 4, 10, 1, 10)
-    work_items = list(gathers.work_items(runs, 27))
-    assert [work_item.tuples * work_item.width for work_item in work_items] == expected
-    positions = [work_item.byte_range(runs.width) for work_item in work_items]
-    assert [location.start for location in positions[1:]] == [
-        location.stop for location in positions[:-1]
-    ]
-    assert gathers.round_to_elements(40, 27) == 40
 
 
 def test_the_largest_output_that_can_be_counted() -> None:

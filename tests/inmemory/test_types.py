@@ -12,9 +12,7 @@ from typing import get_args
 import pytest
 
 from ndtool import signatures
-from ndtool.rules import modes
-from ndtool.rules.modes import MODES
-from ndtool.rules.operators import ALL_OPERATORS
+from ndtool.rules.operators import ALL_OPERATORS, MODES, mode_names
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 
 VALID_CALLS = """
@@ -63,8 +61,8 @@ INVALID_CALLS = (
 def test_the_literals_are_the_words_of_the_tables() -> None:
     assert get_args(signatures.Reduction) == (*REDUCTIONS, *ALIASES)
     assert get_args(signatures.Mode) == tuple(MODES)
-    assert get_args(signatures.GatherMode) == modes.names_for(scatters=False)
-    assert get_args(signatures.ScatterMode) == modes.names_for(scatters=True)
+    assert get_args(signatures.GatherMode) == mode_names(scatters=False)
+    assert get_args(signatures.ScatterMode) == mode_names(scatters=True)
     assert get_args(signatures.OperatorName) == tuple(ALL_OPERATORS)
 
 

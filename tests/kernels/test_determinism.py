@@ -45,7 +45,7 @@ from thresholds import patched_thresholds
 import ndtool
 from ndtool import _kernels
 from ndtool._kernels import Calls
-from ndtool.engine import check, dispatch, gathers, scatters, tuning
+from ndtool.engine import check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
 from ndtool.inmemory import calls
@@ -54,8 +54,7 @@ from ndtool.machine import threads as thread_counts
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 THREAD_COUNTS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -343,24 +342,6 @@ def test_non_temporal_stores_have_the_bits_of_assignments(
             )
 
 
-@pytest.mark.parametrize("max_packed", [0, 1 << 28])
-def test_gathers_have_the_bits_of_numpy(
-    max_packed: int, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "MAX_PACKED", max_packed)
-    rng = np.random.default_rng(33)
-    base = random_values(rng, np.dtype("f4"), (20, 21, 22))
-    other_layouts = base.transpose(2, 0, 1), np.asfortranarray(base)
-    for data in (base, *other_layouts, base[::2, ::-1]):
-        rows = rng.integers(-10, 10, (3000, 1))
-        index_arrays = [rng.integers(-10, 10, data.shape) for _ in data.shape]
-        for threads in (1, 2, 3, 5, 8, 16):
-            assert bits_equal(ndtool.gather_nd(data, rows, threads=threads), data[rows[:, 0]])
-            for axis, index in enumerate(index_arrays):
-                actual = ndtool.gather_elements(data, index, axis, threads=threads)
-                assert bits_equal(actual, np.take_along_axis(data, index, axis))
-
-
 @pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several passes", "one pass"])
 @pytest.mark.parametrize("sizes", [(60_000,), (300, 200)], ids=str)
 @pytest.mark.parametrize("reduction", ["add", "mean"])
@@ -455,7 +436,7 @@ def test_ctrl_c_ends_a_gather_between_two_work_items(
     """Nothing between the signal and the end of the call executes bytecode, which would see it."""
     monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 12)
     compiled = Calls(
-        np.ndarray, np.empty, calls.make_typed_call, min, dispatch.needs_algorithm, calls.execute,
+        np.ndarray, np.empty, calls.make_typed_call, min, scatters.needs_algorithm, calls.execute,
         tuning,
     )  # fmt: skip
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)

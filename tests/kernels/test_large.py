@@ -32,8 +32,7 @@ import ndtool
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import gathers, tuning
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 THREADS = (1, 2, 3)
 

@@ -19,8 +19,7 @@ from ndtool.errors import BoundsError, ResourceError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import tempfiles
 
 TYPES = ("|u1", ">f4", ">c8", "<U3", "|V100")

@@ -28,8 +28,7 @@ from ndtool.outofcore import phases
 from ndtool.outofcore.partitioning import partition_chunks
 from ndtool.publish import cleanup
 from ndtool.rules.operators import Attributes
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 pytest.importorskip("dask", exc_type=ImportError)
 pytest.importorskip("distributed", exc_type=ImportError)

@@ -15,8 +15,7 @@ from command import save
 from ndtool.outofcore import segments
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 ROOT = f"s3://{bucket.NAME}"
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -19,8 +19,7 @@ from ndtool.outofcore import partitioning as choice
 from ndtool.outofcore.partitioning import MAX_CHILDREN, Rows, Units, partitioning_for, rows_of
 from ndtool.publish import sinks
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")

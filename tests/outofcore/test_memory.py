@@ -19,8 +19,7 @@ from command import ndtool
 from memory import MemoryUse, measure_memory, peak_megabytes
 
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 pytest.importorskip("zarr", exc_type=ImportError)
 BUDGET = 16  # MiB

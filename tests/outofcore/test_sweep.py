@@ -16,8 +16,7 @@ from ndtool.engine import tuning
 from ndtool.errors import NdtoolError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import plan, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")

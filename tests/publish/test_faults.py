@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -19,14 +18,12 @@ import pytest
 from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
 from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 from npyfile import write_sparse
-from outputs import list_preserved_members
 
 from ndtool.arrays.source import ContiguousSource
 from ndtool.errors import OutputError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17
@@ -804,83 +801,6 @@ def test_ignored_and_harmless_signals_end_no_run(long_run: tuple[str, ...], work
         process.send_signal(getattr(signal, f"SIG{name}"))
     assert process.communicate()[1] == b""
     assert process.returncode == 0
-
-
-@pytest.fixture
-def append_only(workdir: Path) -> Iterator[Callable[[str], None]]:
-    """Yield a function that makes a folder or file append-only."""
-    names: list[str] = []
-
-    def make_append_only(name: str) -> None:
-        names.append(name)
-        if shutil.which("chattr") is None or execute("chattr", "+a", name).status:
-            pytest.skip("the file system has no append-only attribute")
-
-    yield make_append_only
-    for name in names:
-        subprocess.run(["chattr", "-a", name], check=True)
-
-
-@linux
-@tmpfile_modes
-def test_folders_where_no_name_can_be_removed(
-    unnamed: bool, append_only: Callable[[str], None], workdir: Path
-) -> None:
-    os.mkdir("appendonly")
-    Path("appendonly/old.npy").write_bytes(PREVIOUS)
-    append_only("appendonly")
-    before = snapshot(workdir)
-    command = [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER[:-1]]
-    for extra in ((), ("--dry-run", "--no-trace")):
-        completed = execute(*command, "appendonly/old.npy", *extra)
-        assert (completed.status, completed.out) == (7, b"")
-        assert completed.err.startswith(
-            "error: appendonly/old.npy: it cannot be replaced: Operation"
-        )
-        assert snapshot(workdir) == before
-    completed = execute(*command, "appendonly/new.npy")
-    assert sorted(os.listdir("appendonly")) == (["new.npy", "old.npy"] if unnamed else ["old.npy"])
-    if unnamed:
-        assert (completed.status, completed.err, is_gather_result("appendonly/new.npy")) == (
-            0,
-            "",
-            True,
-        )
-    else:
-        assert (completed.status, completed.out) == (7, b"")
-        assert "appendonly/new.npy: files in its folder cannot be removed" in completed.err
-
-
-@linux
-@tmpfile_modes
-def test_append_only_files_are_refused_before_any_work(
-    unnamed: bool, append_only: Callable[[str], None], workdir: Path
-) -> None:
-    append_only("out.npy")
-    before = snapshot(workdir)
-    for extra in ((), ("--dry-run", "--no-trace")):
-        completed = execute(*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER, *extra)
-        assert (completed.status, completed.out) == (7, b"")
-        assert completed.err.startswith("error: out.npy: it cannot be replaced: Operation")
-        assert snapshot(workdir) == before
-
-
-@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
-@pytest.mark.parametrize("user", [0, 54321, 12345])
-def test_another_users_file_in_a_sticky_folder_is_not_replaced(
-    user: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    os.mkdir("shared")
-    os.chmod("shared", 0o1777)
-    Path("shared/old.npy").write_bytes(PREVIOUS)
-    for name in ("shared", "shared/old.npy"):
-        os.chown(name, 54321, 54321)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    if user in (0, 54321):
-        list_preserved_members("shared/old.npy")
-    else:
-        with pytest.raises(OutputError, match=r"^shared/old.npy: it cannot be replaced: Operat"):
-            list_preserved_members("shared/old.npy")
 
 
 def run_torture_script(script: str, *arguments: object) -> Any:

@@ -15,7 +15,6 @@ from strategies import (
     COMPLEX,
     COPY_ONLY,
     FLOATS,
-    INTEGERS,
     ORDERED,
     UFUNCS,
     bits_equal,
@@ -154,14 +153,6 @@ def test_copies_preserve_bytes() -> None:
         indices = np.array([6, 0, -1, 3])
         expected = b"".join(raw_bytes(data[i : i + 1]) for i in (6, 0, 6, 3))
         assert raw_bytes(reference.gather_elements(data, indices)) == expected
-
-
-def test_integers_wrap() -> None:
-    for dtype in INTEGERS:
-        top = np.array([np.iinfo(dtype).max], dtype)
-        index, one = np.array([[0]]), np.ones(1, dtype)
-        assert reference.scatter_nd(top, index, one, "add")[0] == np.iinfo(dtype).min
-        assert reference.scatter_nd(top, index, top, "mul")[0] == 1
 
 
 def test_bounds_error_names_the_first_bad_index() -> None:

@@ -12,8 +12,6 @@ from command import ndtool as command_line
 
 import ndtool
 from ndtool.analysis.oracle import reference
-from ndtool.rules import shapes
-from ndtool.rules.operators import Attributes
 
 TABLE = runpy.run_path(str(FIXTURES / "examples.py"))
 EXAMPLES, LAYERS = TABLE["EXAMPLES"], TABLE["LAYERS"]
@@ -80,21 +78,6 @@ def test_the_first_example_from_archives(archive: str, tmp_path: Path) -> None:
     assert result.status == 0, result.err
     with np.load(out) as written, np.load(source) as read:
         assert np.array_equal(written["picked"], read["output"])
-
-
-@pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])
-def test_openvino_layers_are_inferred(layer: Any) -> None:
-    plan = shapes.infer(
-        "gather_nd", {"data": layer.data, "indices": layer.indices}, Attributes(layer.batch_dims)
-    )[1]
-    assert plan.output == layer.output
-    data, indices = (",".join(map(str, s)) for s in (layer.data, layer.indices))
-    result = command_line(
-        "infer", "gather-nd", f"float32[{data}]", f"int64[{indices}]",
-        f"--batch-dims={layer.batch_dims}", "--spec=openvino:8",
-    )  # fmt: skip
-    assert result.status == 0, result.err
-    assert ",".join(map(str, layer.output)) in (result.out.decode() + result.err).replace(", ", ",")
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])

@@ -15,7 +15,7 @@ from command import ndtool, save
 from ndtool import files
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Input
-from ndtool.runs import padding
+from ndtool.runs import operands
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -82,7 +82,7 @@ def test_only_indices_of_files_are_suspected() -> None:
 
 
 def test_many_indices_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding, "SAMPLE_SIZE", 100)
+    monkeypatch.setattr(operands, "SAMPLE_SIZE", 100)
     indices = np.arange(1000)
     indices[500:] = -1
     save(data=np.arange(1000), idx=indices)
@@ -108,7 +108,7 @@ def test_a_tuple_with_a_valid_component_is_no_padding(indices: Any, message: str
     given = {"data": Input("data.npy", dtypes.from_name("int64"), (5, 6))}
     given["indices"] = Input("idx.npy", dtypes.from_numpy(pairs.dtype), pairs.shape)
     plan = inference.infer("gather_nd", given).plan
-    warnings = padding.padding_warnings(given["indices"], memoryview(pairs.tobytes()), plan)
+    warnings = operands.padding_warnings(given["indices"], memoryview(pairs.tobytes()), plan)
     assert warnings == ([f"idx.npy: {message}"] if message else [])
     report = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()
     assert (message in report) if message else ("padding" not in report)

@@ -16,7 +16,7 @@ from ndtool.analysis.infer import Inferred
 from ndtool.errors import RuleError, UsageError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.rules.symbols import Sizes, Symbol
+from ndtool.rules.trace import Sizes, Symbol
 
 Sized = dict[str, plans.Shape]
 

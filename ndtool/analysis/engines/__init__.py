@@ -30,7 +30,7 @@ from ndtool.errors import UsageError, format_count, printable
 from ndtool.machine import threads
 from ndtool.rules import shapes, specs
 from ndtool.rules.operators import LOWERED, OPERATORS, operator_of
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 from ndtool.storage import tempfiles
 from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
 

@@ -7,15 +7,13 @@ memory-mapped; chunked datasets are read by complete chunks.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, Source
+from ndtool.arrays.assembly import library_errors
+from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable, refuse
 from ndtool.formats import members, numpytypes
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.chunks import DatasetSource
 from ndtool.formats.hdf5.datasets import StoredDataset
@@ -41,7 +39,9 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all datasets, or of one; an unsupported dataset has no metadata."""
     file, start = open_file(storage, path)
     with library_errors(path), file:
-        selected = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
+        selected = (
+            hierarchy.datasets(file) if member is None else [_choose(storage, file, path, member)]
+        )
         lengths = Lengths(file)
         return [_entry(storage, path, start, dataset, lengths) for dataset in selected]
 
@@ -59,7 +59,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
     with ExitStack() as stack:
         stack.enter_context(file)
         with library_errors(path):
-            dataset = _choose(file, path, member)
+            dataset = _choose(storage, file, path, member)
         source = _open_dataset(
             storage, name, f"{path}:{dataset.name}", start, dataset.node, Lengths(file)
         )
@@ -130,30 +130,21 @@ def _require_in_file(
         refuse(label, f"expected {expected} bytes at offset {position}, found {available}")
 
 
-def _choose(file: Any, path: str, member: str | None) -> Dataset:
+def _choose(storage: File, file: Any, path: str, member: str | None) -> Dataset:
     name = None if member is None else hierarchy.normalize_name(member)
     if name is not None:
         node = hierarchy.find_object(file, path, name)
         if isinstance(node, library().h5d.DatasetID):
             return Dataset(name, node)
     found = {dataset.name: dataset for dataset in hierarchy.datasets(file)}
-    describe = partial(_describe, path, Lengths(file))
-    dataset = members.choose(path, name, found, "the file", "dataset", describe)
+    lengths = Lengths(file)
+    dataset = members.choose(
+        path, name, found, "the file", "dataset",
+        lambda dataset: printable(_entry(storage, path, 0, dataset, lengths).label, 80),
+    )  # fmt: skip
     if dataset.node is None:
         raise InputError(f"{printable(path)}:{printable(dataset.name)}: {dataset.problem}")
     return dataset
-
-
-def _describe(path: str, lengths: Lengths, dataset: Dataset) -> str:
-    """Return the description of a dataset, for errors."""
-    label = f"{path}:{dataset.name}"
-    try:
-        if dataset.node is None:
-            return printable(dataset.problem, 80)
-        with library_errors(label):
-            return datasets.describe(dataset.node, label, 0, lengths).metadata.description
-    except NdtoolError as exc:
-        return exc.message.removeprefix(f"{printable(label)}: ")
 
 
 def _entry(storage: File, path: str, start: int, dataset: Dataset, lengths: Lengths) -> MemberInfo:

@@ -125,20 +125,15 @@ def _declared_type(value: Value) -> DeclaredType:
 
 
 def _operator_node(node: Node, path: str) -> OperatorNode:
-    message = node.message
     return OperatorNode(
         path,
         node.name,
         OPERATORS[node.operator],
         node.operator,
         node.versions.get(""),
-        dict(
-            _parse_attribute(message.message_in(field))
-            for field in message.fields()
-            if field.number == 5
-        ),
-        tuple(node.texts(1)),
-        next(iter(node.texts(2)), None),
+        dict(map(_parse_attribute, node.attributes)),
+        tuple(node.inputs),
+        next(iter(node.outputs), None),
     )
 
 
@@ -228,7 +223,7 @@ def _missing_reason(storage: LocalFile, path: str, name: str) -> str:
         if isinstance(item, Value):
             if item.kind == "input" and item.member == name:
                 return "is an input of the graph, and has no value in the model"
-        elif any(item.path + output == name for output in item.texts(2)):
+        elif any(item.path + output == name for output in item.outputs):
             return "is computed by a node, and has no value in the model"
     return "is no tensor of the model"
 

@@ -101,11 +101,8 @@ def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
     """Parse the index: return the file of each tensor."""
     if storage.size > headers.MAX_HEADER_BYTES:
         _refuse(path, f"it has {storage.size} bytes: valid up to {headers.MAX_HEADER_BYTES}")
-    try:
-        text = storage.read(0, storage.size, path).decode()
-    except UnicodeDecodeError:
-        _refuse(path, "it is not UTF-8")
-    weights = headers.parse_object(text, partial(_refuse, path)).get(_MAP_KEY)
+    raw = storage.read(0, storage.size, path)
+    weights = headers.parse_object(raw, partial(_refuse, path)).get(_MAP_KEY)
     if not weights or not isinstance(weights, dict):
         _refuse(path, f"it has no {_MAP_KEY}, the map from tensors to files")
     for name, file in weights.items():

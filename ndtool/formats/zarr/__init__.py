@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from threading import RLock
 from typing import Any
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
-from ndtool.formats.chunked import ChunkedSource
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.zarr import hierarchy, location, metadata, writer
 from ndtool.formats.zarr.metadata import ZarrArray
-from ndtool.machine import memory, pool, signals
+from ndtool.machine import memory, signals, threads
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, is_zarr_store
@@ -189,7 +188,7 @@ class ZarrSource(ChunkedSource):
             with self._lock:
                 total[0] = (total[0] + hash((file_index, *fingerprint))) & _UINT64_MASK
 
-        pool.run_all(add, self._recorded_files(), self.concurrency)
+        threads.run_all(add, self._recorded_files(), self.concurrency)
         return total[0]
 
     def _chunk_key(self, coordinates: Shape) -> str:

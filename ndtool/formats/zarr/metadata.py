@@ -11,12 +11,13 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, ResourceError, format_value, printable, refuse
 from ndtool.formats import codecs
 from ndtool.formats.chunked import require_chunk_size
 from ndtool.formats.codecs import Chain
-from ndtool.formats.decoding import library_errors, unapplied_warning
+from ndtool.formats.decoding import unapplied_warning
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr.hierarchy import Read
@@ -487,11 +488,11 @@ def _parse_chain(configs: list[dict[str, Any]], shape: Shape, dtype: Any) -> Cha
             if steps:
                 raise ValueError(f"codec {steps[0].name} before codec bytes")
         else:
-            steps.append(codecs.make(_flat_config(config)))
+            steps.append(codecs.make(flat_config(config)))
     return Chain(shape, dtype, axes, steps)
 
 
-def _flat_config(config: dict[str, Any]) -> dict[str, Any]:
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of a codec as version 2 and numcodecs have it."""
     config = {**config, "id": config["id"].removeprefix(_PREFIX)}
     if config["id"] == "blosc" and config.get("shuffle") in _SHUFFLES:

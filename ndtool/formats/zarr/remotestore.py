@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError
 from ndtool.formats.zarr import hierarchy
-from ndtool.formats.zarr.hierarchy import Body
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.publish.newobjects import NewObjects
 from ndtool.publish.shared import SharedOutput
 from ndtool.storage import locations, objects
-from ndtool.storage.localfolder import METADATA_NAMES
 from ndtool.storage.objects import join
 
 
@@ -18,18 +18,16 @@ class RemoteStore(NewObjects):
     """Objects of a new array in a remote store, of which the metadata are written last.
 
     A response means that an object is stored; objects are written on the condition that they do not
-    exist. array_path: of the array in the store.
+    exist. documents: the metadata of the array and of its groups, by key.
     """
 
-    def __init__(self, zarr_target: ZarrTarget) -> None:
-        self.array_path, self._groups = zarr_target.array_path, zarr_target.groups
+    def __init__(self, zarr_target: ZarrTarget, documents: Mapping[str, bytes]) -> None:
+        self._array_path, self._groups = zarr_target.array_path, zarr_target.groups
         self._name = hierarchy.consolidated_name(zarr_target.version)
         super().__init__(zarr_target.path, zarr_target.array_path)
-
-    def write(self, key: str, body: Body) -> None:
-        # The metadata of existing groups are preserved.
-        if key.rpartition("/")[2] not in METADATA_NAMES or self.read(key) is None:
-            super().write(key, body)
+        for key, body in documents.items():
+            if self.read(key) is None:  # the metadata of existing groups are preserved
+                self.write(key, body)
 
     def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
         """Check only consolidated metadata: object stores do not report free space."""
@@ -40,7 +38,7 @@ class RemoteStore(NewObjects):
         """Return the location at which other processes can write chunks, None if they cannot."""
         if not locations.is_shared(self.url):
             return None
-        return SharedOutput(name, metadata, self.url, self.array_path, 0, *self.share_claim())
+        return SharedOutput(name, metadata, self.url, self._array_path, 0, *self.share_claim())
 
     def publish(self) -> None:
         super().publish()
