@@ -53,26 +53,6 @@ def test_saved_tensors_lead_to_an_explanation() -> None:
     assert python.verify("gather_nd", *saved.values()).verified
 
 
-def test_arrays_as_inputs_and_the_fields_of_json() -> None:
-    save_embedding_model()
-    rows = np.array([[3], [1]])
-    np.savez("in.npz", rows=rows)
-    for options, call in (
-        ((), lambda: python.model("m.onnx")),
-        (("--inputs", "in.npz"), lambda: python.model("m.onnx", {"rows": rows})),
-        (
-            ("--inputs", "in.npz", "--against", "numpy"),
-            lambda: python.model("m.onnx", "in.npz", against=["numpy"]),
-        ),
-    ):
-        result = call()
-        assert result.to_dict() == ndtool("model", "m.onnx", *options, "--json").json
-        assert "take" in result._repr_html_()
-        assert "GatherND-13" in str(result)
-    with pytest.raises(UsageError, match="inputs lacks the model's input rows"):
-        python.model("m.onnx", {})
-
-
 @pytest.mark.parametrize(
     "name", ["../../etc/x", "/abs", ".hidden", "-o", "a\nb\x1b[31m", "ü" * 300, "a:b", ""]
 )

@@ -14,8 +14,7 @@ from twoworkers import PATIENT, Workers, two_workers
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
-from ndtool.errors import BoundsError, DuplicatesError, NdtoolError, OutputError, UsageError
-from ndtool.formats.zarr import newstore
+from ndtool.errors import BoundsError, DuplicatesError, NdtoolError, UsageError
 from ndtool.outofcore import cluster as clusters
 
 pytest.importorskip("dask", exc_type=ImportError)
@@ -103,8 +102,9 @@ def test_a_cluster_gives_the_bits_of_the_reference(
     assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
-@pytest.mark.parametrize("suffix", [".zarr", ".npy"])
-@pytest.mark.parametrize("operator", CALLS)
+@pytest.mark.parametrize(
+    ("operator", "suffix"), [("gather_nd", ".zarr"), ("scatter_elements", ".npy")]
+)
 def test_workers_read_indices_that_count_from_one(
     stores: Path, workers: Workers, operator: str, suffix: str
 ) -> None:
@@ -145,12 +145,9 @@ ANY_PHASE = pytest.mark.slow("tasks of each phase run again, with each output an
         *(
             pytest.param(*case, marks=ANY_PHASE)
             for case in (
-                ("gather_nd", "split", "out.zarr", 1), ("gather_nd", "sweep", "out.zarr", 1),
-                ("scatter_nd", "split", "out.npy", 1), ("scatter_nd", "sweep", "out.npy", 1),
-                ("gather_nd", "split", "out.npy", 2), ("scatter_nd", "split", "out.zarr", 2),
-                ("gather_nd", "split2", "out.npy", 2), ("scatter_nd", "split2", "out.zarr", 2),
-                ("gather_nd", "sweep2", "out.npy", 2), ("scatter_nd", "sweep2", "out.zarr", 2),
-                ("gather_nd", "replay", "out.npy", 2),
+                ("gather_nd", "sweep", "out.zarr", 1), ("scatter_nd", "split", "out.npy", 1),
+                ("gather_nd", "split", "out.npy", 2), ("scatter_nd", "split2", "out.zarr", 2),
+                ("gather_nd", "sweep2", "out.npy", 2), ("gather_nd", "replay", "out.npy", 2),
             )
         ),
     ],
@@ -249,7 +246,7 @@ def test_unsupported_runs_on_a_cluster_are_refused(
     assert snapshot(stores) == before
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"address": 5}', "xx", "\x93NUMPY", None])
+@pytest.mark.parametrize("text", ["null", '{"address": 5}', "\x93NUMPY", None])
 def test_a_malformed_scheduler_file_is_refused(stores: Path, text: str | None) -> None:
     name = "/dev/zero" if text is None else "s.json"
     if text is not None:
@@ -257,20 +254,6 @@ def test_a_malformed_scheduler_file_is_refused(stores: Path, text: str | None) -
     completed = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", name)
     message = f"error: {name} is not a scheduler file: expected JSON with an address\n"
     assert (completed.status, completed.out, completed.err) == (2, b"", message)
-
-
-def test_an_output_that_a_worker_cannot_access_is_an_error(
-    stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, shared = snapshot(stores), newstore.LocalStore.share
-
-    def missing_path(*arguments: Any) -> Any:
-        return shared(*arguments)._replace(path="/nonexistent/new")
-
-    monkeypatch.setattr(newstore.LocalStore, "share", missing_path)
-    with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
-        run_operator("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
-    assert snapshot(stores) == before
 
 
 def test_workers_of_another_version_are_refused(

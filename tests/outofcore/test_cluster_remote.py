@@ -25,10 +25,9 @@ from twoworkers import PATIENT, Workers, two_workers
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, UsageError
 from ndtool.formats import outputs
-from ndtool.formats.zarr import writer
 from ndtool.outofcore import segments
 from ndtool.outofcore.segments import Segment, SharedStore
-from ndtool.publish import claims, shared
+from ndtool.publish import claims
 from ndtool.rules import dtypes
 
 pytest.importorskip("dask", exc_type=ImportError)
@@ -253,7 +252,6 @@ def test_a_url_without_a_folder_is_refused(url: str) -> None:
         ),
         ("memory://out.zarr", None, "workers cannot write to it"),
         ("out.npy", "memory://tmp", "workers cannot share it: expected s3://"),
-        ("out.npy", "http://127.0.0.1/tmp", "cannot be written to"),
         ("out.npy", "nowhere", "nowhere"),
     ],
 )
@@ -265,16 +263,6 @@ def test_locations_that_workers_do_not_share_are_refused(
         run_operator("gather_nd", ".npy", out, scheduler=workers.client, spill=spill)
     assert (s3.keys(), os.listdir()) == ([], names)
     assert fsspec.filesystem("memory").find("/") == []
-
-
-def test_only_clusters_spill_to_a_url(stores: Path) -> None:
-    completed = ndtool(
-        "gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", f"{BUCKET_URL}/tmp"
-    )
-    assert (completed.status, "only a cluster spills to a URL: expected a directory" in completed.err) == (2, True)  # fmt: skip
-    url = f"file://{os.getcwd()}"
-    completed = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", url)
-    assert (completed.status, completed.err) == (0, "")
 
 
 def test_only_one_run_claims_a_folder(s3: Bucket) -> None:
@@ -346,7 +334,7 @@ def test_clean_requires_force_for_files_of_other_machines(s3: Bucket) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}", b"[]", b"[" * 9999, b"\xff", b"null", b'"x"', lock_object(DEAD_PROCESS, host=5), lock_object(True)],
+    [b"", b"{}", b"[" * 9999, b"\xff", lock_object(DEAD_PROCESS, host=5), lock_object(True)],
 )  # fmt: skip
 def test_malformed_lock_objects_are_preserved(body: bytes, s3: Bucket) -> None:
     s3.put("x.zarr.ndtool", body)
@@ -357,7 +345,7 @@ def test_malformed_lock_objects_are_preserved(body: bytes, s3: Bucket) -> None:
     assert sorted(s3.keys()) == ["x.zarr.ndtool", "x.zarr/c/0/0"]
 
 
-@pytest.mark.parametrize("metadata", ["zarr.json", ".zarray", ".zgroup"])
+@pytest.mark.parametrize("metadata", ["zarr.json", ".zarray"])
 def test_a_complete_array_is_preserved(metadata: str, s3: Bucket) -> None:
     s3.put("x.zarr.ndtool", lock_object(DEAD_PROCESS))
     s3.put("x.zarr/c/0/0", b"a chunk")
@@ -390,17 +378,6 @@ def test_arrays_of_concurrent_runs_are_preserved(s3: Bucket) -> None:
 def create_sink(target: str) -> Any:
     metadata = ArrayMetadata(dtypes.from_descr("<i4"), (4, 4), "C", (4, 4), {})
     return outputs.create(outputs.resolve(target, metadata))
-
-
-def test_a_removed_lock_object_is_an_error_on_a_worker(s3: Bucket) -> None:
-    sink = create_sink(f"{BUCKET_URL}/x.zarr")
-    shared_output = sink.share()
-    assert isinstance(shared_output, shared.SharedOutput)
-    s3.s3.delete_object(Bucket=bucket.NAME, Key="x.zarr.ndtool")
-    with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
-        writer.ChunkWriter.reopen(shared_output)
-    sink.abort()
-    assert s3.keys() == []
 
 
 @settings(max_examples=30)

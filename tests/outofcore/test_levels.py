@@ -15,13 +15,11 @@ from ndtool import files
 from ndtool.arrays.source import ContiguousSource
 from ndtool.formats import outputs
 from ndtool.outofcore import execution
-from ndtool.outofcore import partitioning as choice
 from ndtool.outofcore.partitioning import MAX_CHILDREN, Rows, Units, partitioning_for, rows_of
 from ndtool.publish import sinks
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
 
-GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 
 
@@ -60,26 +58,6 @@ def test_the_number_of_partitions_is_unbounded() -> None:
     assert partitioning.partitions > MAX_CHILDREN
     assert max(map(partitioning.fan_out, range(partitioning.depth))) <= MAX_CHILDREN
     assert (partitioning.local_bytes(0), partitioning.local_bytes(partitioning.depth - 1)) == (8, 4)
-
-
-def test_the_choice_of_levels() -> None:
-    """More levels if memory or the number of segments requires them, and only then."""
-    terabyte = Rows(10**8, 8, (1 << 38,), 4)
-    for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
-        partitioning = choice.choose(
-            lambda budget, depth: partitioning_for(terabyte, True, budget, 2, None, depth),
-            memory // 2, memory,
-        )  # fmt: skip
-        assert partitioning is not None
-        assert (partitioning.depth, partitioning.memory <= memory) == (levels, True)
-    small = choice.choose(
-        lambda budget, levels: partitioning_for(
-            Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
-        ),
-        1 << 20, 1 << 21, 1 << 20,
-    )  # fmt: skip
-    assert small is not None
-    assert small.depth == 1
 
 
 @pytest.fixture

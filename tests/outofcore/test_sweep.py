@@ -12,8 +12,9 @@ from inputs import scalars_to_update
 from limits import limit_resources
 
 from ndtool.arrays.source import ContiguousSource
+from ndtool.cli.options import _parse_memory
 from ndtool.engine import tuning
-from ndtool.errors import NdtoolError
+from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import plan, steps
 from ndtool.runs.calls import OpenCall, Request
@@ -40,7 +41,7 @@ def folder(workdir: Path) -> Path:
 
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
-@pytest.mark.parametrize("output", ["out.npy", "out.npz:x", "out.safetensors:x", "-"])
+@pytest.mark.parametrize("output", ["out.npy", "out.npz:x", "-"])
 def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], output: str) -> None:
     name = output.partition(":")[0]
     results = []
@@ -101,16 +102,11 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     [
         (2_000, 0.0, 1 << 13, None, "direct"),
         (2_000, 0.0, tuning.RANDOM_READ_COST, None, "sweep"),
-        (2_000, 0.0, 1 << 13, 1 << 24, "direct"),
         (10_000, 0.0, 1 << 13, None, "sweep"),
         (10_000, 1.0, tuning.RANDOM_READ_COST, None, "direct"),
-        (10_000, 1.0, tuning.RANDOM_READ_COST, 1 << 24, "sweep"),
     ],
-    ids=[
-        "fast pages", "slow pages", "within the limit", "more pages than memory holds",
-        "all in memory", "more than the limit",
-    ],
-)  # fmt: skip
+    ids=["fast pages", "slow pages", "more pages than memory holds", "all in memory"],
+)
 def test_the_cost_of_a_page_decides(
     workdir: Path, monkeypatch: pytest.MonkeyPatch,
     tuples: int, cached: float, page: int, limit: int | None, method: str,
@@ -183,8 +179,9 @@ def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) 
     assert snapshot(folder).keys() == before.keys()
 
 
-@pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
-@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("phase", "signal_name"), [("split", "SIGTERM"), ("sweep", "SIGKILL"), ("replay", "SIGINT")]
+)
 def test_nothing_is_left_of_a_run_that_is_ended(folder: Path, phase: str, signal_name: str) -> None:
     program = f"""
 import os, signal, sys
@@ -229,3 +226,22 @@ def test_repeated_indices_larger_than_memory_are_read_again(
     assert ndtool(*repeated_indices, "--memory", "8MiB", "-o", "out.npy").status == 0
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("1048576", 1 << 20), ("1MiB", 1 << 20), ("2m", 2 << 20), ("3GB", 3 * 10**9),
+        ("1.5GB", None), ("1GiB", 1 << 30), ("1T", 1 << 40), ("2000000B", 2_000_000),
+        ("1MB", None), ("0", None), ("-1G", None), ("G", None), ("1PiB", None), ("1 GiB", None),
+    ],
+)  # fmt: skip
+def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None:
+    if nbytes is None:
+        with pytest.raises(
+            UsageError,
+            match=r"is not a size: expected bytes|is too little memory: expected at least 1MiB",
+        ):
+            _parse_memory(text)
+    else:
+        assert _parse_memory(text) == nbytes

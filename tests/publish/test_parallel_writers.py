@@ -273,14 +273,3 @@ def test_outputs_of_concurrent_runs_are_in_the_object(s3: Bucket, name: str) -> 
     assert not s3.uploads()
     keys = s3.keys()
     assert not [key for key in keys if "ndtool" in key]
-
-
-@pytest.mark.slow("consolidated metadata list every array of concurrent runs")
-def test_consolidated_metadata_list_arrays_of_concurrent_runs(s3: Bucket) -> None:
-    zarr = pytest.importorskip("zarr", exc_type=ImportError)
-    zarr.create_group("g.zarr")
-    zarr.consolidate_metadata("g.zarr")
-    s3.put("g.zarr/zarr.json", Path("g.zarr/zarr.json").read_bytes())
-    names = run_concurrent_writers("s3://bucket/g.zarr", 3, 4)
-    assert len(names) == 12, "each array has objects of its own"
-    assert array_names("s3://bucket/g.zarr") == names
