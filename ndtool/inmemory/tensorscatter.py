@@ -28,16 +28,9 @@ _PART = 1 << 20  # write indices that are checked together
 def tensor_scatter(
     call: tuple[Any, ...], past: Any, write_indices: Any, update: Any, out: Any
 ) -> Any:
-    """Write update into a copy of past; call: (name, threads, spec, *attributes)."""
+    """Write update into a copy of past, as a scatter; call: (name, threads, spec, *attributes)."""
     _, threads, spec, *values = call
     attributes = Attributes(*values)
-    try:
-        starts = _linear_starts(past, write_indices, attributes, out)
-        result = calls.COMPILED.execute(call, past, starts, update, out)
-    except MemoryError:  # raised again by the scatter, with its message
-        result = None
-    if result is not None:
-        return result
     axis, mode = attributes.axis, attributes.mode
     inputs = {"past": past, "update": update}
     if write_indices is not None:
@@ -57,25 +50,6 @@ def tensor_scatter(
     scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
     indices = scatter_indices(lowering, positions, mode, (0, lowering.length))
     return calls.COMPILED.call(scatter_call, past, indices, arrays["update"], out)
-
-
-def _linear_starts(past: Any, write_indices: Any, attributes: Attributes, out: Any) -> Any:
-    """Return the write indices for the compiled call: zeros if omitted, circular ones reduced."""
-    axis = attributes.axis
-    if type(past) is not np.ndarray or not past.ndim or type(attributes.mode) is not str:
-        return None
-    if write_indices is None:
-        return np.zeros(past.shape[0], np.int64)
-    if attributes.mode != "circular":
-        return write_indices
-    if (
-        type(write_indices) is not np.ndarray
-        or write_indices.dtype != np.int64
-        or (type(axis) is not int or not -past.ndim <= axis < past.ndim or not past.shape[axis])
-        or (type(out) is np.ndarray and np.may_share_memory(out, write_indices))
-    ):
-        return None
-    return write_indices % past.shape[axis]
 
 
 def index_type(lowering: Lowering) -> str:
