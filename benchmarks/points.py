@@ -338,8 +338,8 @@ def onnxruntime_call(p: Point) -> Call | None:
 
     if p.mode != "error" or p.target == "in place" or p.operator in ("scatter", "tensor_scatter"):
         return None
-    if p.data.dtype.kind == "c":
-        return None
+    if p.data.dtype.kind == "c" or (p.data.dtype.kind == "b" and p.reduction != "none"):
+        return None  # it refuses reductions of bool in its threads, which can end the process
     index = np.stack(p.indices, -1) if p.operator.endswith("_nd") else p.indices[0]
     operands = {"data": np.ascontiguousarray(p.data), "indices": index.astype("i8")}
     if p.updates is not None:

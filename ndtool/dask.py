@@ -45,8 +45,7 @@ from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
-from ndtool.rules.symbols import Sizes
-from ndtool.rules.trace import Trace
+from ndtool.rules.trace import Sizes, Trace
 from ndtool.signatures import Operators, bind
 
 MIN_CHUNK_BYTES = 1 << 22  # of the output, if indices are in memory

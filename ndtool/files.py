@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, argument_name
-from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import make_attributes, restore_exact_index
 from ndtool.options import (
     RUN_OPTIONS,
@@ -40,8 +39,7 @@ from ndtool.options import (
 )
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.signatures import Operators, bind
 
 __all__ = [
@@ -110,7 +108,6 @@ def _run(
         }
         opened = OpenCall(request, arrays)
         with opened as call, ProgressReporter(operator, progress_option) as progress:
-            require_same_shape(inputs, call.sources)
             inference, target = call.inference, steps.resolve_output(call)
             with steps.prepare(call, target) as prepared:
                 sink = None

@@ -26,7 +26,7 @@ from ndtool.rules.operators import (
     Attributes,
     operator_of,
 )
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineSettings

@@ -1,18 +1,16 @@
 """Diagnosis of a wrong scatter output: elements that lack an update, or have one twice.
 
 Data races cause such differences, rounding does not. A max or min may also differ because an
-engine compares NaN or signed zeros by another rule; then no update is lost.
+engine compares NaN or signed zeros by another rule; such elements are not counted.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import tuples
-from ndtool.analysis.causes import cause
 from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
@@ -28,15 +26,11 @@ class Diagnosis(NamedTuple):
     """The diagnosis of examined elements, as counts.
 
     lost: elements without one of their updates. doubled: elements with one update applied twice.
-    compared_otherwise: elements that are a max or min by other rules for NaN and signed zeros.
-    cause: the options that give all examined elements, None if unknown.
     """
 
     examined: int = 0
     lost: int = 0
     doubled: int = 0
-    compared_otherwise: int = 0
-    cause: str | None = None
 
 
 def diagnose(
@@ -50,27 +44,19 @@ def diagnose(
     if not len(wrong_indices):
         return Diagnosis()
     wrong_indices, updates_by_element = _group_updates(plan, arrays, wrong_indices)
+    reduction, lost, doubled = plan.attributes.reduction, 0, 0
+    if plan.attributes.copies_first_update:
+        return Diagnosis(len(wrong_indices))
     current, actual, correct = (
         _elements_at(array, wrong_indices) for array in (arrays["data"], output, expected)
     )
-    lost = doubled = compared_otherwise = 0
-    targets = np.repeat(
-        np.arange(len(wrong_indices)), [len(updates) for updates in updates_by_element]
-    )
-    find_cause = partial(
-        cause, plan.attributes, current, targets, np.concatenate(updates_by_element), actual
-    )
-    if plan.attributes.copies_first_update:
-        return Diagnosis(len(wrong_indices), cause=find_cause())
-    reduction = plan.attributes.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_by_element):
             element = slice(n, n + 1)
             operands = np.concatenate([current[element], updates])
-            if reduction in ("max", "min") and _is_extreme_by_other_rules(
-                operands, reduction, actual[element]
+            if reduction in ("max", "min") and (
+                (operands != operands).any() or actual[element] == correct[element]
             ):
-                compared_otherwise += 1
                 continue
             omitting, repeating = _candidates(operands, reduction, correct[element])
             equals_actual = _equality_test(operands, reduction, actual[element], correct[element])
@@ -78,13 +64,7 @@ def diagnose(
                 lost += 1
             elif equals_actual(repeating):
                 doubled += 1
-    return Diagnosis(
-        len(wrong_indices),
-        lost,
-        doubled,
-        compared_otherwise,
-        None if compared_otherwise else find_cause(),
-    )
+    return Diagnosis(len(wrong_indices), lost, doubled)
 
 
 def _group_updates(
@@ -98,7 +78,8 @@ def _group_updates(
     examined, is_included = np.sort(wrong_indices[:limit]), np.ones(limit, np.bool_)
     # For each update, the position of its element in `examined`, and its own linear index.
     targets, update_indices = np.empty(0, np.int64), np.empty(0, np.int64)
-    for elements, updates in tuples.element_updates(plan, arrays["indices"], examined):
+    blocks = tuples.blocks(plan, arrays["indices"])
+    for elements, updates in tuples.links(plan, blocks, examined):
         targets = np.concatenate([targets, elements[is_included[elements]]])
         update_indices = np.concatenate([update_indices, updates[is_included[elements]]])
         while len(targets) > _MAX_UPDATES and limit > 1:
@@ -142,28 +123,6 @@ def _candidates(operands: Array, reduction: str, expected: Array) -> tuple[Array
     suffixes = ufunc.accumulate(widened[::-1], dtype=widened.dtype)[::-1]
     omitting = np.concatenate([ufunc(prefixes[:-1], suffixes[2:]), prefixes[-1:]])
     return omitting, no_values if is_extreme else ufunc(_widen(expected), widened[1:])
-
-
-def _is_extreme_by_other_rules(operands: Array, reduction: str, actual: Array) -> bool:
-    """Whether an element is the max or min of operands by other rules for NaN and signed zeros.
-
-    Comparisons with NaN are false, so an engine ignores NaN, or all operands before the last NaN.
-    """
-    if operands.dtype.kind in "biu":
-        return False
-    nans, subsets = np.isnan(operands), [operands]
-    if nans.any():
-        if np.isnan(actual).any():
-            return True  # a NaN with other bits
-        first, last = nans.argmax(), len(operands) - nans[::-1].argmax()
-        subsets = [operands[~nans], operands[:first], operands[last:]]
-    if not (bits(operands) == bits(actual)).all(axis=1).any():
-        return False
-    ufunc = REDUCTIONS[reduction].ufunc  # it treats signed zeros as equal
-    assert ufunc is not None, "max and min have one"
-    return any(
-        len(subset) > 0 and bool((ufunc.reduce(subset) == actual).all()) for subset in subsets
-    )
 
 
 def _equality_test(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isqrt
-from typing import Any
+from operator import mul
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from ndtool.analysis import tuples, values
 from ndtool.analysis.answers import HIDDEN, Answer, Scalar, Value
 from ndtool.analysis.names import ElementNames
-from ndtool.analysis.oracle.blocks import BLOCK_BYTES, ProgressCallback, silent
-from ndtool.analysis.preview import element_at, elements_at, pick
+from ndtool.analysis.oracle.blocks import BLOCK_BYTES, ProgressCallback, flat_view, silent
+from ndtool.analysis.preview import element_at, elements_at
 from ndtool.analysis.running import RunningValues, rounding_advice
-from ndtool.analysis.tuples import EDGE_TUPLES, MAX_EDGE_TUPLES, Search, Tuples
+from ndtool.analysis.tuples import EDGE_TUPLES, MAX_EDGE_TUPLES, Ends, Tuples
 from ndtool.analysis.typed import TypeSource
-from ndtool.arrays.loaded import load
+from ndtool.arrays.source import load
+from ndtool.engine import layouts
 from ndtool.errors import UsageError, format_count
 from ndtool.notebook import Table
+from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Position, Shape
 from ndtool.rules.shapes import format_shape
 from ndtool.runs import operands
@@ -34,9 +36,6 @@ from ndtool.runs.calls import OpenCall
 Array = NDArray[Any]
 _Pair = tuple[Array | None, Array | None]
 _Row = tuple[str, ...]
-
-_MAX_RESULTS = 64  # results of consecutive updates that one call computes, with 2,080 updates
-_BLOCK = 1 << 12  # updates or copies whose tuples are read together
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +203,10 @@ def explain(
     explainer = _Explainer(call, list_all)
     is_scatter = call.inference.scatters
     explain_elements = explainer.explain_scatter if is_scatter else explainer.explain_gather
-    explained = explain_elements(outputs, origins, progress)
+    explained = tuple(explain_elements(outputs, origins, progress))
     call.require_unchanged()
     names, remarks = ElementNames.of(call), rounding_advice(call)
-    return Explanation(call.reported.operator, tuple(explained), is_scatter, names, tuple(remarks))
+    return Explanation(call.reported.operator, explained, is_scatter, names, tuple(remarks))
 
 
 def _normalize(option: str, position: Position, shape: Shape, array: str) -> Position:
@@ -231,144 +230,109 @@ class _Explainer:
     def __init__(self, call: OpenCall, list_all: bool) -> None:
         self.call, self.plan = call, call.inference.plan
         self._edge = MAX_EDGE_TUPLES if list_all else EDGE_TUPLES
-        self.tuples: Tuples = tuples.load_tuples(call)
+        self._tuples: Tuples = tuples.load_tuples(call)
 
     def explain_gather(
         self, outputs: list[Position], origins: list[Position], progress: ProgressCallback
-    ) -> list[ExplainedElement | ExplainedOrigin]:
-        plan = self.plan
-        searches = [Search(target, self._edge) for target in origins]
-        self.tuples.search(searches, self.tuples.checked(progress))
-        tuple_positions = [plan.tuple_position(target) for target in outputs]
-        normalized = [
-            self.tuples.normalized(self._read_tuple(position)) or () for position in tuple_positions
+    ) -> Iterator[ExplainedElement | ExplainedOrigin]:
+        ends = [Ends(self._edge) for _ in origins]
+        for n, linked in self._links(origins, progress):
+            ends[n].add(linked)
+        selected = [self._tuple(position) for position in outputs]
+        positions = [
+            self.plan.data_position(position, found.normalized)
+            for position, found in zip(outputs, selected, strict=True)
+            if found.normalized
         ]
-        source_positions = [
-            plan.data_position(*pair) for pair in zip(outputs, normalized, strict=True) if pair[1]
-        ]
-        data = self._elements("data", source_positions + origins)
-        source_elements = zip(source_positions, data, strict=False)
-        explained: list[ExplainedElement | ExplainedOrigin] = []
-        for position, indices, selected in zip(outputs, tuple_positions, normalized, strict=True):
-            role = "data" if selected else "fill"
-            origin, value = next(source_elements) if selected else self._fill_value()
-            stored = self._read_tuple(indices)
-            base = self.plan.attributes.index_base
-            written = tuple(index + base for index in stored)
-            step = make_step(role, origin, value, indices, written, selected, value)
-            explained.append(_explained(position, value, (step,), 0))
-        origin_values = data[len(source_positions) :]
-        return explained + [
-            self._origin(*pair) for pair in zip(searches, origin_values, strict=True)
-        ]
-
-    def _fill_value(self) -> tuple[Position, Array]:
-        """Return the fill value, which has no position."""
-        inference = self.call.inference
-        return (), values.as_array(memoryview(inference.fill_bytes), inference.dtype, ())
-
-    def _origin(self, search: Search, value: Array | None) -> ExplainedOrigin:
-        """Return the copies of a search's element, one for each tuple that selects it."""
-        outputs, index_tuples = list[Position](), list[tuple[Position, Position]]()
-        for indices in _in_blocks(search.stored):
-            for position, stored, _ in self._read_tuples(search.target, indices):
-                outputs.append(self.plan.output_position(search.target, position))
-                index_tuples.append((position, stored))
-        return ExplainedOrigin(
-            search.target, _scalar(value), tuple(outputs), search.count, 0, value,
-            tuple(index_tuples), "",
-        )  # fmt: skip
-
-    def _read_tuples(
-        self, target: Position, indices: Array
-    ) -> Iterator[tuple[Position, Position, Position]]:
-        """Yield each tuple that a search found: its position, its components, these normalized.
-
-        indices: the linear indices of these tuples, as the search stored them.
-        """
-        coordinates = self.tuples.positions(target, indices)
-        if self.plan.is_elementwise:
-            index_arrays = tuple(map(np.asarray, coordinates))
-            stored = pick(self.tuples.indices, index_arrays, indices.shape)[:, None]
-        else:
-            stored = self.tuples.rows[indices]
-        valid_rows, normalized = tuples.select_valid(self.plan, stored)
-        if len(valid_rows) < len(stored):
-            raise operands.changed_error(self.call.inference)
-        columns = (np.broadcast_to(axis, len(indices)).tolist() for axis in coordinates)
-        positions = zip(*columns, strict=True) if coordinates else [()] * len(indices)
-        yield from zip(
-            positions,
-            map(tuple, (stored + self.plan.attributes.index_base).tolist()),
-            map(tuple, normalized.tolist()),
-            strict=True,
-        )
+        data = iter(self._elements("data", positions + origins))
+        sources = iter(positions)
+        fill_value = memoryview(self.call.inference.fill_bytes)
+        for position, found in zip(outputs, selected, strict=True):
+            origin: Position = ()
+            if found.normalized:
+                origin, value = next(sources), next(data)
+            else:
+                value = values.as_array(fill_value, self.call.inference.dtype, ())
+            step = _step("data" if found.normalized else "fill", origin, value, found, value)
+            yield _explained(position, value, (step,), 0)
+        for target, end, value in zip(origins, ends, data, strict=True):
+            copies = tuple(map(self._linked_position, end.stored))
+            index_tuples = tuple(
+                (found.position, found.written) for found in map(self._tuple, copies)
+            )
+            yield ExplainedOrigin(
+                target, _scalar(value), copies, end.count, 0, value, index_tuples, ""
+            )
 
     def explain_scatter(
         self, outputs: list[Position], origins: list[Position], progress: ProgressCallback
-    ) -> list[ExplainedElement | ExplainedOrigin]:
-        current = self._elements("data", outputs + origins)
-        updates = self._updates()
-        # The steps of elements of data are not listed.
+    ) -> Iterator[ExplainedElement | ExplainedOrigin]:
+        current, updates = self._elements("data", outputs + origins), self._updates()
         edges = [self._edge] * len(outputs) + [EDGE_TUPLES] * len(origins)
-        element_arguments = zip(outputs + origins, current, edges, strict=True)
-        finders = [_ElementFinder(self, *arguments, updates) for arguments in element_arguments]
-        self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
-        elements = [finder.element() for finder in finders]
-        data_elements = zip(elements[len(outputs) :], current[len(outputs) :], strict=True)
-        explained: list[ExplainedElement | ExplainedOrigin] = [*elements[: len(outputs)]]
-        return explained + [self._scatter_origin(*pair) for pair in data_elements]
+        elements = [
+            _UpdatedElement(value, updates, self.plan.attributes, edge)
+            for value, edge in zip(current, edges, strict=True)
+        ]
+        for n, linked in self._links(outputs + origins, progress):
+            elements[n].add(linked)
+        explained = list(map(self._explain_updates, outputs + origins, elements))
+        yield from explained[: len(outputs)]
+        for item, value in zip(explained[len(outputs) :], current[len(outputs) :], strict=True):
+            yield self._scatter_origin(item, value)
+
+    def _links(
+        self, targets: list[Position], progress: ProgressCallback
+    ) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Check all tuples; yield the number of a target, and the next elements linked to it."""
+        strides = layouts.contiguous_strides(self.plan.data, 1)
+        indices = [sum(map(mul, target, strides)) for target in targets]
+        checked = self._tuples.checked(progress)
+        for numbers, linked in tuples.links(self.plan, checked, np.array(indices, np.int64)):
+            for n in np.unique(numbers).tolist():
+                yield n, linked[numbers == n]
+
+    def _explain_updates(self, target: Position, element: _UpdatedElement) -> ExplainedElement:
+        """Return the explanation of an element of a scatter's output."""
+        current = element.initial
+        steps = [Step("data", target, _scalar(current), None, None, _scalar(current), (),
+                      (current, current))]  # fmt: skip
+        for linked, (value, result) in element.listed():
+            position = self._linked_position(linked)
+            steps.append(_step("updates", position, value, self._tuple(position), result))
+        return _explained(target, element.result(), tuple(steps), element.ends.count)
 
     def _scatter_origin(self, element: ExplainedElement, current: Array | None) -> ExplainedOrigin:
         """Explain an element of data in a scatter, whose only copy is at the same position."""
         attributes = self.plan.attributes
         names, updates = ElementNames.of(self.call), format_count(element.updates, "update")
-        outputs: tuple[Position, ...] = (element.at,)
+        outputs: tuple[Position, ...] = ()
         if element.updates and attributes.copies_first_update:
             update = names.name_of("updates", element.steps[1].position)
-            outputs, effect = (), f"was replaced by {update}, the first of {updates}"
+            effect = f"was replaced by {update}, the first of {updates}"
         elif element.updates and attributes.reduction == "none":
             update = names.name_of("updates", element.steps[-1].position)
-            outputs, effect = (), f"was overwritten by {update}, the last of {updates}"
+            effect = f"was overwritten by {update}, the last of {updates}"
         else:
+            outputs = (element.at,)
             suffix = f" and got {updates}" if element.updates else " unchanged"
             effect = f"was copied to {names.name_of('output', element.at)}{suffix}"
+        count, scalar = len(outputs), _scalar(current)
         return ExplainedOrigin(
-            element.at,
-            _scalar(current),
-            outputs,
-            len(outputs),
-            element.updates,
-            current,
-            (),
-            effect,
+            element.at, scalar, outputs, count, element.updates, current, (), effect
         )
 
-    def steps(
-        self,
-        target: Position,
-        indices: Array,
-        values: Sequence[Array | None],
-        results: Sequence[Array | None],
-    ) -> Iterator[Step]:
-        """Yield the steps of updates, with the value of each and the result after it."""
-        index_tuples = self._read_tuples(target, indices)
-        for (position, stored, normalized), value, result in zip(
-            index_tuples, values, results, strict=True
-        ):
-            update_position = self.plan.output_position(target, position)
-            yield make_step("updates", update_position, value, position, stored, normalized, result)
+    def _linked_position(self, index: int) -> Position:
+        return layouts.unravel_index(index, self._tuples.linked_shape)
 
-    def _read_tuple(self, position: Position) -> Position:
-        """Return the index tuple at a position; raise OutputError if it is now out of bounds."""
-        index_tuple = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
-        sizes, attributes = self.plan.sizes, self.plan.attributes
-        is_strict = attributes.out_of_bounds == "error"
-        lowest, pad = -1 if attributes.negatives else 0, attributes.pad
-        pairs = zip(index_tuple, sizes, strict=True)
-        if is_strict and not all(i == pad or lowest * size <= i < size for i, size in pairs):
+    def _tuple(self, linked: Position) -> _FoundTuple:
+        """Return the tuple that selects an element of the output or of updates."""
+        position = self.plan.tuple_position(linked)
+        stored = tuple(np.atleast_1d(element_at(self._tuples.indices, position)).tolist())
+        normalized, attributes = self._tuples.normalized(stored), self.plan.attributes
+        if normalized is None and not attributes.may_skip_tuples:
             raise operands.changed_error(self.call.inference)
-        return index_tuple
+        written = tuple(index + attributes.index_base for index in stored)
+        return _FoundTuple(position, written, normalized or ())
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
         """Return elements of an input as 0-d arrays; None if the input is a type."""
@@ -385,130 +349,77 @@ class _Explainer:
         return values.as_array(load(self.call, "updates").buffer, dtype, shape, is_fortran)
 
 
-class _ElementFinder:
-    """An element of a scatter's output, and the updates applied to it."""
+class _FoundTuple(NamedTuple):
+    """The position of an index tuple, the tuple as written, and without negative components."""
+
+    position: Position
+    written: Position
+    normalized: Position
+
+
+class _UpdatedElement:
+    """An element of a scatter's output, and the updates applied to it in order.
+
+    current: its value in data. updates: all updates, None if they are unknown. edge: how many
+    updates are listed at each end.
+    """
 
     def __init__(
-        self,
-        explainer: _Explainer,
-        target: Position,
-        current: Array | None,
-        edge: int,
-        updates: Array | None,
+        self, current: Array | None, updates: Array | None, attributes: Attributes, edge: int
     ) -> None:
-        self.search = Search(target, edge, self._apply_unlisted)
-        self._explainer, self._updates = explainer, updates
-        self._steps: list[Step] = []
-        self._current = current
-        # Unknown updates make all values of the explanation unknown.
-        self._initial = None if updates is None else current
-        self._running = self._initial_value()
+        self.ends, self._current = Ends(edge), current
+        self._pairs: list[_Pair] = []  # of the listed updates applied so far: value and result
+        self._updates, self._running = None, None
+        if current is not None and updates is not None:
+            self._updates = flat_view(values.as_void(updates))
+            self._dtype = updates.dtype
+            self._running = RunningValues(current.reshape(1), attributes)
 
-    def element(self) -> ExplainedElement:
-        """Return the explanation of the element, once the search is complete."""
-        search = self.search
-        if not search.count:
-            step = self._first_step(self._current)
-            return _explained(search.target, self._current, (step,), 0)
-        self._list_steps(search.stored[len(self._steps) :])
-        steps = (self._first_step(self._initial), *self._steps)
-        return _explained(search.target, self._result(), steps, search.count)
+    @property
+    def initial(self) -> Array | None:
+        """The value in data; None if unknown updates make all results unknown."""
+        return None if self._running is None and self.ends.count else self._current
 
-    def _initial_value(self) -> RunningValues | None:
-        """Return the current value in data, None if it is unknown."""
-        if self._initial is None or self._updates is None:
-            return None
-        return RunningValues(self._initial.reshape(1), self._explainer.plan.attributes)
-
-    def _result(self) -> Array | None:
-        """Return the element after all updates that were applied."""
-        return None if self._running is None else self._running.values()[0, ...]
-
-    def _first_step(self, current: Array | None) -> Step:
-        return make_step("data", self.search.target, current, None, (), (), current)
-
-    def _apply_unlisted(self, indices: Array) -> None:
-        """Apply updates that the explanation does not list."""
-        self._list_steps(np.array(self.search.first[len(self._steps) :], np.int64))
-        self._apply_all(indices)
-
-    def _apply_all(self, indices: Array) -> None:
-        """Apply updates to the element in order, as a run does."""
-        if self._running is None or self._initial is None:
+    def add(self, indices: NDArray[np.int64]) -> None:
+        """Add the linear indices of the next updates."""
+        omitted = self.ends.add(indices)
+        if self._running is None or not len(omitted):
             return
-        size = max(1, BLOCK_BYTES // self._initial.itemsize)
-        for block in _in_blocks(indices, size):
-            self._running.apply(np.zeros(len(block), np.int64), self._updates_at(block))
+        self._list(self.ends.first.tolist())
+        size = max(1, BLOCK_BYTES // self._dtype.itemsize)
+        for first in range(0, len(omitted), size):
+            self._apply(omitted[first : first + size])
 
-    def _list_steps(self, indices: Array) -> None:
-        for step, running in self._update_steps(indices, self._running):
-            self._steps.append(step)
-            self._running = running
+    def listed(self) -> Iterator[tuple[int, _Pair]]:
+        """Yield the linear index of each listed update, its value, and the result after it."""
+        self._list(self.ends.stored)
+        yield from zip(self.ends.stored, self._pairs, strict=True)
 
-    def _update_steps(
-        self, indices: Array, running: RunningValues | None
-    ) -> Iterator[tuple[Step, RunningValues | None]]:
-        """Yield each update's step, and the element's value after it.
+    def result(self) -> Array | None:
+        """Return the element after all updates."""
+        return self.initial if self._running is None else self._running.values()[0, ...]
 
-        running: the value before the first update, None if it is unknown.
-        """
-        itemsize = self._explainer.call.inference.dtype.itemsize
-        for block in _in_blocks(
-            indices, min(_MAX_RESULTS, isqrt(2 * BLOCK_BYTES // itemsize) or 1)
-        ):
-            values: Sequence[Array | None] = [None] * len(block)
-            results, running_after = values, [running] * len(block)
-            if running is not None:
-                updates = self._updates_at(block)
-                results_after = self._intermediate_values(running, updates)
-                values, results = (
-                    [elements[n, ...] for n in range(len(block))]
-                    for elements in (updates, results_after.values())
-                )
-                running_after = [results_after.element(n) for n in range(len(block))]
-            steps = self._explainer.steps(self.search.target, block, values, results)
-            yield from zip(steps, running_after, strict=True)
-            running = running_after[-1]
+    def _list(self, indices: list[int]) -> None:
+        """Apply the updates that are not yet listed one by one."""
+        for index in indices[len(self._pairs) :]:
+            value = self._apply(np.array([index]))
+            self._pairs.append((None if value is None else value[0, ...], self.result()))
 
-    def _intermediate_values(self, running: RunningValues, updates: Array) -> RunningValues:
-        """Return copies of the element: updates 0..n are applied to copy n."""
-        update, result = np.triu_indices(len(updates))
-        intermediate = running.repeat(len(updates))
-        intermediate.apply(result, values.as_void(updates)[update].view(updates.dtype))
-        return intermediate
-
-    def _updates_at(self, indices: Array) -> Array:
-        """Return the updates of the element by the linear indices of their tuples."""
-        assert self._updates is not None
-        coordinates = self._explainer.plan.output_position(
-            self.search.target, self._explainer.tuples.positions(self.search.target, indices)
-        )
-        picked = pick(
-            values.as_void(self._updates), tuple(map(np.asarray, coordinates)), (len(indices),)
-        )
-        return picked.view(self._updates.dtype)
+    def _apply(self, indices: NDArray[np.int64]) -> Array | None:
+        if self._running is None or self._updates is None:
+            return None
+        updates = np.asarray(self._updates[indices]).view(self._dtype)
+        self._running.apply(np.zeros(len(indices), np.int64), updates)
+        return updates
 
 
-def _in_blocks(indices: Array, size: int = _BLOCK) -> Iterator[Array]:
-    """Yield an array in slices of `size` elements."""
-    for first in range(0, len(indices), size):
-        yield indices[first : first + size]
-
-
-def make_step(
-    role: str,
-    position: Position,
-    value: Array | None,
-    indices: Position | None,
-    stored: Position,
-    normalized: Position,
-    result: Array | None,
+def _step(
+    role: str, position: Position, value: Array | None, found: _FoundTuple, result: Array | None
 ) -> Step:
     """Return a step of elements as 0-d arrays."""
-    stored_tuple = None if indices is None else stored
     return Step(
-        role, position, _scalar(value), indices, stored_tuple, _scalar(result), normalized,
-        (value, result),
+        role, position, _scalar(value), found.position, found.written, _scalar(result),
+        found.normalized, (value, result),
     )  # fmt: skip
 
 

@@ -17,8 +17,7 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
-from ndtool.rules.symbols import Symbol
-from ndtool.rules.trace import Trace
+from ndtool.rules.trace import Symbol, Trace
 
 if TYPE_CHECKING:
     from ndtool.runs.calls import OpenCall

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ndtool.analysis.typed import TypeSource
 from ndtool.errors import argument_name
-from ndtool.rules.modes import MODES
+from ndtool.rules.operators import MODES
 from ndtool.rules.plans import Position
 from ndtool.runs.calls import OpenCall
 

@@ -23,11 +23,9 @@ Array = NDArray[Any]
 class RunningValues:
     """A vector of elements, and the count of updates that each has received."""
 
-    def __init__(
-        self, elements: Array, attributes: Attributes, counts: NDArray[np.uint64] | None = None
-    ) -> None:
+    def __init__(self, elements: Array, attributes: Attributes) -> None:
         self._sums, self._attributes = elements, attributes
-        self._counts = np.zeros(len(elements), np.uint64) if counts is None else counts
+        self._counts = np.zeros(len(elements), np.uint64)
 
     def apply(self, targets: Array, updates: Array) -> None:
         """Apply updates in order; targets: the index of the element of each."""
@@ -60,15 +58,6 @@ class RunningValues:
             self._attributes, counts, as_bytes(sums), element_type.itemsize, element_type, 1
         )
         return sums.astype(dtype)
-
-    def repeat(self, count: int) -> RunningValues:
-        """Return `count` copies of a single element, with its count of updates."""
-        copies = np.repeat(values.as_void(self._sums), count).view(self._sums.dtype)
-        return RunningValues(copies, self._attributes, np.repeat(self._counts, count))
-
-    def element(self, n: int) -> RunningValues:
-        """Return element n with its count of updates."""
-        return RunningValues(self._sums[n : n + 1], self._attributes, self._counts[n : n + 1])
 
 
 def rounding_advice(call: OpenCall) -> list[str]:

@@ -20,11 +20,11 @@ from ndtool.analysis.names import ElementNames
 from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
 from ndtool.analysis.running import rounding_advice
 from ndtool.analysis.tally import Int64Array, Tally
-from ndtool.analysis.tuples import Search, Tuples
+from ndtool.analysis.tuples import Ends, Tuples
 from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
-from ndtool.errors import argument_name, format_count, format_size
+from ndtool.errors import format_count, format_size
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table
@@ -34,14 +34,12 @@ from ndtool.rules.operators import LOWERED, OPERATORS, Attributes
 from ndtool.rules.plans import Position, Shape
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import operands
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 Array = NDArray[Any]
 
 MAX_LISTED = 5  # listed slices, and listed indices out of bounds
-TEXT_BINS = 16  # bins of the histogram in text
-PICTURE_BINS = 240  # bins of the histogram in a picture
+BINS = 16  # bins of the histogram
 _MASK_HINT = (
     "all indices are 0 or 1, and there are as many as slices: is it a mask?"
     " np.argwhere gives indices"
@@ -118,9 +116,8 @@ class Stats(Answer):
     hints: likely causes of suspicious indices. sorted: whether slices are selected in ascending
     order. slices: the shape of all slices that tuples can select. distinct, duplicated: counts of
     slices selected at all, and more than once. most: the most frequent slices. pages_touched: None
-    if slices are not contiguous in order. title: the call as text. data: the name of data. remarks:
-    the statistics as sentences. density: the histogram in narrower bins. repetitions: counts of
-    slices selected once, twice, 3 or 4 times, and so on.
+    if slices are not contiguous in order. title: the call as text. remarks: the statistics as
+    sentences.
     """
 
     operator: str
@@ -139,10 +136,7 @@ class Stats(Answer):
     bytes_of_data: int
     histogram: Histogram
     title: str = field(metadata=HIDDEN)
-    data: str = field(metadata=HIDDEN)
     remarks: tuple[str, ...] = field(metadata=HIDDEN)
-    density: tuple[int, ...] = field(metadata=HIDDEN)
-    repetitions: tuple[int, ...] = field(metadata=HIDDEN)
 
     def tables(self) -> list[Table]:
         """Return the ranges of components, the statistics, and the histogram if it has bins."""
@@ -201,16 +195,19 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     if tally.needs_second_pass:
         try:
             for first, block in index_tuples.blocks(portion(progress, 0.4, 0.6)):
-                tally.sort(first_pass.rows(first, block))
+                tally.sort(first_pass.selected(first, block)[1])
         except ValueError:  # the first pass counted fewer slices
             raise operands.changed_error(call.inference) from None
     totals = _SliceTotals(call, first_pass.slice_grid)
     for rows, counts in tally.iterate_counts(portion(progress, 0.6, 0.8)):
         totals.add(rows, counts)
     most_frequent = totals.most_frequent
-    searches = [Search(first_pass.first_element(row)) for row, _ in most_frequent]
-    if searches:
-        index_tuples.search(searches, index_tuples.blocks(portion(progress, 0.8, 1)))
+    ends = [Ends() for _ in most_frequent]
+    if ends:
+        for first, block in index_tuples.blocks(portion(progress, 0.8, 1)):
+            numbers, rows = first_pass.selected(first, block)
+            for end, (row, _) in zip(ends, most_frequent, strict=True):
+                end.add(numbers[rows == row])
     call.require_unchanged()
     names = ElementNames.of(call)
     data = call.inference.inputs["data"]
@@ -229,22 +226,16 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
             FrequentSlice(
                 layouts.unravel_index(row, first_pass.slice_grid),
                 count,
-                tuple(
-                    index_tuples.position(search.target, linear_index)
-                    for linear_index in search.stored.tolist()
-                ),
+                tuple(layouts.unravel_index(n, index_tuples.plan.positions) for n in end.stored),
             )
-            for search, (row, count) in zip(searches, most_frequent, strict=True)
+            for end, (row, count) in zip(ends, most_frequent, strict=True)
         ),
         bytes_touched=totals.distinct * totals.slice_nbytes,
         pages_touched=totals.pages if totals.contiguous else None,
         bytes_of_data=prod(data.shape) * data.dtype.itemsize,
-        histogram=Histogram(totals.histogram.width, tuple(totals.histogram.counts.tolist())),
+        histogram=Histogram(totals.bin_width, tuple(totals.bins.tolist())),
         title=inferred(call.reported).title,
-        data=argument_name(data.name),
         remarks=(),
-        density=tuple(totals.fine_histogram.counts.tolist()),
-        repetitions=tuple(np.trim_zeros(totals.selection_histogram, "b").tolist()),
     )
     hints = causes(result, call.inference.inputs["indices"].dtype, first_pass.all_minus_one)
     if names.has_integer_indices:
@@ -330,7 +321,7 @@ class _TuplePass:
         pads = self._call.plan.attributes.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
-        rows = self.rows(first, block)
+        _, rows = self.selected(first, block)
         if self.is_sorted and len(rows):
             self.is_sorted = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
@@ -346,17 +337,14 @@ class _TuplePass:
             value = int(block[row, j]) + self._call.plan.attributes.index_base
             self.first_out_of_bounds.append(BadIndex(position, j, value))
 
-    def rows(self, first: int, block: Array) -> Int64Array:
-        """Return the linear indices of the slices that the tuples of a block select.
+    def selected(self, first: int, block: Array) -> tuple[Int64Array, Int64Array]:
+        """Return the linear indices of the tuples of a block, and of the slices they select.
 
         Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
         valid, normalized = tuples.select_valid(self._call.plan, block)
-        return tuples.slice_indices(self._call.plan, first, normalized, valid)
-
-    def first_element(self, row: int) -> Position:
-        """Return the position in data of a slice's first element."""
-        return self._call.plan.slice_start(layouts.unravel_index(row, self.slice_grid))
+        numbers = first + valid
+        return numbers, tuples.slice_indices(self._call.plan, numbers, normalized)
 
 
 class _Column:
@@ -402,19 +390,15 @@ class _SliceTotals:
         )
         self.distinct = self.duplicated = self.pages = 0
         self.most_frequent: list[tuple[int, int]] = []
-        self.histogram, self.fine_histogram = (
-            _Histogram(prod(slice_grid), bins) for bins in (TEXT_BINS, PICTURE_BINS)
-        )
-        self.selection_histogram = np.zeros(64, np.int64)  # by the rounded logarithm
+        self.bin_width = -(-prod(slice_grid) // BINS) or 1
+        self.bins = np.zeros(-(-prod(slice_grid) // self.bin_width), np.int64)
         self._page = -1  # the last page that was counted
 
     def add(self, rows: Int64Array, counts: Int64Array) -> None:
         """Process the next slices and their counts."""
         self.distinct += len(rows)
         self.duplicated += int((counts > 1).sum())
-        self.histogram.add(rows, counts)
-        self.fine_histogram.add(rows, counts)
-        np.add.at(self.selection_histogram, np.frexp(counts - 1.0)[1], 1)
+        np.add.at(self.bins, rows // self.bin_width, counts)
         threshold = self.most_frequent[-1][1] if len(self.most_frequent) == MAX_LISTED else 1
         (more_frequent,) = np.nonzero(counts > threshold)
         frequent = more_frequent[
@@ -434,18 +418,6 @@ class _SliceTotals:
             previous_pages = np.concatenate([[self._page], last[:-1]])
             self.pages += int((last - np.maximum(first, previous_pages + 1) + 1).sum())
             self._page = int(last[-1])
-
-
-class _Histogram:
-    """Counts of tuples in at most `bins` equal ranges of slices."""
-
-    def __init__(self, slice_count: int, bins: int) -> None:
-        self.width = -(-slice_count // bins) or 1
-        self.counts = np.zeros(-(-slice_count // self.width), np.int64)
-
-    def add(self, rows: Int64Array, counts: Int64Array) -> None:
-        """Add slices and their counts."""
-        np.add.at(self.counts, rows // self.width, counts)
 
 
 def causes(statistics: Stats, dtype: Dtype, all_minus_one: int) -> list[str]:

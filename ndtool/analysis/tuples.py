@@ -1,6 +1,6 @@
-"""The index tuples of a call in row-major order, in blocks; searches for those of an element."""
+"""The index tuples of a call in row-major order, in blocks; links to the elements they select."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from ndtool import _kernels
 from ndtool.analysis import values
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
-from ndtool.arrays.loaded import row_major
-from ndtool.arrays.source import ContiguousSource
+from ndtool.arrays.source import ContiguousSource, row_major
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules import inference
-from ndtool.rules.plans import Plan, Position
+from ndtool.rules.plans import Plan, Position, Shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 
@@ -26,42 +25,31 @@ Int64Array = NDArray[np.int64]
 BLOCK = 1 << 17  # index components in a block, which fits in a core's cache
 
 
-EDGE_TUPLES = 5  # tuples listed at each end of a long list
-MAX_EDGE_TUPLES = 5000  # tuples listed at each end if all are requested
+EDGE_TUPLES = 5  # links listed at each end of a long list
+MAX_EDGE_TUPLES = 5000  # links listed at each end if all are requested
+_MAX_FILTERED = 32  # targets for which tuples are filtered before they are normalized
 
 
-class Search:
-    """A search for the tuples that select an element: the first few, the last few, and the count.
+class Ends:
+    """The first and last items of a sequence, `edge` at each end, and the count of all."""
 
-    edge: how many to store at each end. on_unlisted: a callback for the linear indices that are not
-    stored, in order.
-    """
+    def __init__(self, edge: int = EDGE_TUPLES) -> None:
+        self.count, self._edge = 0, edge
+        self.first = self.last = np.empty(0, np.int64)
 
-    def __init__(
-        self,
-        target: Position,
-        edge: int = EDGE_TUPLES,
-        on_unlisted: Callable[[Array], None] = lambda _: None,
-    ) -> None:
-        self.target, self.count = target, 0
-        self.first: list[int] = []
-        self.last = np.empty(0, np.int64)
-        self._edge, self._on_unlisted = edge, on_unlisted
-
-    def add(self, indices: Array) -> None:
-        """Add the linear indices of the next tuples that select the element."""
-        self.count += len(indices)
+    def add(self, items: Int64Array) -> Int64Array:
+        """Add the next items; return those between the ends, which are not stored any more."""
+        self.count += len(items)
         free = self._edge - len(self.first)
-        self.first += indices[:free].tolist()
-        self.last = np.concatenate([self.last, indices[free:]])
-        if len(self.last) > self._edge:
-            self._on_unlisted(self.last[: -self._edge])
-            self.last = self.last[-self._edge :]
+        self.first = np.concatenate([self.first, items[:free]])
+        last = np.concatenate([self.last, items[free:]])
+        omitted, self.last = np.split(last, [max(0, len(last) - self._edge)])
+        return omitted
 
     @property
-    def stored(self) -> Int64Array:
-        """The stored linear indices, once the search is complete."""
-        return np.concatenate([np.array(self.first, np.int64), self.last])
+    def stored(self) -> list[int]:
+        """The stored items, once all were added."""
+        return [*self.first.tolist(), *self.last.tolist()]
 
 
 class Tuples(NamedTuple):
@@ -117,68 +105,17 @@ class Tuples(NamedTuple):
         _, rows = select_valid(self.plan, block)
         return tuple(rows[0].tolist()) if len(rows) else None
 
-    def search(self, searches: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
-        """Read all blocks; add to every search the tuples that select its element."""
-        plan = self.plan
-        for first, block in blocks:
-            if not plan.is_elementwise:
-                for search in searches:
-                    self._add_matches(search, first, block)
-        if plan.is_elementwise:
-            for search in searches:
-                for first, block in self._line_blocks(search.target):
-                    self._add_matches(search, first, block)
-
-    def _add_matches(self, search: Search, first: int, block: Array) -> None:
-        """Add the tuples of a block that select a search's element, in its batch, to the search."""
-        plan, skipped = self.plan, 0
-        if plan.index_batch:
-            batch = int(
-                np.ravel_multi_index(search.target[: len(plan.index_batch)], plan.index_batch)
-            )
-            start, stop = (max(0, n * plan.tuples_per_batch - first) for n in (batch, batch + 1))
-            skipped, block = start, block[start:stop]
-        valid = None
-        if plan.attributes.may_alter_tuples:
-            valid, block = select_valid(plan, block)
-        rows = matches(block, plan.components_of(search.target), plan)
-        search.add(first + skipped + (rows if valid is None else valid[rows]))
-
-    def _line_blocks(self, target: Position) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of the indices that can select an element: its line along the axis."""
-        line_start = self.plan.data_position(target, (0,))
-        if any(i >= size for i, size in zip(line_start, self.plan.indices, strict=True)):
-            return
-        line_index: Any = self._along_axis(target, slice(None))
-        line = self.indices[line_index]
-        for first in range(0, len(line), BLOCK):
-            yield first, line[first : first + BLOCK, None]
-
-    def position(self, target: Position, linear_index: int) -> Position:
-        """Return the position in indices of a tuple that a search found."""
-        coordinates = self.positions(target, np.array([linear_index]))
-        return tuple(int(i if np.ndim(i) == 0 else i[0]) for i in coordinates)
-
-    def positions(self, target: Position, linear_indices: Array) -> tuple[Any, ...]:
-        """Return the coordinates in indices of tuples that a search found, as index arrays."""
-        plan = self.plan
-        if plan.is_elementwise:
-            return self._along_axis(target, linear_indices)
-        return np.unravel_index(linear_indices, plan.positions) if plan.positions else ()
-
-    def _along_axis(self, target: Position, indices: object) -> tuple[Any, ...]:
-        """Return the position of an element with other indices along the indexed axis."""
-        axis = self.plan.axis_of(0)
-        return (*target[:axis], indices, *target[axis + 1 :])
+    @property
+    def linked_shape(self) -> Shape:
+        """The shape of the array whose elements tuples link with data: the output, or updates."""
+        inferred = self.call.inference
+        return inferred.inputs["updates"].shape if inferred.scatters else self.plan.output
 
 
-def blocks(plan: Plan, indices: Array, values_per_tuple: int = 1) -> Iterator[tuple[int, Array]]:
-    """Yield blocks: the linear index of the first tuple, and the tuples as rows of an array.
-
-    values_per_tuple: how many integers the caller stores for each tuple; it bounds a block, too.
-    """
+def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
+    """Yield blocks: the linear index of the first tuple, and the tuples as rows of an array."""
     count, k = prod(plan.positions), len(plan.sizes)
-    step = max(1, BLOCK // max(k, values_per_tuple))
+    step = max(1, BLOCK // max(k, 1))
     flat = flat_view(indices)
     for first in range(0, count, step):
         stop = min(first + step, count)
@@ -195,12 +132,12 @@ def select_valid(plan: Plan, block: Array) -> tuple[Int64Array, Array]:
     return rows, normalized[rows]
 
 
-def slice_indices(plan: Plan, first: int, block: Array, valid: Array) -> Int64Array:
+def slice_indices(plan: Plan, tuple_indices: Int64Array, block: Array) -> Int64Array:
     """Return the linear indices of the slices that tuples from `select_valid` select.
 
-    first: the linear index of the block's first tuple. valid: the rows of the tuples in the block.
+    tuple_indices: the linear indices of the tuples.
     """
-    tuple_indices, components = first + valid, iter(block.T)
+    components = iter(block.T)
     position_strides = layouts.contiguous_strides(plan.positions, 1)
     grid_strides = layouts.contiguous_strides(plan.slice_grid, 1)
     result = np.zeros(len(block), np.int64)
@@ -212,13 +149,13 @@ def slice_indices(plan: Plan, first: int, block: Array, valid: Array) -> Int64Ar
     return result
 
 
-def element_updates(
-    plan: Plan, indices: Array, targets: Int64Array
+def links(
+    plan: Plan, tuple_blocks: Iterable[tuple[int, Array]], targets: Int64Array
 ) -> Iterator[tuple[Int64Array, Int64Array]]:
-    """Yield the updates of some elements of a scatter's output, in order, in blocks.
+    """Yield the elements of updates, or of a gather's output, that tuples link with data.
 
-    targets: the elements' linear indices, ascending. A block has the position in `targets` of each
-    update's element, and the linear index of each update.
+    tuple_blocks: as from `blocks`. targets: linear indices in data. Yields arrays, in the order of
+    tuples: the position in `targets` of each link, and the linear index of the other element.
     """
     width, repeats, tuples_per_batch = plan.width, plan.batch_repeats, plan.tuples_per_batch
     slices_per_group = prod(plan.slice_grid[len(plan.index_batch) :])
@@ -229,23 +166,42 @@ def element_updates(
     order = np.argsort(target_slices, kind="stable")
     target_slices = target_slices[order]
     _, target_counts = np.unique(target_slices, return_counts=True)
-    for first, block in blocks(plan, indices, int(target_counts.max(initial=1))):
+    step = max(1, BLOCK // int(target_counts.max(initial=1)))
+    components = np.array(
+        [plan.components_of(layouts.unravel_index(t, plan.data)) for t in targets.tolist()],
+        np.int64,
+    ).reshape(len(targets), plan.k)
+    for first, block in tuple_blocks:
+        candidates = first + np.arange(len(block))
+        if len(targets) <= _MAX_FILTERED and not plan.attributes.may_alter_tuples:
+            mask = _mask_of_candidates(plan, block, components)
+            candidates, block = candidates[mask], block[mask]
         valid, normalized = select_valid(plan, block)
-        rows = slice_indices(plan, first, normalized, valid)
-        starts, stops = (np.searchsorted(target_slices, rows, side) for side in ("left", "right"))
-        counts = stops - starts
-        tuples = np.repeat(np.arange(len(rows)), counts)  # tuples that select any target
-        nth = np.arange(len(tuples)) - np.repeat(np.cumsum(counts) - counts, counts)
-        target_positions = order[starts[tuples] + nth]
-        if len(target_positions):
-            update_tuples = first + valid[tuples]
-            if repeats > 1:
-                update_tuples = (
-                    update_tuples
-                    + (group[target_positions] * (repeats - 1) + repeat[target_positions])
-                    * tuples_per_batch
-                )
-            yield target_positions, update_tuples * width + targets[target_positions] % width
+        numbers = candidates[valid]
+        rows = slice_indices(plan, numbers, normalized)
+        for begin in range(0, len(rows), step):
+            part = rows[begin : begin + step]
+            starts, stops = (
+                np.searchsorted(target_slices, part, side) for side in ("left", "right")
+            )
+            counts = stops - starts
+            selecting = np.repeat(np.arange(len(part)), counts)  # tuples that select any target
+            nth = np.arange(len(selecting)) - np.repeat(np.cumsum(counts) - counts, counts)
+            positions = order[starts[selecting] + nth]
+            if len(positions):
+                skipped = group[positions] * (repeats - 1) + repeat[positions]
+                linked = numbers[begin + selecting] + skipped * tuples_per_batch
+                yield positions, linked * width + targets[positions] % max(width, 1)
+
+
+def _mask_of_candidates(plan: Plan, block: Array, components: Int64Array) -> Array:
+    """Return a mask of the tuples of a block each of whose components selects a target's."""
+    mask, limits = np.full(len(block), True), np.iinfo(block.dtype)
+    for column, own, size in zip(block.T, components.T, plan.sizes, strict=True):
+        wanted = np.concatenate([own, own - size])
+        wanted = wanted[(wanted >= limits.min) & (wanted <= limits.max)].astype(block.dtype)
+        mask &= np.isin(column, wanted, kind="sort")
+    return mask
 
 
 def load_tuples(call: OpenCall) -> Tuples:
@@ -258,17 +214,3 @@ def load_tuples(call: OpenCall) -> Tuples:
     if isinstance(source, ContiguousSource) and raw is source.buffer:
         mapped = source
     return Tuples(call, raw, indices, indices.reshape(count, k), mapped)
-
-
-def matches(block: Array, index_tuple: Position, plan: Plan) -> Array:
-    """Return the rows of a block that equal an index tuple, also in its negative form if valid."""
-    rows = np.arange(len(block)) if not index_tuple else None
-    for column, target, size in zip(block.T, index_tuple, plan.sizes, strict=True):
-        candidates = column if rows is None else column[rows]
-        is_match = candidates == target
-        if plan.attributes.negatives and block.dtype.kind == "i":
-            is_match |= candidates == target - size
-        (matching_rows,) = np.nonzero(is_match)
-        rows = matching_rows if rows is None else rows[matching_rows]
-    assert rows is not None
-    return rows

@@ -10,11 +10,10 @@ from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
-from ndtool.rules.symbols import Symbol
+from ndtool.rules.trace import Symbol
 
 if TYPE_CHECKING:
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
 # A dtype, which may have a unit in brackets, then a shape; no path or member matches.
 _TYPE = re.compile(r"([^:/.\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[(.*)\]")

@@ -1,8 +1,10 @@
 """Recompute an output with the slow reference, and compare every bit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -39,11 +41,13 @@ from ndtool.rules import dtypes, numbers, shapes, specs
 from ndtool.rules.inference import Input, name_inputs
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.rules.plans import Position
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 from ndtool.storage import tempfiles
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
+RECOMPUTATION = 0.2  # the fraction of the progress before other engines run
+MAX_LISTED = 5  # engines or nodes that an error lists
 CLASS_LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
 
 
@@ -77,10 +81,9 @@ class Comparison(Value):
     ulps, else the first difference. largest: the first of the largest differences. ulps: counts of
     elements by distance, see CLASSES. examined: how many elements were diagnosed, by descending
     difference. lost_updates, doubled_updates: how many of these lack exactly one update, or have
-    one twice. compared_otherwise: how many are a max or min by another rule for NaN or signed
-    zeros. The last three are None for a gather. cause: the options that give all examined elements,
-    None if none are known. within: the accepted distance. description: the type and shape. beyond:
-    the count of elements more than `within` ulps apart. has_distances: whether the type has them.
+    one twice; None for a gather. within: the accepted distance. description: the type and shape.
+    beyond: the count of elements more than `within` ulps apart. has_distances: whether the type has
+    them.
     """
 
     equal: int
@@ -89,11 +92,9 @@ class Comparison(Value):
     first: Difference | None
     largest: Difference | None
     ulps: Mapping[str, int]
-    examined: int
+    examined: int = field(metadata=HIDDEN)
     lost_updates: int | None
     doubled_updates: int | None
-    compared_otherwise: int | None
-    cause: str | None
     within: int
     description: str = field(metadata=HIDDEN)
     beyond: int = field(metadata=HIDDEN)
@@ -104,19 +105,12 @@ class Comparison(Value):
         """The diagnosis in sentences, without full stops."""
         is_sample = self.examined < self.different
         examined = f"the {self.examined} furthest apart" if is_sample else str(self.examined)
-        sentences = []
         if count := (self.lost_updates or 0) + (self.doubled_updates or 0):
-            sentences.append(
+            return [
                 f"{count} of {examined} are off by exactly one update:"
                 f" {self.lost_updates} lost one, {self.doubled_updates} applied one twice"
-            )
-        if self.compared_otherwise:
-            sentences.append(
-                f"{self.compared_otherwise} of {examined} differ only in NaN or the sign of zero"
-            )
-        if self.cause:
-            sentences.append(f"{examined} are the result of {self.cause}")
-        return sentences
+            ]
+        return []
 
     @property
     def accuracy(self) -> str:
@@ -169,6 +163,23 @@ class EngineReport(Value):
     message: str | None = None
     comparison: Comparison | None = None
 
+    def with_outputs(self, comparisons: Sequence[Comparison]) -> EngineReport:
+        """Return the report with the comparisons of all distinct outputs."""
+        worst = max(comparisons, key=lambda comparison: (comparison.beyond, comparison.different))
+        report = replace(self, different=worst.different, comparison=worst)
+        if not worst.different:
+            return report
+        message = f"{worst.different} of {worst.total} elements differ"
+        if not worst.findings and worst.largest and worst.largest.ulps is not None:
+            message += f", by up to {worst.largest.ulps} ulp"
+        message = "; ".join([message, *worst.findings])
+        if not worst.beyond:
+            return replace(report, message=f"{message}, within {worst.within} ulp")
+        if len(comparisons) == 1:
+            return replace(report, result="different", message=message)
+        message = f"bits vary between runs; at worst {message}"
+        return replace(report, result="unstable", message=message)
+
     @property
     def cells(self) -> tuple[str, str, str]:
         """The engine, its threads and its answer, as a row of a table."""
@@ -206,13 +217,13 @@ class Verification(Answer):
     bounds, a wrong output, or else an engine that differs.
     """
 
+    DETAILS: ClassVar = "engines"
     OPTIONAL: ClassVar = ("engines",)
     INLINED: ClassVar = "comparison"
     output: str | None
     verified: bool
     comparison: Comparison | None
     engines: tuple[EngineReport, ...] | None = None
-    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
 
     def tables(self) -> list[Table]:
         """Return the counts of elements by distance, and a row for each engine."""
@@ -227,28 +238,62 @@ class Verification(Answer):
         return tables
 
 
+def disagreement(operator: str, reports: Sequence[EngineReport]) -> DifferenceError | None:
+    """Return the error about engines whose output differs from the operator's, or None."""
+    differing = {
+        report.engine: report for report in reports if report.result in ("different", "unstable")
+    }
+    if not differing:
+        return None
+    verb = "differs" if len(differing) == 1 else "differ"
+    places = []
+    for report in differing.values():
+        if report.comparison is not None and report.comparison.first is not None:
+            first = report.comparison.first
+            position = ", ".join(map(str, first.position))
+            actual, expected = first.with_bytes
+            places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
+    return DifferenceError(
+        f"{', '.join(differing)} {verb} from {operator}", places=tuple(places[:MAX_LISTED])
+    )
+
+
 def verify(
     request: Request,
     progress: ProgressCallback = silent,
     within: int = 0,
     sources: dict[str, Source] | None = None,
+    against: Against | None = None,
 ) -> Verification:
     """Check that `request.output` is the operator's output, and return the comparison.
 
     within: the largest accepted distance, in units in the last place. sources: inputs and output
-    that the caller has opened, by role. The recomputed output is in a temporary file if memory is
-    short. Raises DifferenceError, with the comparison, if distances are larger; it names the first
-    such element in row-major order.
+    that the caller has opened, by role. against: returns the reports on other engines; then there
+    may be no output, and the answer has the error, which is raised otherwise. The recomputed output
+    is in a temporary file if memory is short. Raises DifferenceError, with the comparison, if
+    distances are larger; it names the first such element in row-major order.
     """
+    error: NdtoolError | None = None
+    comparison, expected, reports = None, None, None
     with open_arrays(request, sources) as call:
-        result = call.arrays.pop("output")
-        expected = recompute(request, call.arrays, portion(progress, 0, 0.9), result)
-        comparison = compare(
-            request, call.arrays, result, expected, portion(progress, 0.9, 1), within
-        )
-        if error := difference_error(comparison, output_label(request), request.operator):
+        result = call.arrays.pop("output", None)
+        try:
+            share = 0.9 if against is None else RECOMPUTATION
+            expected = recompute(request, call.arrays, portion(progress, 0, share), result)
+        except BoundsError as exc:
+            if against is None:
+                raise
+            error = exc
+        if against is not None:
+            reports = tuple(against(call, expected))
+        if result is not None and expected is not None:
+            last = silent if against else portion(progress, 0.9, 1)
+            comparison = compare(request, call.arrays, result, expected, last, within)
+            error = difference_error(comparison, output_label(request), request.operator)
+        error = error or disagreement(request.operator, reports or ())
+        if against is None and error is not None:
             raise error
-    return Verification(request.output, True, comparison)
+    return Verification(request.output, True, comparison, reports, error=error)
 
 
 class OpenArrays(NamedTuple):
@@ -256,6 +301,10 @@ class OpenArrays(NamedTuple):
 
     arrays: dict[str, NDArray[Any]]
     sources: dict[str, Source]
+
+
+# Returns the reports on engines, given a call and its correct output, None if there is none.
+Against = Callable[[OpenArrays, NDArray[Any] | None], Sequence[EngineReport]]
 
 
 @contextmanager
@@ -444,10 +493,10 @@ class _ComparisonPass:
         """The linear indices of the elements to diagnose, which may be within the limit."""
         return self._worst_indices
 
-    def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> "Comparison":
+    def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> Comparison:
         """Return the comparison, with a diagnosis if there is one."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled, otherwise, cause = element_diagnosis or (0, None, None, None, None)
+        examined, lost, doubled = element_diagnosis or (0, None, None)
         first = self._first_exceeding if self.beyond else self._first
         return Comparison(
             total - different,
@@ -459,15 +508,13 @@ class _ComparisonPass:
             examined,
             lost,
             doubled,
-            otherwise,
-            cause,
             self._within,
             dtypes.from_numpy(self._result.dtype).name + shapes.format_shape(self._result.shape),
             self.beyond,
             has_distances(self._result.dtype),
         )
 
-    def _difference(self, index: int) -> "Difference":
+    def _difference(self, index: int) -> Difference:
         position = tuple(int(i) for i in np.unravel_index(index, self._result.shape))
         subscript: Any = (*position, ...)  # a 0-d array, not a scalar
         actual, expected = self._result[subscript].copy(), self._expected[subscript].copy()

@@ -2,30 +2,77 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count, product
 from math import prod
 from typing import Any
 
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, Source
 from ndtool.engine import layouts
-from ndtool.errors import argument_name
-from ndtool.machine import pool
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    ResourceError,
+    argument_name,
+    library_message,
+    printable,
+)
+from ndtool.machine.threads import run_all
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.plans import Shape
 from ndtool.storage import tempfiles
+from ndtool.storage.descriptors import failure
 from ndtool.storage.local import ProgressCallback
 
+_OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 MAX_GAP = 1 << 16  # maximum bytes of a gap in an extent, whose disk space is reserved in one call
 
 
+@contextmanager
+def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Convert a library's exceptions, of any type if a file is damaged, to NdtoolErrors."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: not enough memory") from None
+    except Exception as exc:
+        if isinstance(exc, OSError) and exc.errno and exc.strerror == os.strerror(exc.errno):
+            raise failure(exc, label, error_type) from None
+        is_memory = any(text in str(exc) for text in _OUT_OF_MEMORY_TEXTS)
+        kind = ResourceError if is_memory else error_type
+        raise kind(f"{printable(label)}: {library_message(exc)}") from None
+
+
 class ChunkedSource(Source):
-    """A source of blocks, each of which a subclass reads at once."""
+    """A source of blocks, such as chunks, each of which a subclass reads at once.
+
+    fill: the element of missing chunks.
+    """
+
+    fill: Any = 0
+
+    def read_chunk(self, index: int, box: Box) -> Any:
+        """Read and decode the chunk at a box; return an array, None if the chunk is missing.
+
+        A chunk at the end of an axis may have more elements than the box.
+        """
+        raise NotImplementedError
 
     def block(self, index: int) -> memoryview:
         """Return the bytes of a block, by its row-major index in the grid; from any thread."""
-        raise NotImplementedError
+        import numpy as np
+
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
+        sizes = grid.box_shape(box)
+        with library_errors(self.name):
+            chunk = self.read_chunk(index, box)
+            block = np.full(sizes, self.fill) if chunk is None else chunk[(*map(slice, sizes), ...)]
+        return as_bytes(block).toreadonly()
 
     def prefetch(self, touched: AccessedElements | None) -> None:
         """Prepare to read the blocks with touched elements, None for all."""
@@ -53,7 +100,7 @@ class ChunkedSource(Source):
         if not dry:
             self.prefetch(touched)
             copy = _reporting(self._copier((), buffer), total, self.progress)
-            pool.run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
+            run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
         return buffer.toreadonly()
 
     def read(
@@ -66,7 +113,7 @@ class ChunkedSource(Source):
     ) -> None:
         """Read a box; a block is read again for every box that overlaps it."""
         blocks = box_blocks(self.metadata, box, chunks)
-        pool.run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
+        run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
 
     def _copier(self, box: Box, buffer: memoryview) -> Callable[[int], None]:
         """Return a function that copies the part of a block in a box to the box's buffer."""
@@ -103,7 +150,7 @@ def write_blocks(
 
     total = grid.count_blocks(grid.box_shape(box), metadata.block_shape)
     task = _reporting(write_block, total, progress)
-    pool.run_all(task, box_blocks(metadata, box), min(threads, total))
+    run_all(task, box_blocks(metadata, box), min(threads, total))
 
 
 def box_blocks(

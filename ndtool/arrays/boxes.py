@@ -111,44 +111,28 @@ def read_repeated(
 
     Each period of `period` slices occurs `repeats` times in a row; the reader has it once.
     """
-    width, group_size = reader.width, period * repeats
-    n, position = len(buffer) // width, 0
-    while position < n:
-        group, offset = divmod(first + position, group_size)
-        segment, groups = buffer[position * width :], 0 if offset else (n - position) // group_size
-        if groups > 1:
-            segment = segment[: groups * group_size * width]
-            _read_groups(reader, group * period, segment, (groups, repeats, period * width))
-        else:
-            segment = segment[: (group_size - offset) * width]
-            _read_wrapped(reader, group * period, offset % period, period, segment)
-        position += len(segment) // width
-
-
-def _read_groups(reader: Reader, first: int, buffer: memoryview, shape: Shape) -> None:
-    """Fill a buffer with consecutive periods; shape: (periods, repeats, bytes of a period)."""
     import numpy as np
 
-    groups, _, nbytes = shape
-    stored = np.empty((groups, 1, nbytes), np.uint8)
-    read_range(reader, first, stored.reshape(-1).data)
-    np.frombuffer(buffer, np.uint8).reshape(shape)[...] = stored
+    width = reader.width
 
+    def read(position: int, segment: memoryview) -> None:  # within a period
+        number, offset = divmod(position, period)
+        read_range(reader, number // repeats * period + offset, segment)
 
-def _read_wrapped(
-    reader: Reader, base: int, first: int, positions: int, buffer: memoryview
-) -> None:
-    """Fill a buffer with `positions` rows that begin at `base`, repeated, from row `first` on."""
-    period = min(len(buffer), positions * reader.width)
-    end = min(period, (positions - first) * reader.width)
-    read_range(reader, base + first, buffer[:end])
-    if end < period:
-        read_range(reader, base, buffer[end:period])
-    filled = period
-    while filled < len(buffer):
-        count = min(filled, len(buffer) - filled)
-        buffer[filled : filled + count] = buffer[:count]
-        filled += count
+    stop = first + len(buffer) // width
+    start = min(stop, first + -first % period)  # of the first complete period
+    count = (stop - start) // period
+    head, tail = (start - first) * width, (start + count * period - first) * width
+    if head:
+        read(first, buffer[:head])
+    if count:
+        numbers = np.arange(start // period, start // period + count) // repeats
+        stored = np.empty((int(numbers[-1] - numbers[0]) + 1, period * width), np.uint8)
+        read_range(reader, int(numbers[0]) * period, stored.reshape(-1).data)
+        periods = np.frombuffer(buffer[head:tail], np.uint8).reshape(count, -1)
+        np.take(stored, numbers - numbers[0], axis=0, out=periods, mode="clip")
+    if tail < len(buffer):
+        read(start + count * period, buffer[tail:])
 
 
 def write_range(writer: Writer, first: int, buffer: memoryview) -> None:

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.engine.copies import WriteAt
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ProgressCallback
+
+if TYPE_CHECKING:
+    from ndtool.engine.copies import WriteAt
 
 
 class Unpublished:

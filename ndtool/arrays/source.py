@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ndtool.errors import NdtoolError, OutputError, argument_name, printable
+from ndtool.errors import NdtoolError, OutputError, ResourceError, argument_name, printable
 from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.grid import Box
@@ -21,6 +21,12 @@ from ndtool.rules.shapes import format_type
 from ndtool.storage import descriptors
 from ndtool.storage.local import File, Fingerprint, ProgressCallback
 
+if TYPE_CHECKING:
+    from ndtool.engine.bind import Buffer, Operand
+    from ndtool.rules.inference import Inference
+    from ndtool.rules.plans import Plan
+
+PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
 CACHE_SAMPLES = 16  # offsets that `cached_fraction` tests for presence in the page cache
 _reads = Lock()  # serializes reads, which is fastest for disks and for the kernel's readahead
 
@@ -412,6 +418,143 @@ class ContiguousSource(Source):
         super().close()
 
 
+class Constant(ContiguousSource):
+    """A source whose elements are all equal; runs use `operand` and `fill` instead of its bytes.
+
+    storage: the file that stores the value, None for an argument such as `zeros:`.
+    """
+
+    is_reopenable = True  # any process can open it by its argument
+
+    def __init__(
+        self,
+        name: str,
+        metadata: ArrayMetadata,
+        element: bytes,
+        storage: Storage | None = None,
+        warning: str | None = None,
+    ) -> None:
+        super().__init__(name, metadata, memoryview(element), storage, warning)
+        self.element = element
+        self._is_filled = False
+
+    def operand(self, plan: Plan) -> Operand:
+        """Return the operand of a gather: a slice, or an element, that all indices select."""
+        from ndtool.engine import layouts
+        from ndtool.engine.bind import Operand
+
+        slice_shape = plan.slice_shape
+        itemsize = len(self.element)
+        strides = layouts.contiguous_strides(slice_shape, itemsize)
+        nbytes = strides[0] * slice_shape[0] if slice_shape else itemsize
+        if not 0 < nbytes <= PATTERN_SIZE:
+            strides, nbytes = (0,) * len(slice_shape), itemsize
+        pattern = memoryview(self.element * (nbytes // itemsize))
+        return Operand(pattern, 0, (0,) * (len(self.metadata.shape) - len(slice_shape)) + strides)
+
+    def fill(self, buffer: Buffer) -> None:
+        """Fill a buffer with copies of the element."""
+        if not any(self.element):
+            step, pattern = PATTERN_SIZE, bytes(PATTERN_SIZE)
+        else:
+            step = PATTERN_SIZE // len(self.element) * len(self.element)
+            pattern = self.element * (step // len(self.element))
+        for start in range(0, len(buffer), step):
+            n = min(step, len(buffer) - start)
+            buffer[start : start + n] = memoryview(pattern)[:n]
+
+    def load(self, *_: object, **options: object) -> memoryview:
+        """Return all elements, whatever the arguments; zeros occupy no memory."""
+        if not self._is_filled:
+            self.buffer, self._is_filled = self._allocate(), True
+        return self.buffer
+
+    def read_bytes(self, start: int, buffer: memoryview) -> None:
+        self.fill(buffer)
+
+    def _allocate(self) -> memoryview:
+        nbytes = self.metadata.nbytes
+        try:
+            if any(self.element) or not nbytes:
+                from ndtool.storage import tempfiles
+
+                label = f"temporary copy of {argument_name(self.name)}"
+                buffer = tempfiles.allocate(nbytes, label)  # a file if it is large
+                self.fill(buffer)
+                return buffer.toreadonly()
+            import mmap
+
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            return memoryview(mmap.mmap(-1, nbytes, flags, mmap.PROT_READ))
+        except (MemoryError, OSError, OverflowError, ValueError):
+            raise ResourceError(
+                f"{argument_name(self.name)}: not enough memory for {nbytes} bytes"
+            ) from None
+
+
 def trailing_bytes_warning(label: str, count: int) -> str | None:
     """Return the warning about `count` bytes after an array, None if there are none."""
     return f"{printable(label)}: {count} bytes after the array are ignored" if count else None
+
+
+class Inputs(Protocol):
+    """The open inputs of a call; spill: the directory for copies that do not fit in memory."""
+
+    @property
+    def inference(self) -> Inference: ...
+    @property
+    def sources(self) -> dict[str, Source]: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def spill(self) -> str | None: ...
+
+
+def load(
+    call: Inputs, role: str, touched: AccessedElements | None = None, dry: bool = False
+) -> Operand:
+    """Load an input in its stored layout.
+
+    touched: the elements to read, None for all. dry: whether to reserve the space without reading.
+    """
+    from ndtool.engine.bind import Operand
+
+    source = call.sources[role]
+    buffer = source.load(touched, call.threads, call.spill, dry)
+    return Operand(buffer, 0, source.metadata.strides)
+
+
+def row_major(
+    call: Inputs,
+    role: str,
+    order: str,
+    aligned: bool = False,
+    dry: bool = False,
+    operand: Operand | None = None,
+) -> memoryview:
+    """Return the bytes of an input in row-major order and byte order `order`; copy if necessary.
+
+    aligned: whether addresses of elements must be multiples of their size. operand: the input, if
+    it is loaded. dry: whether to reserve the space for the input and its copy without reading.
+    """
+    from ndtool.engine import layouts
+
+    operand, source = operand or load(call, role, dry=dry), call.sources[role]
+    name, dtype, shape = call.inference.inputs[role]
+    buffer: memoryview = operand.buffer
+    position = source.position if isinstance(source, ContiguousSource) else None
+    is_aligned = not aligned or (position or 0) % dtype.itemsize == 0
+    if is_aligned and layouts.is_normalized(shape, operand.strides, dtype, order):
+        return buffer
+    from ndtool.engine import copies
+    from ndtool.storage import tempfiles
+
+    label, size = f"temporary copy of {argument_name(name)}", len(buffer)
+    if dry:
+        return tempfiles.allocate(size, label, directory=call.spill).toreadonly()
+    return tempfiles.filled_buffer(
+        size,
+        label,
+        lambda write: copies.write_normalized(operand, shape, dtype, order, write, call.threads),
+        call.spill,
+    )

@@ -14,14 +14,7 @@ from ndtool.cli import helppages, options
 from ndtool.cli.console import is_same_file, write_stdout
 from ndtool.cli.options import Argument, Parameter
 from ndtool.cli.reporter import Reporter
-from ndtool.errors import (
-    BoundsError,
-    DifferenceError,
-    NdtoolError,
-    OutputError,
-    UsageError,
-    printable,
-)
+from ndtool.errors import BoundsError, DifferenceError, OutputError, UsageError, printable
 from ndtool.rules.operators import (
     ALL_OPERATORS,
     COMMON_ATTRIBUTES,
@@ -34,8 +27,8 @@ from ndtool.rules.operators import (
 
 if TYPE_CHECKING:
     from ndtool.cli.page import HtmlReport
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.formats.outputs import Output
+    from ndtool.runs.calls import OpenCall, Request
 
 
 FILES = {
@@ -78,16 +71,14 @@ def _run_operator(
 ) -> None:
     from ndtool.machine import signals
     from ndtool.runs import steps
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
     if output is None and not os.isatty(1):
         output = "-"
     elif output is not None:
-        _require_persistent(output)
         _require_not_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    attributes = attributes_of(operator, kwargs, output or "-")
+    attributes = attributes_of(operator, kwargs)
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
@@ -96,6 +87,7 @@ def _run_operator(
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
             target = steps.resolve_output(call)
+            reporter.data_on_stdout |= not dry_run and _writes_to_stdout(target)
             reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
@@ -132,13 +124,12 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     from ndtool.machine import signals
     from ndtool.runs import convert
 
-    _require_persistent(output)
     _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     signals.install_handlers(*reporter.final_messages())
-    options.drop_inapplicable(kwargs, output=output)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
+        reporter.data_on_stdout |= _writes_to_stdout(conversion.output)
         reporter.print_warnings(conversion.warnings)
         with reporter.progress() as progress_bar:
             preserved = conversion.run(progress_bar.callback(conversion.metadata.nbytes))
@@ -161,12 +152,11 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
-    for claim in claims_in_use:
-        owner = f"process {claim.process} on {printable(claim.host)}"
-        lines.append(f"not removed: {printable(claim.folder)}: {owner} may be using it\n")
+    for url, owner in claims_in_use:
+        process = f"process {owner.process} on {printable(owner.host)}"
+        lines.append(f"not removed: {printable(url)}: {process} may be using it\n")
     not_removed = [
-        {"name": claim.folder, "host": claim.host, "process": claim.process}
-        for claim in claims_in_use
+        {"name": url, "host": owner.host, "process": owner.process} for url, owner in claims_in_use
     ]
     if not lines and not failures:
         lines.append("nothing to remove\n")
@@ -178,17 +168,21 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         )
 
 
-def _require_persistent(output: str) -> None:
-    """Raise UsageError for the URL of a file system in the memory of this process."""
-    from ndtool.formats import locators
+def _writes_to_stdout(output: "Output | None") -> bool:
+    """Return whether an output is standard output, under any name.
+
+    Raises UsageError for the URL of a file system in the memory of this process.
+    """
     from ndtool.storage import locations
 
-    path = locators.parse(output).path
-    if locations.is_url(path) and not locations.is_shared(path):
+    if output is None or output.target is None:
+        return output is not None
+    if not locations.is_shared(output.target.path):
         raise UsageError(
-            f"{printable(output)} would be in the memory of this process only:"
+            f"{printable(output.name)} would be in the memory of this process only:"
             " expected a file, or a URL such as s3://bucket/x.npy"
         )
+    return is_same_file(output.target.path, 1)
 
 
 def _require_not_terminal(output: str, hint: str) -> None:
@@ -235,9 +229,8 @@ def html_report_of_request(
         yield report
 
 
-def attributes_of(operator: str, kwargs: dict[str, Any], output: str = "-") -> Attributes:
+def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
-    options.drop_inapplicable(kwargs, operator_of(operator).scatters, output)
     names = (*operator_of(operator).attributes, *COMMON_ATTRIBUTES)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)
@@ -260,14 +253,7 @@ def writes_array_to_stdout(command_line: list[str]) -> bool:
 
 def _is_stdout(output: str) -> bool:
     """Whether an output is standard output, under any name, such as /dev/stdout."""
-    if output == "-":
-        return True
-    from ndtool.formats import locators
-
-    try:
-        return is_same_file(locators.parse(output).path, 1)
-    except NdtoolError:
-        return False
+    return output == "-" or is_same_file(output.removeprefix("npy:"), 1)
 
 
 def command(

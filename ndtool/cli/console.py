@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from ndtool import notebook
 from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import OutputError, format_size
-from ndtool.notebook import Table
 from ndtool.storage.descriptors import write_next
+
+if TYPE_CHECKING:
+    from ndtool.notebook import Table
 
 _INITIAL_DELAY = 1.0  # seconds before the first progress bar
 
@@ -58,6 +59,8 @@ def format_tables(tables: Iterable[Table], fd: int) -> Iterator[str | bytes]:
 
 def format_table(table: Table, fd: int) -> Iterator[str | bytes]:
     """Yield a table as text: styled on a terminal, or if FORCE_COLOR is set."""
+    from ndtool import notebook
+
     columns = terminal_columns(fd)
     is_styled = (os.isatty(fd) or bool(os.environ.get("FORCE_COLOR"))) and not table.bars
     table = table.printable().with_bars(columns, _bar_character(fd))

@@ -13,8 +13,9 @@ import os
 import platform
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from html import escape
 from importlib import resources
 from string import Template
@@ -29,35 +30,24 @@ from ndtool.analysis.infer import inferred
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli.console import is_same_file
-from ndtool.errors import (
-    DifferenceError,
-    NdtoolError,
-    UsageError,
-    argument_name,
-    format_count,
-    printable,
-)
+from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table, html_table
 from ndtool.publish import document, sinks
 from ndtool.redaction import redact_json
 from ndtool.rules.inference import Input
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 if TYPE_CHECKING:
     from ndtool.analysis.explain import Explanation
     from ndtool.analysis.model import Model
-    from ndtool.analysis.verify import Comparison, EngineReport
+    from ndtool.analysis.verify import Comparison, Verification
     from ndtool.cli.reporter import Reporter
     from ndtool.rules.plans import Position
 
-_MAX_ROWS = 1000  # of an explanation; longer ones are shown in part
 _MAX_TEXT_LENGTH = 100_000  # characters; no text of a report is longer
 _MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
-_PLOTTED = ("slices", "distinct", "density", "repetitions")  # of statistics
-_NO_OUTPUT = "There is no output, because an index is out of bounds."
 
 
 class HtmlReport:
@@ -89,28 +79,18 @@ class HtmlReport:
             self._outputs.insert(0, comparison.first.position)
         self._sections.append(_section("Comparison", [comparison.table()]))
 
-    def add_engines(self, reports: Sequence[EngineReport]) -> None:
+    def add_engines(self, answer: Verification) -> None:
         """Add the results of engines, and highlight the first difference of each engine."""
-        from ndtool.analysis.verify import ENGINE_COLUMNS, engine_rows
-
-        tables = [Table("", ENGINE_COLUMNS, engine_rows(reports))]
-        for report in reports:
+        for report in answer.engines or ():
             if report.comparison is not None and report.comparison.first is not None:
-                table, threads = (
-                    report.comparison.table(),
-                    format_count(report.threads or 0, "thread"),
-                )
-                name = f"{report.engine} {report.version}, {threads}"
-                tables.append(table._replace(title=f"{name}: {table.title}"))
                 self._outputs.append(report.comparison.first.position)
+        tables = replace(answer, comparison=None).tables()
         self._sections.append(_section("Other engines", tables))
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
-        content, request = self._content(error), self._call.request
-        self._sink = document.create(
-            self._path, content, clobber=request.clobber, sync=request.sync
-        )
+        options = {name: getattr(self._call.request, name) for name in ("clobber", "sync")}
+        self._sink = document.create(self._path, self._content(error), **options)
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
@@ -141,8 +121,8 @@ class HtmlReport:
             limit = drawing.MAX_ELEMENTS
             remark = f"Not drawn: more than {limit} elements of an array would have to be drawn."
         elif drawn.grids[-1].role not in ("output", "actual"):
-            remark = _NO_OUTPUT
-        operator, name = self.stats.operator, argument_name(call.inference.inputs["data"].name)
+            remark = "There is no output, because an index is out of bounds."
+        name = argument_name(call.inference.inputs["data"].name)
         return _page(
             f"{command}: {name}",
             _heading(command, answer.title, self._reporter.arguments, error, self.warnings),
@@ -150,14 +130,9 @@ class HtmlReport:
             f"<section><h2>Drawing</h2>{_paragraph(remark, 'hint')}<noscript><p>The drawing needs"
             ' scripts.</p></noscript><div id="drawing"></div></section>',
             _section("Arrays", [answer.arrays()]),
-            _statistics(self.stats),
+            _section("Statistics of the indices", self.stats.tables()),
             _section("Shape inference", [answer.rules()._replace(title="")]),
             drawing=None if drawn is None else drawn.to_dict(),
-            stats={
-                "title": f"Slices of {self.stats.data} that the indices of {operator} select",
-                "tuples": self.stats.tuples - self.stats.out_of_bounds,
-                **{name: getattr(self.stats, name) for name in _PLOTTED},
-            },
         )
 
     def _draw(self) -> drawing.Drawing | None:
@@ -297,22 +272,6 @@ def _heading(
     return "\n".join([*parts, *(_paragraph(warning, "warning") for warning in warnings)])
 
 
-def _statistics(answer: Stats) -> str:
-    """Return the section with statistics, of which the script plots the histogram."""
-    table, *histogram = answer.tables()
-    count = format_count(answer.tuples, "index tuple")
-    tables = "".join(map(html_table, histogram))
-    plot = f'<noscript>{tables}</noscript><div id="plot"></div>'
-    return _section("Statistics of the indices", [table._replace(title=count)], plot)
-
-
-def _section(title: str, tables: Iterable[Table], suffix: str = "") -> str:
-    """Return a section with tables, of which long ones are shown in part."""
-    parts = []
-    for table in tables:
-        if (omitted := len(table.rows) - _MAX_ROWS) > 0:
-            half = _MAX_ROWS // 2
-            remark = (f"... {omitted} more rows, which the command prints",)
-            table = table._replace(rows=[*table.rows[:half], remark, *table.rows[-half:]])
-        parts.append(f'<div class="scrollable">{html_table(table)}</div>')
-    return f"<section><h2>{title}</h2>{''.join(parts)}{suffix}</section>"
+def _section(title: str, tables: Iterable[Table]) -> str:
+    parts = [f'<div class="scrollable">{html_table(table)}</div>' for table in tables]
+    return f"<section><h2>{title}</h2>{''.join(parts)}</section>"

@@ -6,12 +6,11 @@ from importlib import import_module
 
 import click
 
-from ndtool import redaction
 from ndtool.cli import commands, helppages, options
-from ndtool.cli.console import write_stdout
 from ndtool.cli.reporter import Reporter
 from ndtool.cli.wrapping import terminal_columns
 from ndtool.errors import UsageError, printable
+from ndtool.redaction import register
 from ndtool.rules.operators import ALL_OPERATORS, Operator
 
 _COMPLETION_VARIABLE = "_NDTOOL_COMPLETE"
@@ -26,10 +25,11 @@ class _Group(helppages.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
-        titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
-        command_name = titles.get(name, name.replace("_", "-"))
-        if name not in self.commands and command_name in self.commands:
-            ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
+        if name not in self.commands:
+            titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
+            command_name = titles.get(name, name.replace("_", "-"))
+            if command_name in self.commands:
+                ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
         return super().resolve_command(ctx, args)
 
 
@@ -107,7 +107,7 @@ def run(arguments: list[str], reporter: Reporter) -> None:
     arguments = arguments or ["--help"]
     for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
         if "://" in text:
-            redaction.register(text)
+            register(text)
     group = program()
     if request := os.environ.get(_COMPLETION_VARIABLE):
         _complete(group, request)
@@ -126,30 +126,27 @@ def run(arguments: list[str], reporter: Reporter) -> None:
         pass
     except click.ClickException as exc:
         raise _usage_error(exc) from None
+    except UsageError as exc:
+        variables = ", ".join(sorted(name for name in os.environ if name[:7] == "NDTOOL_"))
+        exc.hint = exc.hint or (variables and f"these variables set options: {variables}")
+        raise
 
 
 def _complete(group: click.Group, request: str) -> None:
     """Print completions of a word, or the shell function that calls ndtool for completions."""
-    from click.shell_completion import get_completion_class
+    from click.shell_completion import shell_complete
 
     import ndtool.cli.completion  # noqa: F401 - registers its class for bash
 
-    shell, _, action = request.partition("_")
-    kind = get_completion_class(shell)
-    if kind is None or action not in ("source", "complete"):
-        raise UsageError(
-            f"{_COMPLETION_VARIABLE} is {printable(repr(request))}: expected SHELL_source or"
-            " SHELL_complete, where SHELL is bash, zsh or fish"
-        )
-    completion = kind(group, {}, "ndtool", _COMPLETION_VARIABLE)
     try:
-        text = completion.source() if action == "source" else completion.complete()
+        status = shell_complete(group, {}, "ndtool", _COMPLETION_VARIABLE, request)
     except (KeyError, ValueError, IndexError):
+        status = 1
+    if status:
         raise UsageError(
-            f"{_COMPLETION_VARIABLE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as"
-            " the shell's completion function sets them"
-        ) from None
-    write_stdout(os.fsencode(f"{text}\n"))
+            f"{_COMPLETION_VARIABLE} is {printable(repr(request))}: expected SHELL_source, or"
+            " SHELL_complete with COMP_WORDS and COMP_CWORD, where SHELL is bash, zsh or fish"
+        )
 
 
 def _help_width() -> int:

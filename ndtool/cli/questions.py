@@ -23,7 +23,7 @@ from ndtool.cli.commands import (
     input_arguments,
     omit_if_lowered,
 )
-from ndtool.cli.options import Argument, is_from_environment
+from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError
 from ndtool.rules.operators import (
@@ -37,7 +37,6 @@ from ndtool.rules.operators import (
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineProgress, EngineSettings
-    from ndtool.runs.request import Request
 
 
 @click.pass_obj
@@ -68,7 +67,7 @@ def _explain(
 ) -> None:
     from ndtool.analysis import explain, typed
     from ndtool.machine import signals
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import Request
 
     if not at and not origins:
         raise UsageError("missing option: expected --at or --from with the position of an element")
@@ -91,7 +90,7 @@ def _stats(
 ) -> None:
     from ndtool.analysis import stats
     from ndtool.machine import signals
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import Request
 
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     signals.install_handlers(*reporter.final_messages())
@@ -119,19 +118,26 @@ def _verify(
 ) -> None:
     from ndtool.analysis import verify
     from ndtool.machine import signals
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import Request
 
-    engine_settings = _pop_engine_settings(options)
+    settings = _pop_engine_settings(options)
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     signals.install_handlers(*reporter.final_messages())
-    if engines is not None:
-        _verify_engines(reporter, request, engines, engine_settings, html)
-        return
     with html_report_of_request(html, request, reporter) as report:
-        with reporter.progress() as progress_bar:
-            answer = verify.verify(request, progress_bar.callback(0), engine_settings.within)
+        with _engine_progress(reporter) as progress:
+            if engines is None:
+                answer = verify.verify(request, lambda done: progress(done, ""), settings.within)
+            else:
+                from ndtool.analysis import engines as others
+
+                answer = others.verify(request, engines, settings, progress)
+        if report and answer.engines is not None:
+            report.add_engines(answer)
+        if answer.engines is not None and not reporter.json:
+            reporter.print_answer(replace(answer, comparison=None))
+        answer.raise_error()
         if report and answer.comparison is not None:
             report.add_comparison(answer.comparison)
     reporter.report_verification(answer)
@@ -158,31 +164,6 @@ def _engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
         yield report_progress
 
 
-def _verify_engines(
-    reporter: Reporter,
-    request: Request,
-    names: tuple[str, ...],
-    engine_settings: EngineSettings,
-    html: str | None,
-) -> None:
-    """Compare engines with the correct output, print the table, and raise the first error."""
-    from ndtool.analysis import engines
-
-    with html_report_of_request(html, request, reporter) as report:
-        with _engine_progress(reporter) as report_progress:
-            answer = engines.verify(request, names, engine_settings, report_progress)
-        if report:
-            report.add_engines(answer.engines or ())
-        if not reporter.json:
-            reporter.print_answer(replace(answer, comparison=None))
-        if answer.error is not None:
-            answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
-            raise answer.error
-        if report and answer.comparison is not None:
-            report.add_comparison(answer.comparison)
-    reporter.report_verification(answer)
-
-
 @click.pass_obj
 def _model(
     reporter: Reporter,
@@ -204,9 +185,9 @@ def _model(
 
         page.check_model(html, model, inputs)
     if inputs is None:
-        if engines is not None and not is_from_environment("engines"):
+        if engines is not None:
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
-        if save is not None and not is_from_environment("save"):
+        if save is not None:
             raise UsageError("--save requires --inputs: it writes the tensors of a run")
         answer = nodes(model)
     else:
@@ -217,12 +198,9 @@ def _model(
     reporter.print_warnings(list(answer.warnings))
     if html is not None:
         page.write_model(html, model, answer, reporter)
-    if answer.error is not None:
-        answer.error.extra_fields["nodes"] = answer.to_dict()["nodes"]
     if answer.error is None or not reporter.json:
         reporter.print_answer(answer)
-    if answer.error is not None:
-        raise answer.error
+    answer.raise_error()
 
 
 @click.pass_obj
@@ -232,8 +210,7 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     answer = inspect(names)
     reporter.print_answer(answer)
     reporter.print_warnings([array.warning for array in answer.arrays if array.warning])
-    if answer.error is not None:
-        raise answer.error
+    answer.raise_error()
 
 
 @click.pass_obj

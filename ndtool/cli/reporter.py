@@ -22,7 +22,6 @@ from ndtool.errors import (
     format_size,
     printable,
 )
-from ndtool.notebook import Table
 from ndtool.redaction import MIN_EMBEDDED_SECRET, redact_json, redact_secrets, redact_urls
 from ndtool.rules.shapes import format_type
 from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
@@ -30,8 +29,8 @@ from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
 if TYPE_CHECKING:
     from ndtool.analysis.answers import Answer
     from ndtool.analysis.verify import Comparison, Verification
-    from ndtool.arrays.source import Source
     from ndtool.formats.outputs import Output
+    from ndtool.notebook import Table
     from ndtool.rules.inference import Inference
     from ndtool.rules.trace import Trace
     from ndtool.runs.calls import OpenCall
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
 _MAX_MESSAGE_LENGTH = 1000  # characters
 _MAX_LISTED_MEMBERS = 10
 _MAX_SUMMARY_LINES = 4  # of the summary of a trace
-_ASSIGNED_UPDATE = {  # by --duplicates
-    "last": "the last of several updates of an element",
-    "first": "the first of several updates of an element",
-    "error": "no element may have several updates",
-}
 
 
 def _json_text(fields: dict[str, Any], redact: Callable[[str], str] = redact_urls) -> str:
@@ -98,7 +92,8 @@ class Reporter:
         """Print the details of a run if --verbose is set."""
         if self.verbose and not (self.json or self.quiet):
             started = time.perf_counter()
-            write_stderr(wrap_lines(run_details(prepared), 2))
+            executor = f"executor: {_describe_executor(prepared)}"
+            write_stderr(wrap_lines([*plan_lines(prepared.plan), executor], 2))
             self._reporting_seconds += time.perf_counter() - started
 
     def report_outcome(
@@ -195,6 +190,8 @@ class Reporter:
             return
         if trace is not None and self._shows_trace(False):
             if self.trace:
+                from ndtool.notebook import Table
+
                 rows = [step[:3] for step in trace.steps]
                 columns = ("rule", "with", "result")
                 self._print_tables([Table(trace.operator, columns, rows)], 2)
@@ -326,18 +323,6 @@ def _preserved_text(names: tuple[str, ...]) -> str:
     return f"preserved {listed_names}" + (f" and {omitted} more" if omitted > 0 else "")
 
 
-def run_details(prepared: PreparedRun) -> list[str]:
-    """Return lines on access to inputs, slices selected, reduction, plan and executor."""
-    call, inference = prepared.call, prepared.call.inference
-    return [
-        *(f"{role}: {_describe_access(source)}" for role, source in call.sources.items()),
-        _describe_selection(inference),
-        *([f"updates: {_describe_reduction(inference)}"] if inference.scatters else []),
-        *plan_lines(prepared.plan),
-        f"executor: {_describe_executor(prepared)}",
-    ]
-
-
 def plan_lines(plan: Plan) -> list[str]:
     """Return a run's plan as lines of text: how, bytes, memory, requests of external execution."""
     byte_counts = [
@@ -353,45 +338,6 @@ def plan_lines(plan: Plan) -> list[str]:
         counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
         lines.append(f"requests: {counts}")
     return lines
-
-
-def _describe_access(source: Source) -> str:
-    """Describe how the bytes of an input are accessed."""
-    from ndtool.arrays.constant import Constant
-    from ndtool.arrays.source import ContiguousSource
-    from ndtool.rules.inference import is_literal
-
-    metadata, name = source.metadata, argument_name(source.name)
-    if isinstance(source, Constant):
-        return f"{name}, a constant, which is not stored"
-    if is_literal(source.name):
-        return "a literal"
-    if not isinstance(source, ContiguousSource):
-        return f"{name}, read by chunks of {list(metadata.block_shape)}"
-    access = "fetched by byte ranges"
-    if source.is_local:
-        access = "mapped" if source.is_mapped else "in memory"
-    order = ", in Fortran order" if metadata.order == "F" and len(metadata.shape) > 1 else ""
-    return f"{name}, {access}{order}" + (", big-endian" if metadata.dtype.order == ">" else "")
-
-
-def _describe_selection(inference: Inference) -> str:
-    """Describe the slices or elements that the indices select."""
-    plan, itemsize = inference.plan, inference.dtype.itemsize
-    if plan.is_elementwise:
-        return f"selection: one element of data along axis {plan.axis_of(0)} for each index"
-    slices = f"{format_count(plan.width, 'element')} ({format_size(plan.width * itemsize)})"
-    return f"selection: {format_count(plan.tuples, 'index tuple')}, each a slice of {slices}"
-
-
-def _describe_reduction(inference: Inference) -> str:
-    """Describe how updates are combined with current values."""
-    attributes = inference.attributes
-    if attributes.reduction != "none":
-        exclusion = "" if attributes.include_self else ", without the current values"
-        order = "in row-major order of indices, with any number of threads"
-        return f"{attributes.reduction} {order}{exclusion}"
-    return f"assigned, {_ASSIGNED_UPDATE[attributes.duplicates]}"
 
 
 def _describe_executor(prepared: PreparedRun) -> str:

@@ -8,7 +8,7 @@ from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import bind_check
 from ndtool.errors import BoundsError, NdtoolError, OutputError
 from ndtool.machine.threads import limit_threads
-from ndtool.rules.modes import MODES
+from ndtool.rules.operators import MODES
 from ndtool.rules.plans import Plan
 
 

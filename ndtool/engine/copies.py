@@ -11,18 +11,11 @@ from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.engine.layouts import Strides
-from ndtool.machine.pool import BufferPool, run_all
-from ndtool.machine.threads import limit_threads
+from ndtool.machine.threads import BufferPool, limit_threads, run_all
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 
 WriteAt = Callable[[int, memoryview], object]  # write(start, bytes)
-
-
-def is_normalized(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
-    """Whether an array is C-contiguous and in byte order `order`, as `normalize` returns it."""
-    is_swapped = dtype.swap_size > 1 and dtype.order != order
-    return not is_swapped and layouts.is_contiguous(shape, strides, dtype.itemsize)
 
 
 def normalize(
@@ -124,11 +117,6 @@ def divide_into_boxes(sizes: Shape, strides: Strides, itemsize: int, limit: int)
             (rows, columns, *sizes[axis + 1 :]),
             (strides[0], *strides[axis:]),
         )
-
-
-def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int) -> bool:
-    """Whether packing strided data before a gather is faster than gathering strided slices."""
-    return layouts.is_scattered(shape, strides) and nbytes <= min(tuning.MAX_PACKED, 2 * gathered)
 
 
 def swap_bytes(buffer: Buffer, unit_bytes: int) -> None:

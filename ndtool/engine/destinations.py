@@ -8,8 +8,7 @@ from ndtool.engine import check, counting, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, bind_rows
 from ndtool.engine.updates import ScatterCall, copy_data
 from ndtool.machine import scratch
-from ndtool.machine.pool import BufferPool, run_all
-from ndtool.machine.threads import limit_threads
+from ndtool.machine.threads import BufferPool, limit_threads, run_all
 
 
 def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) -> bool:

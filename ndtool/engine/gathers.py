@@ -5,12 +5,15 @@ maps, uint8 arrays). Indices are C-contiguous; data may have any strides.
 """
 
 from collections.abc import Callable, Iterator
+from math import prod
+from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import PAGE, Grid, Indices, KernelOptions, WorkItem
-from ndtool.engine import tuning
+from ndtool._kernels import LINE, PAGE, Grid, Indices, KernelOptions, WorkItem
+from ndtool.engine import bind, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, Operand
 from ndtool.machine.threads import limit_threads
+from ndtool.rules.plans import Plan, Shape
 
 ProgressCallback = Callable[[float], object]  # its argument: the completed fraction
 
@@ -34,7 +37,52 @@ def work_items(slices: BoundSlices, limit: int) -> Iterator[WorkItem]:
             yield WorkItem(first, n, column, min(width, slices.width - column))
 
 
+class GatherKernel(NamedTuple):
+    """The kernel of a gather: of slices or of a grid, one of which is None.
+
+    slices: each tuple selects a slice of data. grid: elements along an axis that is not the last.
+    packs_data: whether data is copied to row-major order first, as its slices are strided.
+    """
+
+    slices: BoundSlices | None
+    grid: Grid | None = None
+    packs_data: bool = False
+
+
+def choose_gather(
+    plan: Plan, itemsize: int, shape: Shape, data: Operand, gathered: int
+) -> GatherKernel:
+    """Select the kernel to gather `gathered` bytes from data of any strides."""
+    slices, nbytes = bind.bind_slices(plan, data.strides, itemsize), prod(shape) * itemsize
+    is_reused = nbytes <= min(tuning.PACKED_IN_CACHE, gathered // 2)
+    if is_reused and layouts.is_contiguous(shape, data.strides, itemsize):
+        is_reused = False
+    if slices is None:
+        grid = bind.bind_grid(plan, data.strides, itemsize)
+        return GatherKernel(None, grid, is_reused and not grid.has_contiguous_rows)
+    if is_reused and (slices.layout is not None or slices.width <= LINE):
+        return GatherKernel(slices, None, True)
+    is_scattered = slices.layout is not None and layouts.is_scattered(shape, data.strides)
+    packs_data = is_scattered and nbytes <= min(tuning.MAX_PACKED, 2 * gathered)
+    return GatherKernel(slices, None, packs_data)
+
+
 def gather(
+    kernel: GatherKernel,
+    data: Operand,
+    indices: Indices,
+    out: Buffer,
+    threads: int,
+    progress: ProgressCallback = ignore_progress,
+) -> bool:
+    """Gather all of out; return False if an index is out of bounds."""
+    if kernel.slices is not None:
+        return _gather_slices(kernel.slices, data, indices, out, threads, progress)
+    assert kernel.grid is not None, "a GatherKernel has either slices or a grid"
+    return _gather_tiles(kernel.grid, data, indices, out, threads, progress)
+
+
+def _gather_slices(
     slices: BoundSlices,
     data: Operand,
     indices: Indices,
@@ -101,7 +149,7 @@ def prefetch_pages(slices: BoundSlices, data: Operand, indices: Indices, item: W
         _kernels.will_need(slices.addressing, data.buffer, data.origin, indices, item)
 
 
-def gather_tiles(
+def _gather_tiles(
     grid: Grid,
     data: Operand,
     indices: Indices,

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from ndtool._kernels import LINE
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 
 Strides = tuple[int, ...]
@@ -29,6 +30,12 @@ def is_contiguous(shape: Shape, strides: Strides, itemsize: int) -> bool:
             return False
         step *= size
     return True
+
+
+def is_normalized(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
+    """Whether an array is C-contiguous and in byte order `order`, as `normalize` returns it."""
+    is_swapped = dtype.swap_size > 1 and dtype.order != order
+    return not is_swapped and is_contiguous(shape, strides, dtype.itemsize)
 
 
 def merge_axes(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:

@@ -11,17 +11,69 @@ from math import prod
 
 from ndtool import _kernels
 from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
-from ndtool.engine import check, layouts, tuning
-from ndtool.engine.bind import BoundSlices, bind_grid, bind_slices
+from ndtool.engine import check, copies, layouts, tuning
+from ndtool.engine.bind import BoundSlices, Operand, bind_grid, bind_slices
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
 from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data, current_values
 from ndtool.machine.threads import limit_threads
-from ndtool.rules.modes import MODES
+from ndtool.rules.dtypes import NATIVE, Dtype
+from ndtool.rules.operators import MODES
+from ndtool.rules.plans import Shape
 from ndtool.rules.reductions import neutral_element
 
 
-def scatter(call: ScatterCall) -> bool:
+def needs_algorithm(
+    is_counted: bool,
+    nbytes: int,
+    width: int,
+    tuples: int,
+    per_batch: int,
+    by_panels: bool,
+    in_place: bool,
+    threads: int,
+) -> bool:
+    """Whether a large scatter to `nbytes` bytes needs more than one pass in order of the tuples.
+
+    width: bytes of a slice. per_batch: tuples of a batch. by_panels: along an axis that is not the
+    last.
+    """
+    is_one_batch, updates = per_batch == tuples, tuples * width
+    if is_counted or by_panels:
+        return is_counted or (nbytes > tuning.TILE and 2 * updates >= nbytes)  # packed tiles
+    batch_bytes = nbytes * per_batch // max(tuples, 1)
+    limit = (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
+    if width < tuning.WIDE_SLICE and nbytes > limit and tuples >= tuning.MIN_SORTED:
+        return threads > 1 and (is_one_batch or batch_bytes > tuning.CACHE_SIZE)
+    is_in_windows = not is_one_batch and not in_place and per_batch >= tuning.LONG_BATCH
+    return is_in_windows and nbytes > limit and width < tuning.WIDE_SLICE
+
+
+def arithmetic_order(dtype: Dtype, reduction: str) -> str:
+    """Return the byte order required of updates: native for a reduction, else that of data."""
+    return dtype.order if reduction == "none" else NATIVE
+
+
+def scatter(call: ScatterCall, data: Operand | None, shape: Shape) -> bool:
+    """Copy data to the output, normalized, and apply updates; False if an index is out of bounds.
+
+    data: None if the output already contains it. call: its `data` is not set yet.
+    """
+    dtype, order = call.dtype, arithmetic_order(call.dtype, call.attributes.reduction)
+    if data is not None and layouts.is_normalized(shape, data.strides, dtype, order):
+        call = call._replace(data=data.buffer)
+    elif data is not None and call.write_at is not None:
+        copies.write_normalized(data, shape, dtype, order, call.write_at, call.threads)
+    elif data is not None:
+        copies.normalize(data, shape, dtype, order, call.out, call.threads)
+    if not _apply(call):
+        return False
+    if dtype.swap_size > 1 and order != dtype.order:
+        copies.swap_bytes(call.out, dtype.swap_size)
+    return True
+
+
+def _apply(call: ScatterCall) -> bool:
     """Copy data to out, then apply the updates, with the fastest algorithm for the plan.
 
     Returns False if an index is out of bounds, or raises BoundsError if call.validates_first.

@@ -8,8 +8,7 @@ from ndtool._kernels import BLOCK, LINE, Indices, KernelOptions, UpdateCounts, U
 from ndtool.engine import counting, tuning
 from ndtool.engine.bind import Buffer
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
-from ndtool.machine.pool import run_all
-from ndtool.machine.threads import limit_threads
+from ndtool.machine.threads import limit_threads, run_all
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan

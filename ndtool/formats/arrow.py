@@ -19,11 +19,11 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import NdtoolError, RuleError, UsageError, printable, refuse
+from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable, refuse
 from ndtool.formats import members
-from ndtool.formats.chunked import ChunkedSource
-from ndtool.formats.decoding import InputFile, library_errors
+from ndtool.formats.decoding import InputFile
 from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid, shapes
@@ -81,7 +81,7 @@ def open_source(
     """Open the selected columns, or the only column; closing the source closes the storage."""
     table = _open_table(storage, path)
     with library_errors(path):
-        columns = table.select(table.only_column() if member is None else member)
+        columns = table.select(member)
         position = table.position(columns)
     if position is None or isinstance(storage, LocalFolder):
         return ColumnsSource(name, table, columns)
@@ -168,17 +168,11 @@ class Table:
     def block_rows(self) -> int:
         return max(self.row_counts, default=0)
 
-    def only_column(self) -> str:
-        """Return the name of the only column; an error lists the columns if there are several."""
-        if not (names := self.names):
-            refuse(self.path, "the file has no columns")
-        if len(names) != 1:
-            count = f"the file has {len(names)} columns"
-            raise members.unnamed_member_error(self.path, count, names[0], self._listing())
-        return names[0]
-
-    def select(self, member: str) -> Columns:
-        """Return the selected columns `member`; InputError unless they are arrays of one type."""
+    def select(self, member: str | None) -> Columns:
+        """Return the selected columns, or the only one; InputError unless they have one type."""
+        if member is None:
+            columns = {name: name for name in self.names}
+            member = members.choose(self.path, None, columns, "the file", "column", self._describe)
         label, path = f"{self.path}:{member}", _find(self.fields, member)
         names = [member] if path else member.split(",")
         paths = (path,) if path else tuple(self._require(name) for name in names)
@@ -204,27 +198,22 @@ class Table:
         return Columns(label, paths, metadata, len(first.inner_shape), first.length)
 
     def _require(self, name: str) -> tuple[str, ...]:
-        path = _find(self.fields, name)
+        path, names = _find(self.fields, name), self.names
         if path is None or self.name_counts[path[0]] != 1:
-            count = self.name_counts[path[0]] if path else 0
-            reason = f"names {count} columns" if path else "is not a column"
-            refuse(
-                self.path, f"{printable(repr(name))} {reason} of the file", places=self._listing()
-            )
+            reason = f"names {self.name_counts[path[0]]} columns" if path else "is not a column"
+            lines = members.listing(((name, self._describe(name)) for name in names), len(names))
+            refuse(self.path, f"{printable(repr(name))} {reason} of the file", places=lines)
         return path
 
-    def _listing(self) -> tuple[str, ...]:
-        columns = ((field.name, printable(str(field.type), 80)) for field in self.schema)
-        return members.listing(columns, len(self.schema))
+    def _describe(self, name: str) -> str:
+        path = _find(self.fields, name) or (name,)
+        return printable(str(self._type(path)), 80)
 
     def _parse(self, path: tuple[str, ...], label: str) -> _Column:
         """Return the type of a column; InputError unless its values are numbers."""
-        types, self_name = library().types, path[0]
-        if self.name_counts[self_name] != 1:
-            self._require(self_name)
-        arrow_type = self.fields[self_name].type
-        for name in path[1:]:
-            arrow_type = arrow_type.field(arrow_type.get_field_index(name)).type
+        types, arrow_type = library().types, self._type(path)
+        if self.name_counts[path[0]] != 1:
+            self._require(path[0])
         declared_type, inner_shape, length = arrow_type, list[int](), None
         while True:
             if (storage_type := _storage_type(arrow_type)) is not arrow_type:
@@ -247,6 +236,12 @@ class Table:
             )
         return _Column(dtypes.from_name(dtype), tuple(inner_shape), length)
 
+    def _type(self, path: tuple[str, ...]) -> Any:
+        arrow_type = self.fields[path[0]].type
+        for name in path[1:]:
+            arrow_type = arrow_type.field(arrow_type.get_field_index(name)).type
+        return arrow_type
+
     def _list_length(self, path: tuple[str, ...], label: str) -> tuple[int, int]:
         """Return the length of the first list that is not empty or null, and its row."""
         import numpy as np
@@ -254,8 +249,7 @@ class Table:
         row = 0
         with library_errors(label):
             for batch in self.batches(0, path[:1], 1 << 12):
-                array = _decode_storage(_field(batch.column(0), path[1:]))
-                array.validate(full=True)
+                array = _column_of(batch, path)
                 lengths = _values(array.value_lengths()) * ~_values(array.is_null())
                 if len(indices := np.flatnonzero(lengths)):
                     return int(lengths[indices[0]]), row + int(indices[0])
@@ -330,81 +324,66 @@ class ColumnsSource(ChunkedSource):
         """Return the rows of a batch as an ndarray. row: the number of the first one."""
         import numpy as np
 
-        columns = []
+        columns, rows = [], np.arange(row, row + batch.num_rows)
         for path in self._columns.paths:
-            values, problems = column_values(batch, path, self._columns, row)
-            for bad_row, problem in problems:
-                if self._is_read(bad_row):
-                    refuse(self._columns.label, f"row {bad_row} is {problem}")
+            array = _column_of(batch, path)
+            try:
+                values = _flatten(array, self._columns, rows)
+            except InputError:
+                if self._touched is None:
+                    raise
+                kept = np.isin(rows, self._touched_rows)
+                read = _flatten(array.filter(_column(kept)), self._columns, rows[kept])
+                values = np.zeros((len(rows), *read.shape[1:]), read.dtype)
+                values[kept] = read
             columns.append(values)
         return np.stack(columns, -1) if len(columns) > 1 else columns[0]
 
-    def _is_read(self, row: int) -> bool:
-        if self._touched is None:
-            return True
-        if self._touched_rows is None:
-            self._touched_rows = frozenset(self._touched.blocks((1, *self.metadata.shape[1:])))
-        return row in self._touched_rows
+    @cached_property
+    def _touched_rows(self) -> Any:
+        import numpy as np
 
-    _touched_rows: frozenset[int] | None = None
+        assert self._touched is not None
+        return np.fromiter(self._touched.blocks((1, *self.metadata.shape[1:])), np.int64)
 
 
-def column_values(
-    batch: Any, path: tuple[str, ...], columns: Columns, row: int
-) -> tuple[Any, Iterator[tuple[int, str]]]:
-    """Return a column's rows as an ndarray, and the rows that are no arrays, with what they are.
+def _column_of(batch: Any, path: tuple[str, ...]) -> Any:
+    """Return a validated column of a batch, or a field of it; those of a null struct are null."""
+    array = batch.column(batch.schema.get_field_index(path[0]))
+    array.validate(full=True)
+    for name in path[1:]:
+        array = array.flatten()[array.type.get_field_index(name)]
+    return _decode_storage(array)
 
-    These are zeros in the array. row: the number of the first row.
+
+def _flatten(array: Any, columns: Columns, rows: Any) -> Any:
+    """Return a column as an ndarray. rows: their numbers.
+
+    Raises InputError for a row that is null, or a list of another length.
     """
     import numpy as np
 
-    inner_shape = columns.metadata.shape[1 : 1 + columns.rank]
-    array, rows = batch.column(batch.schema.get_field_index(path[0])), batch.num_rows
-    array.validate(full=True)
-    array = _decode_storage(_field(array, path[1:]))
-    kept, problems, per_row = np.arange(rows), list[Iterator[tuple[int, str]]](), 1
-
-    def drop(is_bad: Any, describe: Any) -> None:
-        """Drop rows with elements for which `is_bad`."""
-        nonlocal kept, array
-        first, counts = is_bad.reshape(-1, per_row).argmax(1), is_bad.reshape(-1, per_row).any(1)
-        bad_rows = np.flatnonzero(counts)
-        problems.append(
-            zip(
-                (kept[bad_rows] + row).tolist(),
-                map(describe, (bad_rows * per_row + first[bad_rows]).tolist()),
-                strict=True,
-            )
-        )
-        kept = kept[~counts]
-        array = array.filter(_column(np.repeat(~counts, per_row)))
-
+    inner_shape, per_row = columns.metadata.shape[1 : 1 + columns.rank], 1
     for size in (*inner_shape, None):
         if array.null_count:
-            nulls = _values(array.is_null())
-            drop(nulls, lambda index: "null: expected a value in every row")
+            row = rows[int(_values(array.is_null()).argmax()) // per_row]
+            refuse(columns.label, f"row {row} is null: expected a value in every row")
         if size is None or not per_row:
             break
         lengths = _values(array.value_lengths()) if hasattr(array, "value_lengths") else None
         if lengths is not None and (lengths != size).any():
-            like = columns.length[1] if columns.length else 0
-            drop(
-                lengths != size,
-                lambda index, lengths=lengths, size=size, like=like: (
-                    f"a list of {lengths[index]}: expected {size}, as in row {like}"
-                ),
+            index, like = (
+                int((lengths != size).argmax()),
+                columns.length[1] if columns.length else 0,
             )
+            found = f"row {rows[index // per_row]} is a list of {lengths[index]}"
+            refuse(columns.label, f"{found}: expected {size}, as in row {like}")
         array, per_row = _decode_storage(array.flatten()), per_row * size
-    dtype, shape = np.dtype(columns.metadata.dtype.descr), (len(kept), *inner_shape)
+    dtype, shape = np.dtype(columns.metadata.dtype.descr), (len(rows), *inner_shape)
     values = _values(array) if per_row else np.empty(0, dtype)
     if values.dtype != dtype or values.size != prod(shape):
-        refuse(columns.label, f"rows from {row} on are not {dtype.name}")
-    values = values.reshape(shape)
-    if len(kept) == rows:
-        return values, iter(())
-    complete = np.zeros((rows, *inner_shape), dtype)
-    complete[kept] = values
-    return complete, iter(sorted(problem for found in problems for problem in found))
+        refuse(columns.label, f"rows from {rows[0]} on are not {dtype.name}")
+    return values.reshape(shape)
 
 
 def _values(array: Any) -> Any:
@@ -427,13 +406,6 @@ def _column(values: Any) -> Any:
     element_type = pa.uint8() if is_bool else pa.from_numpy_dtype(values.dtype)
     array = pa.Array.from_buffers(element_type, len(values), [None, pa.py_buffer(values)])
     return array.cast(pa.bool_()) if is_bool else array
-
-
-def _field(array: Any, path: tuple[str, ...]) -> Any:
-    """Return the values of a field of structs; those of a null struct are null."""
-    for name in path:
-        array = array.flatten()[array.type.get_field_index(name)]
-    return array
 
 
 def _find(fields: dict[str, Any], name: str) -> tuple[str, ...] | None:
@@ -581,10 +553,11 @@ class _ArrowFile(Table):
         if len(self.row_counts) != 1 or self._is_encoded:
             return None
         (batch,) = self.batches(0, path, 1)
-        _, problems = column_values(batch, path, columns, 0)
-        array, types = batch.column(0), library().types
-        if next(problems, None):
+        try:
+            _flatten(_column_of(batch, path), columns, range(batch.num_rows))
+        except InputError:
             return None  # it is reported if a run reads it
+        array, types = batch.column(0), library().types
         for _ in range(columns.rank):
             if not types.is_fixed_size_list(array.type):
                 return None

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ndtool.arrays import assembly
+from ndtool.arrays.assembly import ChunkedSource
 from ndtool.arrays.source import ArrayMetadata, Source
-from ndtool.formats.chunked import ChunkedSource, default_chunks
+from ndtool.formats.chunked import default_chunks
 from ndtool.inmemory.arguments import rebase
 from ndtool.rules import dtypes, grid
 from ndtool.rules.dtypes import Dtype
@@ -70,14 +71,14 @@ def rebased(source: Source, attributes: Attributes) -> Source:
         return source
 
     def compute(index: int, box: Box) -> Any:
-        if isinstance(source, assembly.ChunkedSource):
+        if isinstance(source, ChunkedSource):
             chunk = np.ndarray(grid.box_shape(box), _code(metadata.dtype), source.block(index))
             return rebase(chunk, attributes)
         with lock:
             stored = as_array(source)
         return rebase(stored[assembly.box_slices(box)], attributes)
 
-    is_chunked = isinstance(source, assembly.ChunkedSource)
+    is_chunked = isinstance(source, ChunkedSource)
     blocks = metadata.block_shape if is_chunked else None
     return ComputedSource(source.name, "int64", metadata.shape, compute, source, blocks)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata
+from ndtool.arrays.source import ArrayMetadata, Constant
 from ndtool.errors import DtypeError, UsageError, printable
 from ndtool.formats import raw
 from ndtool.rules import dtypes, numbers

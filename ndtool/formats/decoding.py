@@ -3,25 +3,16 @@
 import io
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Storage
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    ResourceError,
-    UsageError,
-    library_message,
-    printable,
-)
-from ndtool.storage.descriptors import BLOCK_SIZE, failure
+from ndtool.errors import UsageError, printable
+from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import File
 
 # Attributes by which NetCDF libraries convert the values.
 NETCDF_ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _NAN = ("NaN", "AAAAAAAA+H8=", "AADAfw==")  # as xarray writes it in Zarr
-_OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 DEFAULT_LIMIT = 1 << 30  # decompressed bytes of a member or text, without NDTOOL_MAX_INFLATE
 
 
@@ -33,23 +24,6 @@ def inflate_limit() -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise UsageError(f"NDTOOL_MAX_INFLATE is {printable(repr(text))}: expected bytes")
     return int(text)
-
-
-@contextmanager
-def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> Iterator[None]:
-    """Convert a library's exceptions, of any type if a file is damaged, to NdtoolErrors."""
-    try:
-        yield
-    except NdtoolError:
-        raise
-    except MemoryError:
-        raise ResourceError(f"{printable(label)}: not enough memory") from None
-    except Exception as exc:
-        if isinstance(exc, OSError) and exc.errno and exc.strerror == os.strerror(exc.errno):
-            raise failure(exc, label, error_type) from None
-        is_memory = any(text in str(exc) for text in _OUT_OF_MEMORY_TEXTS)
-        kind = ResourceError if is_memory else error_type
-        raise kind(f"{printable(label)}: {library_message(exc)}") from None
 
 
 def unapplied_warning(label: str, attributes: object) -> str | None:

@@ -1,10 +1,10 @@
-"""Errors about member names that are missing, unknown or ambiguous."""
+"""Choice of a member of a file, and errors about names that are missing, unknown or ambiguous."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TypeVar
 
-from ndtool.errors import UsageError, printable, refuse
+from ndtool.errors import UsageError, format_count, printable, refuse
 
 T = TypeVar("T")
 
@@ -20,21 +20,36 @@ def listing(members: Iterable[tuple[str, str]], count: int) -> tuple[str, ...]:
     return (*lines, f"and {count - MAX_LISTED} more") if count > MAX_LISTED else tuple(lines)
 
 
-def only_member(
-    path: str, members: Sequence[T], plural: str, describe: Callable[[T], tuple[str, str]]
+def choose(
+    path: str,
+    name: str | None,
+    members: Mapping[str, T],
+    owner: str,
+    kind: str,
+    describe: Callable[[T], str],
 ) -> T:
-    """Return the only member of a file; an error lists the members if there are several.
+    """Return the member with a name, or the only one if it is None; an error lists the members.
 
-    plural: the format of the message, such as "the archive has {} members". describe: returns the
-    name and the description of a member.
+    owner, kind: words for the file and a member, such as "the store" and "array".
     """
-    if not members:
-        refuse(path, plural.format("no"))
-    if len(members) > 1:
-        lines = listing(map(describe, members), len(members))
-        count = plural.format(len(members))
-        raise unnamed_member_error(path, count, describe(members[0])[0], lines)
-    return members[0]
+
+    def lines(names: list[str]) -> tuple[str, ...]:
+        return listing(((name, describe(members[name])) for name in names), len(names))
+
+    names = list(members)
+    if not names:
+        refuse(path, f"{owner} has no {kind}s")
+    if name is None and len(names) == 1:
+        return members[names[0]]
+    if name is None:
+        count = f"{owner} has {len(names)} {kind}s"
+        raise unnamed_member_error(path, count, names[0], lines(names))
+    if name in members:
+        return members[name]
+    if inner := [member for member in names if member.startswith(f"{name}/")]:
+        count = f"{printable(name)} is a group of {format_count(len(inner), kind)}"
+        raise unnamed_member_error(path, count, inner[0], lines(inner))
+    return refuse(path, f"{printable(name)} is no {kind} of {owner}", places=lines(names))
 
 
 def unnamed_member_error(path: str, count: str, first: str, lines: tuple[str, ...]) -> UsageError:

@@ -229,13 +229,12 @@ def entries(storage: "LocalFile", path: str, member: str | None) -> list[MemberI
 
 def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> ContiguousSource:
     """Open the array in a file, or a field of its records; closing the source closes the file."""
-    from ndtool.formats.decoding import open_range
-
     header = read_header(sequential_reader(storage.peek, 0), storage.size, path)
     if member is not None:
         return _open_field(storage, name, path, header, member)
     warning = trailing_bytes_warning(name, storage.size - header.offset - header.nbytes)
-    return open_range(storage, name, name, metadata_of(header), header.offset, warning=warning)
+    metadata = metadata_of(header)
+    return ContiguousSource.in_file(name, metadata, storage, header.offset, name, warning)
 
 
 def has_fields(storage: "LocalFile") -> bool:

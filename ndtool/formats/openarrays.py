@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from ndtool.arrays.source import Source
-from ndtool.errors import InputError, UsageError, printable
+from ndtool.errors import UsageError
 from ndtool.formats import locators
 from ndtool.formats.locators import Locator
 from ndtool.inmemory import nulls
-from ndtool.rules.operators import LOWERED_INPUTS
-from ndtool.rules.shapes import format_shape
 from ndtool.storage import locations
 
 _LOADING_HINT = "pass {0}[...], or dask.array.from_array({0}) to a function of ndtool.dask"
@@ -24,7 +20,9 @@ def argument_of(role: str, value: Any) -> str | None:
     Raises UsageError for an array without such an argument: in memory, in an archive, in a store
     with storage options such as credentials, or in a file that is open for writing.
     """
-    locate = _locator(value)
+    # By the name of the type and of its library, which need not be installed.
+    locators_by_type = {("Array", "zarr"): _zarr_location, ("Dataset", "h5py"): _hdf5_location}
+    locate = locators_by_type.get((type(value).__name__, nulls.library(type(value))))
     if locate is None:
         return None
     location, problem = locate(value)
@@ -35,20 +33,6 @@ def argument_of(role: str, value: Any) -> str | None:
             hint=_LOADING_HINT.format(role),
         )
     return location[0]
-
-
-def require_same_shape(arguments: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
-    """Raise InputError if an open array and the array at its location have different shapes."""
-    for role, value in arguments.items():
-        source = sources.get(LOWERED_INPUTS.get(role, role))
-        if _locator(value) is None or source is None or role == "write_indices":
-            continue
-        if value.shape != source.metadata.shape:
-            raise InputError(
-                f"{nulls.describe(role, value)} of shape {format_shape(value.shape)}, but"
-                f" {printable(source.name)} has {format_shape(source.metadata.shape)}: open it"
-                " again"
-            )
 
 
 # The argument with its parsed form, or None; and the problem if the argument is not valid.
@@ -91,11 +75,3 @@ def _hdf5_location(value: Any) -> Location:
     if not is_same_file:
         return None, "of a file that was moved or replaced"
     return (f"{path}:{value.name}", Locator(path, value.name)), "whose path is ambiguous"
-
-
-# By the name of the type and of its library, which need not be installed.
-_LOCATORS = {("Array", "zarr"): _zarr_location, ("Dataset", "h5py"): _hdf5_location}
-
-
-def _locator(value: Any) -> Callable[[Any], Location] | None:
-    return _LOCATORS.get((type(value).__name__, nulls.library(type(value))))

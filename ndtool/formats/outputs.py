@@ -9,7 +9,7 @@ from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import DtypeError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import locators, table
 from ndtool.formats.table import Format
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.publish.targets import Encoding, Target, existing, require_supported
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
@@ -78,7 +78,7 @@ def resolve(
     stored, concurrency = _stored_dtype(file_format, target, metadata.dtype), 1
     if file_format.chunks and target.is_file:
         metadata = file_format.module.planned_metadata(target, metadata)
-        concurrency = pool.MAX_THREADS if target.url and file_format.is_folder else 1
+        concurrency = threads.MAX_WRITERS if target.url and file_format.is_folder else 1
     return Output(argument, metadata, stored, encoding, concurrency, file_format, target)
 
 

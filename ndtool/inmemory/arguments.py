@@ -19,8 +19,7 @@ from ndtool.inmemory import nulls, tensors
 from ndtool.machine import threads as _threads
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import MODES
-from ndtool.rules.operators import Attributes, operator_of
+from ndtool.rules.operators import MODES, Attributes, operator_of
 from ndtool.rules.plans import Plan
 from ndtool.rules.reductions import ALIASES
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool._kernels import LINE, Calls, Indices, TypedCall, UpdateCounts, UpdateSpec
-from ndtool.engine import bind, check, copies, counting, dispatch, distinct, tuning
+from ndtool.engine import bind, check, counting, distinct, layouts, scatters, tuning
 from ndtool.engine.updates import ScatterCall, neutral_block
 from ndtool.errors import (
     BoundsError,
@@ -166,7 +166,7 @@ def make_typed_call(
     normalizes = attributes.index_base or attributes.mode != "linear"
     if normalizes and types["indices"].name == "uint64":
         return None  # int64 does not hold all of them
-    order = dispatch.arithmetic_order(dtype, attributes.reduction)
+    order = scatters.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (
         t.swap_size > 1 and t.order != order for t in (dtype, types.get("updates", dtype))
     )
@@ -262,8 +262,8 @@ def _scatter(
     dtype, attributes = types["data"], plan.attributes
     index = _bind_indices(plan, types, indices, team)
     reduction = attributes.reduction
-    order = dispatch.arithmetic_order(dtype, reduction)
-    is_normalized = copies.is_normalized(data.shape, data.strides, dtype, order)
+    order = scatters.arithmetic_order(dtype, reduction)
+    is_normalized = layouts.is_normalized(data.shape, data.strides, dtype, order)
     target = out
     if target is None or not (is_normalized and _is_direct(target)):
         target = np.empty(plan.output, data.dtype)
@@ -277,7 +277,7 @@ def _scatter(
         plan, dtype, None, index, normalized_updates, as_bytes(target), team,
         validates_first=target is out,
     )  # fmt: skip
-    if not dispatch.scatter(work, None if target is data else as_operand(data), data.shape):
+    if not scatters.scatter(work, None if target is data else as_operand(data), data.shape):
         raise check.locate_bounds_error(plan, index)
     return _copy_out(target, out)
 
@@ -302,6 +302,6 @@ def _bind_indices(plan: Plan, types: dict[str, Dtype], indices: Array, team: int
 
 
 COMPILED = Calls(
-    np.ndarray, np.empty, make_typed_call, threads.limit_threads, dispatch.needs_algorithm, execute,
+    np.ndarray, np.empty, make_typed_call, threads.limit_threads, scatters.needs_algorithm, execute,
     vars(tuning),
 )  # fmt: skip

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.rules.modes import MODES
-from ndtool.rules.operators import Attributes
+from ndtool.rules.operators import MODES, Attributes
 
 
 def normalize_indices(

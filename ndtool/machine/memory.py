@@ -1,9 +1,9 @@
-"""Memory available to this process, including reclaimable page cache."""
+"""Memory available to this process, including reclaimable page cache; its control groups."""
 
+import os
 import re
+from collections.abc import Callable
 from functools import cache
-
-from ndtool.machine import cgroups
 
 MIN_RETURNED = 1 << 22  # bytes from which a freed buffer is returned to the system at once
 ASSUMED_BYTES = 1 << 30  # bytes assumed if the system reports none
@@ -24,7 +24,7 @@ def parse_size(text: str) -> int | None:
 
 def available() -> int:
     """Return the bytes that are free or reclaimable, limited by the control groups."""
-    return cgroups.lowest_limit("memory", _limit, _free())
+    return lowest_limit("memory", _limit, _free())
 
 
 def can_hold(nbytes: int, limit: int | None = None) -> bool:
@@ -68,3 +68,34 @@ def _limit(folder: str) -> int | None:
         except (OSError, ValueError):
             pass  # "max": unlimited
     return None
+
+
+def lowest_limit(controller: str, limit: Callable[[str], int | None], default: int) -> int:
+    """Return the lowest limit from this process's control group up to the root, at most `default`.
+
+    limit: returns the limit set in a group's directory, None if unlimited.
+    """
+    roots = {"": "/sys/fs/cgroup", controller: f"/sys/fs/cgroup/{controller}"}
+    limits = [default]
+    try:
+        with open("/proc/self/cgroup") as lines:
+            for line in lines:
+                _, names, path = line.rstrip("\n").split(":", 2)
+                for name in names.split(","):
+                    if name in roots:
+                        limits += _limits(roots[name], path, limit)
+    except (OSError, ValueError):
+        pass
+    return min(limits)
+
+
+def _limits(mount: str, path: str, limit: Callable[[str], int | None]) -> list[int]:
+    """Return the limits from a group up to the root."""
+    limits = []
+    while True:
+        value = limit(mount + path)
+        if value is not None:
+            limits.append(value)
+        if path in ("", "/"):
+            return limits
+        path = os.path.dirname(path)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from ndtool import _kernels
+import ndtool._kernels as _kernels  # `from ndtool` would search its public names
 from ndtool.errors import SIGNAL_STATUSES, OutputError, Status
 
 _DEFAULT_ACTION = -1  # instead of an exit status: the signal's default action; see _signals.pxd

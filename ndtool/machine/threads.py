@@ -1,12 +1,21 @@
-"""Number of threads for a run: the option, OMP_NUM_THREADS, or the available processors."""
+"""The number of threads for a run (the option, OMP_NUM_THREADS, or the available processors).
+
+Also a pool of Python threads for work that blocks on I/O, and reusable buffers for it.
+"""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
+from threading import Event, Lock, Thread
+from typing import TypeVar
 
 from ndtool.errors import UsageError, format_value
-from ndtool.machine import cgroups
+from ndtool.machine import memory
 
+Item = TypeVar("Item")
 MAX_THREADS = 1024
+MAX_WRITERS = 8  # threads of a pool: more do not write faster, and each has a buffer
 MIN_WORK = 0  # bytes of work per thread; 0: those in which a thread works much longer than it wakes
 MEASURED_WORK = range(1 << 18, 1 << 24)  # such bytes
 
@@ -21,9 +30,9 @@ def limit_threads(threads: int, work: int) -> int:
 @cache
 def _measured_work() -> int:
     """Return the bytes of work from which another thread is worth its start, on this machine."""
-    from ndtool import _kernels  # the command line starts without them
+    from ndtool._kernels import measure_wake  # the command line starts without them
 
-    return min(max(8 * _kernels.measure_wake(), MEASURED_WORK.start), MEASURED_WORK[-1])
+    return min(max(8 * measure_wake(), MEASURED_WORK.start), MEASURED_WORK[-1])
 
 
 def resolve_threads(threads: int | None) -> int:
@@ -57,7 +66,7 @@ def _available() -> int:
 
 def _quota(default: int) -> int:
     """Return the CPU quota of this process's control groups, `default` if there is none."""
-    return cgroups.lowest_limit("cpu", _processors, default)
+    return memory.lowest_limit("cpu", _processors, default)
 
 
 def _processors(folder: str) -> int | None:
@@ -74,3 +83,62 @@ def _processors(folder: str) -> int | None:
         if quota > 0 and period > 0:
             return max(1, quota // period)
     return None
+
+
+def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int) -> None:
+    """Call work(item) for every item, from several threads at once.
+
+    At the first exception, all threads stop after their current item, and it is raised.
+    """
+    from ndtool._kernels import AdmissionLock
+
+    lock, stop = Lock(), Event()
+    workers: list[Thread] = []
+    failures: list[BaseException] = []
+
+    def loop() -> None:
+        try:
+            while not stop.is_set():
+                with lock:
+                    item = next(items, None)
+                if item is None:
+                    return
+                work(item)
+        except BaseException as failure:
+            failures.append(failure)
+            stop.set()
+
+    try:
+        if threads > 1:
+            # another run may have tested that the system can start threads, and depend on it
+            with AdmissionLock(), suppress(RuntimeError):  # it may refuse more of them
+                for _ in range(min(threads, MAX_WRITERS) - 1):
+                    workers.append(Thread(target=loop))
+                    workers[-1].start()
+        loop()
+    finally:
+        stop.set()
+        for worker in workers:
+            if worker.ident is not None:  # it was started
+                worker.join()
+    if failures:
+        raise failures[0]
+
+
+class BufferPool:
+    """Free list of buffers of one size, shared by threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._free: list[memoryview] = []
+
+    def acquire(self) -> memoryview:
+        """Return a free buffer; allocate one if there is none."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return memoryview(bytearray(self._size))
+
+    def release(self, buffer: memoryview) -> None:
+        """Return a buffer to the free list."""
+        self._free.append(buffer)

@@ -11,14 +11,11 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from itertools import islice
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 from ndtool import __version__
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import Inputs
-from ndtool.arrays.source import ContiguousSource, Source
+from ndtool.arrays.source import Constant, ContiguousSource, Inputs, Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
@@ -36,16 +33,8 @@ from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, choose, partition_chunks, rows_in
-from ndtool.outofcore.phases import (
-    AddResult,
-    Arrays,
-    Group,
-    ReportCallback,
-    SplitResult,
-    TaskOffsets,
-    Work,
-)
-from ndtool.outofcore.segments import SpillFolder
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, SplitResult, Work
+from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.sinks import DrySink
 from ndtool.redaction import register
@@ -57,9 +46,7 @@ ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
 JOIN_TIMEOUT = 60  # seconds to wait for the first worker
 SILENCE_TIMEOUT = 60  # seconds without a worker, or without an answer, after which a run fails
 CHECK_INTERVAL = 1  # seconds between checks for workers
-MAX_UNFINISHED = 4096  # submitted tasks
-MAX_BYTES = 64 << 20  # bytes of offsets of submitted tasks, unless there are more threads
-BATCH_BYTES = 4 << 20  # bytes of offsets that are sent together: dask warns of 10 MB
+BATCH_TASKS = 1 << 14  # tasks that are submitted together: dask warns of 10 MB
 RETRIES = 2  # of a task whose worker raises an error
 CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a failed run
 REMOTE_CLOSE_TIMEOUT = 10  # seconds; objects written after the cleanup would remain
@@ -85,36 +72,25 @@ class Cluster:
             limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
             limit = min(limits, default=memory.available() // max(1, local or len(workers)))
         self.memory = limit // threads
-        self._token = os.urandom(8).hex()
         self._last_sign = time.monotonic()
 
-    def map(
-        self, function: Callable[..., Any], phase: str, numbers: Iterable[int],
-        offsets: Callable[[int], TaskOffsets] | None, nbytes: int, add: AddResult,
-    ) -> None:  # fmt: skip
-        """Call function(phase, number, offsets of number) on workers; pass the results to `add`.
-
-        nbytes: bytes of the offsets of a number.
+    def map(self, task_call: worker.Call, phase: str, numbers: list[int], add: AddResult) -> None:
+        """Run the tasks of a phase on workers; pass the number and result of each to `add`.
 
         The scheduler repeats the tasks of lost workers, and those that raise an error.
         """
-        waiting, unfinished = iter(numbers), dict[Any, int]()
-        limit = min(MAX_UNFINISHED, max(2 * self.slots, MAX_BYTES // max(1, nbytes)))
-        max_batch = max(1, BATCH_BYTES // max(1, nbytes))
-        completed = library().as_completed(
-            loop=self._client.loop, with_results=True, raise_errors=False
-        )
+        unfinished = dict[Any, int]()
         try:
-            while True:
-                missing = limit - len(unfinished) if len(unfinished) <= limit // 2 else 0
-                while batch := list(islice(waiting, min(missing, max_batch))):
-                    sent = [list(map(offsets, batch))] if offsets else []
-                    futures = self._submit(function, phase, batch, sent)
-                    unfinished |= dict(zip(futures, batch, strict=True))
-                    completed.update(futures)
-                    missing -= len(batch)
-                if not unfinished:
-                    return
+            keys = [f"ndtool-{phase}-{number}-{task_call.token}" for number in numbers]
+            futures = self._request(
+                self._client.map, partial(worker.perform, task_call, phase), numbers, key=keys,
+                pure=False, retries=RETRIES, batch_size=BATCH_TASKS,
+            )  # fmt: skip
+            unfinished |= zip(futures, numbers, strict=True)
+            completed = library().as_completed(
+                futures, loop=self._client.loop, with_results=True, raise_errors=False
+            )
+            while unfinished:
                 if self._wait_for_result(completed):
                     future, outcome = next(completed)
                     add(unfinished.pop(future), _result(phase, future, outcome))
@@ -125,14 +101,6 @@ class Cluster:
             if unfinished:
                 cancel = partial(self._client.cancel, list(unfinished), force=True)
                 _call_briefly(partial(cancel, reason="the run ended"), CLOSE_TIMEOUT)
-
-    def _submit(self, function: Any, phase: str, numbers: list[int], sent: list[Any]) -> list[Any]:
-        keys = [f"ndtool-{phase}-{number}-{self._token}" for number in numbers]
-        task = partial(function, phase)
-        futures: list[Any] = self._request(
-            self._client.map, task, numbers, *sent, key=keys, pure=False, retries=RETRIES
-        )
-        return futures
 
     def _wait_for_result(self, completed: Any) -> bool:
         """Wait CHECK_INTERVAL seconds for a completed task; return whether one is available.
@@ -318,29 +286,18 @@ def _address(file: str) -> str:
     return address
 
 
-class Locations(NamedTuple):
-    """The locations of inputs for workers, by role, and of spilled data."""
+def locate(call: Any) -> tuple[dict[str, str], str]:
+    """Return the locations of inputs for workers, by role, and of spilled data.
 
-    inputs: dict[str, str]
-    spill: str
-
-
-def locate(
-    inputs: dict[str, str], sources: dict[str, Source], output: str | None, spill: str | None,
-    reduction: str,
-) -> Locations:  # fmt: skip
-    """Return the locations for workers; UsageError if they cannot read an input.
-
-    spill: the location for spilled data; by default, the output's folder.
+    The latter is the output's folder by default. UsageError if workers cannot read an input.
     """
+    output, reduction, by_role = call.request.output, call.request.attributes.reduction, {}
     if output in (None, "-"):
         raise UsageError("a run on a cluster writes to a file or store: expected -o FILE")
     assert output is not None
-    by_role = {}
-    for role, argument in inputs.items():
-        source = getattr(sources[role], "origin", sources[role])  # of indices that count from 1
-        is_literal = _is_literal(role, argument) or isinstance(source, Constant)
-        if isinstance(source, ContiguousSource) and not is_literal:
+    for role, argument in call.request.arguments.items():
+        source = getattr(call.sources[role], "origin", call.sources[role])  # of indices from 1
+        if isinstance(source, ContiguousSource) and not _is_value(role, argument, source):
             if not source.is_reopenable or not source.is_local or argument.startswith("raw:"):
                 raise UsageError(
                     f"{argument_name(argument)}: workers cannot read parts of it:"
@@ -348,7 +305,8 @@ def locate(
                 )
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
-        by_role[role] = argument if is_literal else locators.absolute(argument)
+        is_value = _is_value(role, argument, source)
+        by_role[role] = argument if is_value else locators.absolute(argument)
     data, target = map(locators.parse, (by_role["data"], locators.absolute(output)))
     is_in_place = os.path.realpath(data.path) == os.path.realpath(target.path)
     if not REDUCTIONS[reduction].idempotent and is_in_place and data.member == target.member:
@@ -356,14 +314,17 @@ def locate(
             f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
             " place"
         )
-    if spill is None:
-        path = target.path.rstrip("/")
-        spill = locations.parent_folder(path if locations.is_url(path) else os.path.realpath(path))
-    return Locations(by_role, spill)
+    if call.spill is not None:
+        return by_role, call.spill
+    path = target.path.rstrip("/")
+    path = path if locations.is_url(path) else os.path.realpath(path)
+    return by_role, locations.parent_folder(path)
 
 
-def _is_literal(role: str, argument: str) -> bool:
-    return role == "indices" and argument.lstrip()[:1] == "["
+def _is_value(role: str, argument: str, source: Source) -> bool:
+    """Whether an argument is a literal or a constant rather than a location."""
+    is_literal = role == "indices" and argument.lstrip()[:1] == "["
+    return is_literal or isinstance(source, Constant)
 
 
 def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
@@ -372,28 +333,17 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     The number of tasks is rounded to a power of two, so that a cluster of about the same size can
     resume the run.
     """
-    for name, actual in cluster.run_on_workers(worker.version).items():
-        if actual != __version__:
-            raise worker.version_error(f"the worker at {name}", actual, __version__)
     sources = {role: source.metadata for role, source in call.sources.items()}
     target, rows = output.metadata, rows_in(call.inference, call.sources, output.metadata)
     tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
-    budget = max(
-        1 << 20,
-        min(
-            cluster.memory,
-            8 * sources["data"].nbytes // tasks,
-            32 * rows.tuples * (rows.width + 4) // tasks,
-        ),
-    )
+    task_bytes = 8 * sources["data"].nbytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
+    budget = max(1 << 20, min(cluster.memory, *task_bytes))
 
     def for_budget(budget: int, depth: int) -> Partitioning | None:
         partitioning = partition_chunks(
             call.inference, call.sources, target, output.concurrency, budget, 1, depth
         )
-        if partitioning is None:
-            return None
-        return partitioning._replace(in_memory=0, workers=cluster.slots)
+        return partitioning and partitioning._replace(in_memory=0, workers=cluster.slots)
 
     chosen = choose(
         for_budget, budget, cluster.memory, tuning.REQUEST_COST, lambda each: each.task_memory
@@ -416,82 +366,95 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
 
 def fingerprints(inputs: dict[str, str], sources: dict[str, Source]) -> dict[str, Any]:
     """Return the fingerprint of each input by role, None if its changes cannot be detected."""
-    found: dict[str, Any] = {}
-    for role, argument in inputs.items():
-        is_value = _is_literal(role, argument) or isinstance(sources[role], Constant)
-        found[role] = "value" if is_value else sources[role].fingerprint()
-    return found
+    return {
+        role: "value" if _is_value(role, name, sources[role]) else sources[role].fingerprint()
+        for role, name in inputs.items()
+    }
 
 
-class Identity(NamedTuple):
-    """The name of a run, a hash of all that determines its segments; the inputs' fingerprints."""
+def run_name(
+    inference: Inference, partitioning: Partitioning, inputs: dict[str, str], prints: dict[str, Any]
+) -> str:
+    """Return the name of a run: a hash of all that determines its segments.
 
-    name: str
-    fingerprints: dict[str, Any]
-
-
-def identify(
-    inference: Inference, partitioning: Partitioning, inputs: dict[str, str],
-    sources: dict[str, Source],
-) -> Identity:  # fmt: skip
-    """Return the identity of a run; inputs: the locations of inputs for workers."""
-    found = fingerprints(inputs, sources)
+    inputs: the locations of inputs. prints: their fingerprints.
+    """
     types = [(info.dtype, info.shape) for info in inference.inputs.values()]
     call = inference.operator, inference.spec, inference.attributes, types
     shape = partitioning.rows, partitioning.block_tuples, partitioning.shapes
     names = {role: redact_urls(name) for role, name in inputs.items()}
-    content = repr((__version__, call, shape, names, sorted(found.items())))
-    return Identity(hashlib.sha256(content.encode()).hexdigest()[:24], found)
+    content = repr((__version__, call, shape, names, sorted(prints.items())))
+    return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-class Resumed:
-    """What a run resumes of a killed one, whose folder it claims: the complete segments.
+class ClusterRun:
+    """A run on a cluster, to which it is connected until the stack is closed.
 
-    folder: the folder, None if no killed run has the same name. tasks: how many tasks of each phase
-    need not be repeated. reason: why none is resumed, "" if some are or if there is no killed run.
+    call: an OpenCall, see runs.calls, which is above this package.
+    spill: the location of spilled data. resumed: how many tasks of each phase were not repeated,
+    since the segments of a killed run were found; {} without --resume. reason: why none was, "" if
+    some were or if there is no killed run.
     """
 
-    def __init__(self, locations_: Locations, identity: Identity) -> None:
-        self.tasks: dict[str, int] = {"split": 0}
-        self.folder: SpillFolder | None = None
-        self.reason = ""
-        for role, fingerprint in identity.fingerprints.items():
+    def __init__(self, call: Any, output: Output | None, stack: ExitStack) -> None:
+        request, self._call = call.request, call
+        self._inputs, self.spill = locate(call)
+        assert output is not None, "`locate` requires one"
+        self._resumes, self.resumed, self.reason = request.resume, dict[str, int](), ""
+        self._cluster = stack.enter_context(
+            connect(
+                request.scheduler, request.workers, call.threads, request.memory, not self._resumes
+            )
+        )
+        for name, actual in self._cluster.run_on_workers(worker.version).items():
+            if actual != __version__:
+                raise worker.version_error(f"the worker at {name}", actual, __version__)
+        self.partitioning = partition(call, self._cluster, output)
+        self._fingerprints = fingerprints(self._inputs, call.sources)
+        self._name = run_name(call.inference, self.partitioning, self._inputs, self._fingerprints)
+        self._folder: SpillFolder | None = None
+        self._sizes: dict[str, int] = {}  # of the segments of a killed run, by name
+        if self._resumes:  # before an output is created, which removes what killed runs have left
+            stack.callback(self._suspend)
+            self._find_killed_run()
+
+    def _find_killed_run(self) -> None:
+        """Claim the folder of a killed run with the same name, if there is one."""
+        self.resumed["split"] = 0
+        for role, fingerprint in self._fingerprints.items():
             if fingerprint is None:
-                argument = argument_name(locations_.inputs[role])
+                argument = argument_name(self._inputs[role])
                 self.reason = f"changes of {argument} cannot be detected"
                 return
-        self.folder = segments.find_folder(locations_.spill, identity.name)
-        if self.folder is not None:
-            self._store = segments.open_store(self.folder.working_folder)
-            self._sizes = self._store.sizes()
-        elif segments.abandoned_folders(locations_.spill):
+        self._folder = segments.find_folder(self.spill, self._name)
+        if self._folder is not None:
+            self._sizes = SharedStore(self._folder.working_folder).sizes()
+        elif segments.abandoned_folders(self.spill):
             self.reason = (
                 "the killed run had another call, other inputs, chunks or tasks, or another"
                 " version of ndtool"
             )
 
-    def close(self) -> None:
+    def _suspend(self) -> None:
         """Release the folder for another run, unless it was removed."""
-        if self.folder is not None:
-            self.folder.suspend()
+        if self._folder is not None:
+            self._folder.suspend()
 
-    def results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
-        """Return the results of the tasks whose segments are complete, by number."""
-        spills = ("split", "sweep") if work.partitioning.gathers else ("split",)
-        if self.folder is None or phase not in spills:
-            return {}
-        if phase == "split":
-            splits = {block: self._split_result(work, block) for block in numbers}
-            found: dict[int, Any] = {block: result for block, result in splits.items() if result}
+    def _find_results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
+        """Return the results of the tasks whose segments a killed run completed, by number."""
+        found = dict[int, Any]()
+        if self._sizes and phase == "split":
+            results = {block: self._split_result(work, block) for block in numbers}
+            found = {block: result for block, result in results.items() if result}
+        elif self._sizes and phase == "sweep" and work.partitioning.gathers:
+            for number in numbers:
+                child = work.child(work.root, number)
+                name = work.rows_segment(work.root, number, child.first).name
+                if self._sizes.get(name) == child.tuples * work.partitioning.rows.width:
+                    found[number] = None
         else:
-            children = (work.child(work.root, number) for number in numbers)
-            found = {
-                child.path[0]: None
-                for child in children
-                if self._sizes.get(work.rows_segment(work.root, child.path[0], child.first).name)
-                == child.tuples * work.partitioning.rows.width
-            }
-        self.tasks[phase] = len(found)
+            return found
+        self.resumed[phase] = len(found)
         return found
 
     def _split_result(self, work: Work, block: int) -> SplitResult | None:
@@ -503,105 +466,109 @@ class Resumed:
         if self._sizes.get(segment.name) != nbytes + len(trailer):
             return None
         try:
-            self._store.read(segment, nbytes, trailer)
+            work.store.read(segment, nbytes, trailer)
             return SplitResult.parse(bytes(trailer))
         except (NdtoolError, ValueError, TypeError):
             return None
 
+    def execute(
+        self, sink: Any, progress: ProgressCallback, report: ReportCallback, dry: bool
+    ) -> Generator[str]:
+        """Execute the run into a sink; yield the name of each phase before it begins.
 
-def run(
-    call: Inputs,
-    partitioning: Partitioning,
-    locations_: Locations,
-    identity: Identity,
-    cluster: Cluster,
-    resumed: Resumed | None,
-    sink: Any,
-    progress: ProgressCallback,
-    report: ReportCallback,
-    dry: bool,
-) -> Generator[str]:
-    """Execute a run on a cluster, into a sink; yield the name of each phase before it begins.
-
-    report: a callback for the bounds report, if the mode allows indices out of bounds. resumed:
-    what a killed run has left; None to resume nothing and to leave nothing.
-    """
-    shared_output: SharedOutput | None = sink.share() if hasattr(sink, "share") else None
-    is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
-    if shared_output is None and not is_remote_dry_run:
-        raise UsageError(
-            f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a file"
-            " in a directory that all of them see"
-        )
-    if dry and (shared_output is None or locations.is_url(locations_.spill)):
-        _check_spill_location(locations_.spill, partitioning)  # objects are written later
-        yield "split"
-        return
-    assert shared_output is not None, "validated before"
-    inference, token = call.inference, os.urandom(8).hex()
-    before = identity.fingerprints
-    folder = resumed.folder if resumed else None
-    folder = folder or _create_folder(
-        locations_.spill, partitioning, identity.name, not dry and resumed is None
-    )
-    is_remote = any(map(locations.is_url, (shared_output.path, folder.working_folder)))
-    seconds = REMOTE_CLOSE_TIMEOUT if is_remote else CLOSE_TIMEOUT
-    abort = partial(cluster.abort, worker.close_run, token, seconds=seconds)
-    signals.add_cleanup(abort)
-    task_call = worker.Call(
-        token, __version__, locations_.inputs, inference, partitioning, shared_output,
-        folder.working_folder,
-    )  # fmt: skip
-    try:
+        report: a callback for the bounds report, if the mode allows indices out of bounds.
+        """
+        shared_output: SharedOutput | None = sink.share() if hasattr(sink, "share") else None
+        is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
+        if shared_output is None and not is_remote_dry_run:
+            raise UsageError(
+                f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a"
+                " file in a directory that all of them see"
+            )
+        if dry and (shared_output is None or locations.is_url(self.spill)):
+            self._check_spill_location()  # objects are written later
+            yield "split"
+            return
+        assert shared_output is not None, "validated before"
+        folder = self._folder or self._create_folder(not dry and not self._resumes)
         paths = folder.working_folder, shared_output.path
-        is_local = hasattr(sink, "fits") and all(map(os.path.exists, paths))
-        if is_local and len({os.stat(path).st_dev for path in paths}) == 1:
-            sink.fits(partitioning.spilled_total)
-        if inference.requires_distinct and not dry:
-            execution.check(call, partitioning, lambda _: None)
-        raise_first(cluster.run_on_workers(worker.check_access, task_call))
-        store = segments.open_store(folder.working_folder)
-        nothing: Any = None
-        arrays = Arrays(nothing, nothing, None, None)
-        work = Work(inference, partitioning._replace(index_bytes=0), arrays, store)
+        seconds = REMOTE_CLOSE_TIMEOUT if any(map(locations.is_url, paths)) else CLOSE_TIMEOUT
+        inference, partitioning = self._call.inference, self.partitioning
+        task_call = worker.Call(
+            os.urandom(8).hex(), __version__, self._inputs, inference, partitioning, shared_output,
+            folder.working_folder,
+        )  # fmt: skip
+        abort = partial(self._cluster.abort, worker.close_run, task_call.token, seconds=seconds)
+        signals.add_cleanup(abort)
+        try:
+            is_local = hasattr(sink, "fits") and all(map(os.path.exists, paths))
+            if is_local and len({os.stat(path).st_dev for path in paths}) == 1:
+                sink.fits(partitioning.spilled_total)
+            if inference.requires_distinct and not dry:
+                execution.check(self._call, partitioning, lambda _: None)
+            raise_first(self._cluster.run_on_workers(worker.check_access, task_call))
+            nothing: Any = None
+            arrays = Arrays(nothing, nothing, None, None)
+            store = SharedStore(folder.working_folder)
+            work = Work(inference, partitioning._replace(index_bytes=0), arrays, store)
 
-        def map_cluster(phase: str, group: Group, numbers: Iterable[int], add: AddResult) -> None:
-            done = resumed.results(work, phase, numbers) if resumed else {}
-            for number, result in done.items():
-                add(number, result)
-            pending = (number for number in numbers if number not in done)
-            table = None if phase == "split" else work.offsets(group)
+            def map_cluster(
+                phase: str, group: Group, numbers: Iterable[int], add: AddResult
+            ) -> None:
+                done = self._find_results(work, phase, numbers)
+                for number, result in done.items():
+                    add(number, result)
+                pending = [number for number in numbers if number not in done]
+                self._cluster.map(task_call, phase, pending, add)
 
-            def offsets_of(number: int) -> TaskOffsets:
-                assert table is not None, "a split needs none"
-                lines = table.of_child(number) if phase == "sweep" else table.of_block(number)
-                return TaskOffsets(*map(bytes, lines))
+            if dry:
+                self._find_results(work, "split", range(partitioning.blocks))
+            advance = execution.meter(partitioning, progress)
+            yield from phases.run(work, work.root, map_cluster, advance, report)
+            raise_first(self._cluster.run_on_workers(worker.close_run, task_call.token))
+            for role, fingerprint in fingerprints(self._inputs, self._call.sources).items():
+                if self._fingerprints[role] != fingerprint:
+                    argument = argument_name(self._inputs[role])
+                    raise OutputError(f"{argument} changed during the run")
+        except BaseException as error:
+            abort()
+            is_resumable = self._resumes and None not in self._fingerprints.values()
+            if is_resumable and not dry and isinstance(error, ResourceError):
+                folder.suspend()
+                error.hint = error.hint or "--resume continues this run"
+            raise
+        finally:
+            signals.remove_cleanup(abort)
+            if dry:
+                self._suspend()
+            folder.drop()
 
-            segments_read = partitioning.fan_out(0) if phase == "replay" else partitioning.blocks
-            perform, nbytes = partial(worker.perform, task_call), 16 * segments_read
-            cluster.map(perform, phase, pending, offsets_of if table else None, nbytes, add)
+    def _create_folder(self, cleans: bool) -> SpillFolder:
+        """Create a folder for spilled data; ResourceError if there is too little free space."""
+        partitioning = self.partitioning
+        folder = segments.create_folder(self.spill, self._name, cleans)
+        if not locations.is_url(self.spill):
+            nbytes = partitioning.spilled_total
+            files = partitioning.blocks + partitioning.gathers * partitioning.partitions
+            files += nbytes // segments.FILE_BYTES
+            try:
+                descriptors.require_space(
+                    folder.working_folder, files, nbytes, 0, "temporary files"
+                )
+            except BaseException:
+                folder.drop()
+                raise
+        return folder
 
-        if dry and resumed:
-            resumed.results(work, "split", range(partitioning.blocks))
-        advance = execution.meter(partitioning, progress)
-        yield from phases.run(work, work.root, map_cluster, advance, report)
-        raise_first(cluster.run_on_workers(worker.close_run, token))
-        for role, fingerprint in fingerprints(locations_.inputs, call.sources).items():
-            if before[role] != fingerprint:
-                argument = argument_name(locations_.inputs[role])
-                raise OutputError(f"{argument} changed during the run")
-    except BaseException as error:
-        abort()
-        is_resumable = None not in before.values()
-        if resumed is not None and not dry and isinstance(error, ResourceError) and is_resumable:
-            folder.suspend()
-            error.hint = error.hint or "--resume continues this run"
-        raise
-    finally:
-        signals.remove_cleanup(abort)
-        if dry and resumed is not None:
-            resumed.close()
-        folder.drop()
+    def _check_spill_location(self) -> None:
+        """Raise the errors of creating a folder, as far as possible without creating objects."""
+        if not locations.is_url(self.spill):
+            self._create_folder(cleans=False).drop()
+            return
+        from ndtool.storage import objects
+
+        segments.require_shared(self.spill)
+        objects.require_writable(self.spill, folder=True)
 
 
 def raise_first(outcomes: dict[str, Any]) -> None:
@@ -609,31 +576,3 @@ def raise_first(outcomes: dict[str, Any]) -> None:
     for outcome in outcomes.values():
         if isinstance(outcome, Exception):
             raise outcome
-
-
-def _create_folder(
-    location: str, partitioning: Partitioning, name: str, cleans: bool
-) -> SpillFolder:
-    """Create a folder for spilled data; ResourceError if there is too little free space."""
-    folder = segments.create_folder(location, name, cleans)
-    if not locations.is_url(location):
-        try:
-            files = partitioning.blocks + partitioning.gathers * partitioning.partitions
-            descriptors.require_space(
-                folder.working_folder, files, partitioning.spilled_total, 0, "temporary files"
-            )
-        except BaseException:
-            folder.drop()
-            raise
-    return folder
-
-
-def _check_spill_location(location: str, partitioning: Partitioning) -> None:
-    """Raise the errors of creating a spill folder, as far as possible without creating objects."""
-    if not locations.is_url(location):
-        _create_folder(location, partitioning, "dry", cleans=False).drop()
-        return
-    from ndtool.storage import objects
-
-    segments.require_shared(location)
-    objects.require_writable(location, folder=True)

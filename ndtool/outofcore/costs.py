@@ -10,9 +10,7 @@ from collections import Counter
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import Inputs
-from ndtool.arrays.source import ArrayMetadata
+from ndtool.arrays.source import ArrayMetadata, Constant, Inputs
 from ndtool.outofcore import segments
 from ndtool.outofcore.partitioning import Partitioning, reread_bytes, slab, tuple_shape
 from ndtool.outofcore.phases import REPORT_BYTES
@@ -103,7 +101,7 @@ class SpilledSegments(NamedTuple):
     @property
     def object_count(self) -> int:
         """The maximum number of objects that store the segments."""
-        size, n = segments.OBJECT_BYTES, self.segment_tuples
+        size, n = segments.FILE_BYTES, self.segment_tuples
         if n is None:
             return self.tuples * self.per_tuple // size + self.number
         tuples = n, self.tuples - (self.number - 1) * n
@@ -116,7 +114,7 @@ class SpilledSegments(NamedTuple):
         first, stop: the bytes of a segment that slices are in, per tuple. A slice that crosses a
         boundary of objects takes two requests.
         """
-        size = segments.OBJECT_BYTES
+        size = segments.FILE_BYTES
         if self.segment_tuples is None:
             return slices + self.tuples * self.per_tuple // size
         n = min(self.segment_tuples, self.tuples)
@@ -150,7 +148,9 @@ def count(
     written = output.nbytes + partitioning.spilled
     if spill is not None:
         read += (partitioning.workers - 1) * partitioning.index_bytes  # each worker reads them
-        written += partitioning.blocks * _trailer_bytes(partitioning)
+        tables = sum(_offset_tables(partitioning))
+        written += partitioning.blocks * _trailer_bytes(partitioning) + tables
+        read += 16 * partitioning.blocks * partitioning.fan_out(0) * (1 + partitioning.gathers)
     if spill is not None and locations.is_url(spill):
         requests += _spilled_requests(partitioning)
     kinds = sorted(kind for kind in requests if requests[kind])
@@ -161,9 +161,20 @@ def _trailer_bytes(partitioning: Partitioning) -> int:
     return 8 * (partitioning.fan_out(0) + 1) + REPORT_BYTES
 
 
+def _offset_tables(partitioning: Partitioning) -> list[int]:
+    """Return the bytes of the tables of offsets that a cluster's client writes."""
+    children, blocks = partitioning.fan_out(0), partitioning.blocks
+    tables = [8 * (children + 1) * blocks, 8 * (blocks + 1) * children]
+    return tables if partitioning.gathers else tables[:1]
+
+
 def _spilled_requests(partitioning: Partitioning) -> Counter[str]:
     """Return the requests for spilled data at a URL."""
     n, width, requests = partitioning.rows.tuples, partitioning.rows.width, Counter[str]()
+    readers = partitioning.fan_out(0), partitioning.blocks  # a task reads two lines of a table
+    for nbytes, tasks in zip(_offset_tables(partitioning), readers, strict=False):
+        requests["put"] += -(-nbytes // segments.FILE_BYTES)
+        requests["get"] += tasks + 2 * nbytes // segments.FILE_BYTES
     for depth in range(partitioning.depth):
         size, per_tuple = partitioning.local_bytes(depth), partitioning.spilled_per_tuple(depth)
         blocks, groups = partitioning.blocks_at(depth), partitioning.groups(depth + 1)

@@ -9,14 +9,12 @@ from operator import lt
 from threading import Lock
 
 from ndtool.arrays.boxes import Reader, Writer
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import Inputs, load, row_major
 from ndtool.arrays.sink import Sink, output_buffer
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource
+from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource, Inputs, load, row_major
 from ndtool.engine import distinct
 from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.outofcore import phases
 from ndtool.outofcore.partitioning import Partitioning, tuple_shape, units_of
 from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
@@ -58,7 +56,7 @@ def run(
                     add(number, result)
 
             in_order = sink.streamed and phase == last
-            pool.run_all(execute, iter(numbers), 1 if in_order else partitioning.workers)
+            threads.run_all(execute, iter(numbers), 1 if in_order else partitioning.workers)
 
         yield from phases.run(work, work.root, map_threads, meter(partitioning, progress), report)
 
@@ -95,11 +93,11 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
     blocks = (
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
     )
-    pool.run_all(check_block, blocks, partitioning.workers)
+    threads.run_all(check_block, blocks, partitioning.workers)
     reports.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan)
-        buffers = partitioning.scratch_bytes * min(partitioning.workers, pool.MAX_THREADS)
+        buffers = partitioning.scratch_bytes * min(partitioning.workers, threads.MAX_WRITERS)
         bitmap = max(1, partitioning.memory - partitioning.index_bytes - buffers)
         distinct.check_blocks(stored, partial(_stored_blocks, work), bitmap)
 

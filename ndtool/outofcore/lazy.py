@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ndtool import _kernels
 from ndtool._kernels import MAX_BYTE_IDS, WorkItem
-from ndtool.engine import bind, check, copies, dispatch, layouts
+from ndtool.engine import bind, check, copies, layouts, scatters
 from ndtool.errors import BoundsError, DuplicatesError, RuleError
 from ndtool.inmemory import ops
 from ndtool.inmemory.arguments import array, element_type, restore_exact_index
@@ -397,7 +397,7 @@ def split_updates(call: Call, split: Split, chunk: object, inner: tuple[Shape, S
     order = (*axes[:front], *axes[stop:rest], *axes[front:stop], *axes[rest:])
     rows = np.array(stored.transpose(order), order="C").reshape(prod(split.shape), width)
     dtype = call.inference.inputs["updates"].dtype
-    arithmetic = dispatch.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
+    arithmetic = scatters.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
     if dtype.swap_size > 1 and dtype.order != arithmetic:
         copies.swap_bytes(as_bytes(rows), dtype.swap_size)
     return split.with_rows(call.partitions, rows)

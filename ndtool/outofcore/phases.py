@@ -23,9 +23,9 @@ from ndtool._kernels import (
     WorkItem,
 )
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
-from ndtool.engine import bind, check, copies, counting, dispatch
+from ndtool.engine import bind, check, copies, counting, scatters
 from ndtool.errors import BoundsError, OutputError
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning
 from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
 from ndtool.rules import grid
@@ -73,26 +73,6 @@ class SplitResult(NamedTuple):
         return cls(trailer[:-REPORT_BYTES], report)
 
 
-class TaskOffsets(NamedTuple):
-    """The offsets that a task on a cluster is sent: those of its child, or of its block, in tuples.
-
-    A child has a file of its own, so it begins at 0.
-    """
-
-    starts: bytes
-    stops: bytes
-
-    @property
-    def firsts(self) -> Sequence[int]:
-        return ()
-
-    def of_child(self, _: int) -> tuple[memoryview, memoryview]:
-        return memoryview(self.starts).cast("q"), memoryview(self.stops).cast("q")
-
-    def of_block(self, _: int) -> tuple[memoryview, memoryview]:
-        return self.of_child(_)
-
-
 class OffsetTable:
     """The offsets of a group's segments, in tuples.
 
@@ -133,13 +113,40 @@ class OffsetTable:
         return self.by_block[first:stop], self.by_block[stop : stop + self._children]
 
 
+class StoredOffsets:
+    """The offsets of a call on a cluster, of which each task reads those of its child or block.
+
+    A child has a segment of its own, which begins with its first tuple.
+    """
+
+    firsts: Sequence[int] = ()
+
+    def __init__(self, store: SegmentStore, children: int, blocks: int) -> None:
+        self._store, self._children, self._blocks = store, children, blocks
+
+    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
+        return self._lines(0, number, self._blocks)
+
+    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
+        return self._lines(1, block, self._children)
+
+    def _lines(self, table: int, number: int, count: int) -> tuple[memoryview, memoryview]:
+        lines = _zeros(2 * count)
+        self._store.read(offsets_segment(table), 8 * count * number, lines.cast("B"))
+        return lines[:count], lines[count:]
+
+
+def offsets_segment(table: int) -> Segment:
+    """Return the segment of a table of offsets: by child (0), or by block (1)."""
+    return Segment("offsets", (), table, 0)
+
+
 class Group(NamedTuple):
     """A box of rows, and the tuples that select from them, in order; with no path, those of a call.
 
     path: the numbers of its ancestors and of itself among their siblings. first: its first tuple
     among those of its parent. parent: its parent; starts, stops: the range of its tuples in the
-    segment of each of the parent's blocks. offsets: those that a task is sent, None if this process
-    has a table.
+    segment of each of the parent's blocks.
     """
 
     path: tuple[int, ...]
@@ -149,7 +156,6 @@ class Group(NamedTuple):
     parent: Group | None = None
     starts: Sequence[int] = ()
     stops: Sequence[int] = ()
-    offsets: TaskOffsets | None = None
 
     @property
     def depth(self) -> int:
@@ -197,18 +203,18 @@ class Work:
         self.rows = bind.bind_rows(self.plan)
         # The bytes of a row.
         self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
-        order = dispatch.arithmetic_order(dtype, self.attributes.reduction)
+        order = scatters.arithmetic_order(dtype, self.attributes.reduction)
         updates = inference.inputs.get("updates")
         # Whether arithmetic needs another byte order of updates.
         self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
         box = tuple((0, size) for size in partitioning.rows.shape)
         self.root = Group((), box, partitioning.rows.tuples)
-        self.tables: dict[tuple[int, ...], OffsetTable] = {}  # of groups, by path
+        self.tables: dict[tuple[int, ...], OffsetTable | StoredOffsets] = {}  # by path of groups
         self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
         depths = range(partitioning.depth)
         self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
-        self._partition_buffers = pool.BufferPool(partitioning.partition_bytes)
-        self._scratch = pool.BufferPool(partitioning.scratch_bytes)
+        self._partition_buffers = threads.BufferPool(partitioning.partition_bytes)
+        self._scratch = threads.BufferPool(partitioning.scratch_bytes)
         self._indices = arrays.indices
         if partitioning.index_bytes:
             buffer = memoryview(bytearray(partitioning.index_bytes))
@@ -240,13 +246,9 @@ class Work:
         """Whether split has an ID for dropped tuples."""
         return self.partitioning.rows.drops and not group.depth
 
-    def offsets(self, group: Group) -> OffsetTable | TaskOffsets:
-        """Return the offsets of a group's segments."""
-        return group.offsets or self.tables[group.path]
-
     def child(self, group: Group, number: int) -> Group:
         """Return a child of a group."""
-        starts, stops = self.offsets(group).of_child(number)
+        starts, stops = self.tables[group.path].of_child(number)
         box, first = self.partitioning.child(group.box, group.depth, number), sum(starts)
         return Group((*group.path, number), box, sum(stops) - first, first, group, starts, stops)
 
@@ -553,7 +555,7 @@ def update_rows(
     byte order of arithmetic.
     """
     attributes, dtype, row_count = inference.plan.attributes, inference.dtype, len(buffer) // width
-    order = dispatch.arithmetic_order(dtype, attributes.reduction)
+    order = scatters.arithmetic_order(dtype, attributes.reduction)
     swaps = dtype.swap_size > 1 and dtype.order != order
     if swaps:
         copies.swap_bytes(buffer, dtype.swap_size)
@@ -588,7 +590,7 @@ def _restored_rows(work: Work, group: Group) -> Iterator[memoryview]:
 def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memoryview:
     """Return the rows of a block, in the order of its tuples."""
     n, width = work.tuple_count(group, block), work.partitioning.rows.width
-    offsets = work.offsets(group)
+    offsets = work.tables[group.path]
     starts, stops = offsets.of_block(block)
     counts, firsts = list(map(sub, stops, starts)), offsets.firsts or [0] * len(starts)
     ids, rows, restored = (
@@ -659,13 +661,16 @@ def run(
     if report is not None:
         reports.raise_or_report(report)
     work.tables[group.path] = table
+    stores = work.is_shared and not group.depth  # a call on a cluster, whose workers need the table
+    if stores:
+        work.store.write(offsets_segment(0), [table.by_child.cast("B")])
     yield "sweep"
     is_last = group.depth + 1 == partitioning.depth
 
     def add_sweep(number: int, _: None) -> None:
         advance(rows.row_count * rows.width // children)
 
-    if is_last or work.is_shared:  # workers have no tables of this process
+    if is_last or stores:
         mapper("sweep", group, range(children), add_sweep)
     else:
         for number in range(children):
@@ -677,6 +682,8 @@ def run(
     table.by_child = _zeros(0)
     if group.depth:
         return
+    if stores:
+        work.store.write(offsets_segment(1), [table.by_block.cast("B")])
     yield "replay"
     mapper(
         "replay", group, blocks,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -19,25 +18,25 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
-from ndtool.publish.newfolder import AdmissionLock, NewFolder
+from ndtool.publish.cleanup import AdmissionLock
+from ndtool.publish.newfolder import NewFolder, write_file
 from ndtool.storage import descriptors, failures, locations, objects, tempfiles
 from ndtool.storage.remotefolder import RemoteFolder
 
 STRIPE = 1 << 20  # bytes written to one file before the next file, if there are several
-OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
+FILE_BYTES = 8 << 20  # of a file or object in a shared folder; the last of a segment has fewer
 _FILE = "temporary file"
-_PART = ".part"  # suffix of incomplete files
 _SPILL = "spill"
 
 
 class Segment(NamedTuple):
-    """The segment of a task: of a block ("split", "replay") or of a child ("sweep") of a group.
+    """The segment of a task: of a block ("split") or of a child ("sweep") of a group.
 
-    path: the numbers of the group and its ancestors, none for the call. number: of the task.
-    offset: of its bytes among all segments of the phase and the group.
+    Or a table of offsets for workers. path: the numbers of the group and its ancestors, none for
+    the call. number: of the task. offset: of its bytes among all segments of the phase and group.
     """
 
     phase: str
@@ -67,7 +66,7 @@ def read_all(
         store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
 
     if store.concurrency > 1:
-        pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)
+        threads.run_all(fetch, iter(range(len(ranges))), store.concurrency)
         return
     for i in range(len(ranges)):
         fetch(i)
@@ -181,110 +180,71 @@ def _allocate(nbytes: int) -> memoryview:
     return memoryview(buffer)[:nbytes]
 
 
-class FolderStore:
-    """A store of files in a folder that all workers share."""
+class SharedStore:
+    """A store that all workers share: a folder, or a folder at a URL.
 
-    concurrency = 1
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
-        pass  # network file systems have no prefetch
-
-    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
-        temporary, start = os.path.join(self._path, f"{os.urandom(8).hex()}{_PART}"), 0
-        try:
-            with descriptors.os_errors(_FILE, OutputError):
-                with open(
-                    temporary, "xb", buffering=0, opener=partial(os.open, mode=0o600)
-                ) as file:
-                    for view in views:
-                        failures.retry_call(partial(_write_at, file.fileno(), start, view))
-                        start += len(view)
-                os.rename(temporary, os.path.join(self._path, segment.name))
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        path = os.path.join(self._path, segment.name)
-        with descriptors.os_errors(_FILE, OutputError), open(path, "rb", buffering=0) as file:
-            count = descriptors.read_into(file.fileno(), start, buffer)
-        if count < len(buffer):
-            raise OutputError("a temporary file became shorter during the run")
-
-    def require_writable(self) -> None:
-        """Raise the error of a task if the folder is not writable."""
-        self.write(Segment("writable", (), 0, 0), ())
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all complete files, by name."""
-        sizes = dict[str, int]()
-        with os.scandir(self._path) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # a task of the killed run has just renamed it
-                    sizes[entry.name] = entry.stat().st_size
-        return sizes
-
-    def close(self) -> None:
-        pass
-
-
-class ObjectStore:
-    """A store of objects at a URL.
-
-    A segment is divided into objects, so that it need not fit in memory or on a disk.
+    A segment is divided into files of FILE_BYTES, so that it need not fit in memory.
     """
 
-    concurrency = pool.MAX_THREADS
-
-    def __init__(self, url: str) -> None:
-        self._folder, self._admission_lock = RemoteFolder(url), AdmissionLock(url)
+    def __init__(self, path: str) -> None:
+        self._path, self._admission_lock = path, AdmissionLock(path)
+        self._remote = RemoteFolder(path) if locations.is_url(path) else None
+        self.concurrency = threads.MAX_WRITERS if self._remote else 1
 
     def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
-        pass  # objects are read concurrently instead
+        pass  # network file systems have no prefetch, and objects are read concurrently instead
 
     def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
-        unsent, count = bytearray(), 0
-
-        def put(nbytes: int) -> None:
-            nonlocal count
-            with self._admission_lock.admit():
-                self._folder.write(f"{segment.name}+{count}", bytes(unsent[:nbytes]))
-            del unsent[:nbytes]
-            count += 1
-
+        unsent, number = bytearray(), 0
         for view in views:
-            for start in range(0, len(view), OBJECT_BYTES):
-                unsent += view[start : start + OBJECT_BYTES]
-                if len(unsent) >= OBJECT_BYTES:
-                    put(OBJECT_BYTES)
+            while view:
+                missing = FILE_BYTES - len(unsent)
+                unsent += view[:missing]
+                view = view[missing:]
+                if len(unsent) == FILE_BYTES:
+                    self._put(f"{segment.name}+{number}", memoryview(unsent))
+                    unsent, number = bytearray(), number + 1
         if unsent:
-            put(len(unsent))
+            self._put(f"{segment.name}+{number}", memoryview(unsent))
+
+    def _put(self, name: str, body: memoryview) -> None:
+        with self._admission_lock.admit():
+            if self._remote:
+                self._remote.write(name, body)
+            else:
+                failures.retry_call(partial(_write_file, self._path, name, body))
 
     def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
         filled = 0
         while filled < len(buffer):
-            number, first = divmod(start + filled, OBJECT_BYTES)
-            stop = min(OBJECT_BYTES, first + len(buffer) - filled)
+            number, first = divmod(start + filled, FILE_BYTES)
+            part = buffer[filled : filled + FILE_BYTES - first]
+            self._fetch(f"{segment.name}+{number}", first, part)
+            filled += len(part)
+
+    def _fetch(self, name: str, first: int, buffer: memoryview) -> None:
+        if self._remote:
             try:
-                body = self._folder.read_unchecked(f"{segment.name}+{number}", first, stop)
+                buffer[:] = self._remote.read_unchecked(name, first, first + len(buffer))
             except InputError as error:
                 raise OutputError(error.message) from None
-            buffer[filled : filled + stop - first] = body
-            filled += stop - first
-
-    def require_writable(self) -> None:
-        """Do nothing: claiming the folder has proved that it is writable."""
+            return
+        path = os.path.join(self._path, name)
+        with descriptors.os_errors(_FILE, OutputError), open(path, "rb", buffering=0) as file:
+            count = descriptors.read_into(file.fileno(), first, buffer)
+        if count < len(buffer):
+            raise OutputError("a temporary file became shorter during the run")
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of all files, by name, whether complete or not."""
+        """Return the sizes of all segments, by name, whether complete or not."""
         sizes = Counter[str]()
-        for name, version in self._folder.contents().items():
-            if match := re.fullmatch(r"(.+)\+[0-9]+", name):
-                sizes[match[1]] += version.size or 0
+        if self._remote:
+            files = [(name, found.size) for name, found in self._remote.contents().items()]
+        else:
+            with os.scandir(self._path) as entries:
+                files = [(entry.name, entry.stat().st_size) for entry in entries]
+        for name, size in files:
+            sizes[name.partition("+")[0]] += size or 0
         return sizes
 
     def close(self) -> None:
@@ -292,14 +252,13 @@ class ObjectStore:
         self._admission_lock.close()
 
 
-SharedStore = FolderStore | ObjectStore
+def _write_file(folder: str, name: str, body: memoryview) -> None:
+    with descriptors.os_errors(_FILE, OutputError):
+        write_file(folder, name, body, 0o600)
+
+
 SegmentStore = LocalStore | SharedStore
 SpillFolder = NewFolder | Claim
-
-
-def open_store(path: str) -> SharedStore:
-    """Return the store at a path or URL."""
-    return ObjectStore(path) if locations.is_url(path) else FolderStore(path)
 
 
 def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFolder:
@@ -352,8 +311,3 @@ def require_shared(url: str) -> None:
             f"{printable(url)}: workers cannot share it: expected s3://, gs://, az:// or a"
             " directory that all workers see"
         )
-
-
-def _write_at(fd: int, start: int, view: memoryview) -> None:
-    with descriptors.os_errors(_FILE, OutputError):
-        descriptors.write_at(fd, start, view)

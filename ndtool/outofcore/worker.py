@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import Lock, Timer
+from threading import Lock
 from typing import Any, NamedTuple
 
 from ndtool import __version__
@@ -13,14 +13,13 @@ from ndtool.arrays.source import Source
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.outofcore import execution, phases, segments
+from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Partitioning
-from ndtool.outofcore.phases import TaskOffsets, Work
-from ndtool.publish.newfolder import AdmissionLock
+from ndtool.outofcore.phases import StoredOffsets, Work
+from ndtool.outofcore.segments import Segment, SharedStore
+from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.shared import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
-
-IDLE_SECONDS = 60  # after which the arrays of a run without tasks are closed
 
 
 class Call(NamedTuple):
@@ -40,7 +39,7 @@ class Call(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """The inputs that a worker has opened, see arrays.loaded.Inputs."""
+    """The inputs that a worker has opened, see arrays.source.Inputs."""
 
     inference: Inference
     sources: dict[str, Source]
@@ -72,12 +71,9 @@ class _GatedSink:
 
 
 class _OpenRun:
-    """The open arrays of a run on a worker. users: the number of running tasks.
+    """The open arrays of a run on a worker. users: the number of running tasks."""
 
-    uses: how many tasks have used it, by which a timer notices that it is idle.
-    """
-
-    users = uses = 0
+    users = 0
 
     def __init__(self, call: Call) -> None:
         if call.version != __version__:
@@ -103,13 +99,15 @@ class _OpenRun:
                     )
             output = _GatedSink(_reopen_output(call.output))
             stack.callback(output.close)
-            store = segments.open_store(call.folder)
-            stack.callback(store.close)
+            self.store = SharedStore(call.folder)
+            stack.callback(self.store.close)
             inputs = _Inputs(call.inference, self.sources)
             sink: Any = output
             writer = execution.writer(sink, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
-            self.work = Work(call.inference, call.partitioning, arrays, store)
+            self.work = work = Work(call.inference, call.partitioning, arrays, self.store)
+            children, blocks = call.partitioning.fan_out(0), call.partitioning.blocks
+            work.tables[()] = StoredOffsets(self.store, children, blocks)
             self.close = stack.pop_all().close
 
 
@@ -126,65 +124,41 @@ def _without_causes() -> Iterator[None]:
 def check_access(call: Call) -> NdtoolError | None:
     """Return the error if this worker cannot open the arrays or write spilled data, else None."""
     try:
-        with _without_causes(), _open_run(call):
-            segments.open_store(call.folder).require_writable()
+        with _without_causes(), _open_run(call) as open_run:
+            open_run.store.write(Segment("writable", (), 0, 0), [memoryview(b"\n")])
     except NdtoolError as error:
         return error
     return None
 
 
 @_without_causes()
-def perform(call: Call, phase: str, number: int, offsets: TaskOffsets | None = None) -> Any:
+def perform(call: Call, phase: str, number: int) -> Any:
     """Run a task on this worker; the first task of a run opens its arrays."""
     with _open_run(call) as open_run:
-        work = open_run.work
-        return phases.TASKS[phase](work, work.root._replace(offsets=offsets), number)
+        return phases.TASKS[phase](open_run.work, open_run.work.root, number)
 
 
 @contextmanager
 def _open_run(call: Call) -> Iterator[_OpenRun]:
     """Yield the open arrays of a run, which stay open for its next task.
 
-    They are closed when the client asks for it, before another run opens its arrays, or when no
-    task has come for IDLE_SECONDS: the client may have been killed.
+    They are closed when the client asks for it, or, since the client may have been killed, before
+    another run opens its arrays.
     """
     with _lock:
         if call.token in _ended_tokens:
             raise OutputError(f"{argument_name(call.output.name)}: the run has ended")
         if call.token not in _open_runs:
-            _close_idle({token: other.uses for token, other in _open_runs.items()})
-            if not _open_runs:
-                _start_timer({})
+            for token in [token for token, other in _open_runs.items() if not other.users]:
+                _open_runs.pop(token).close()
             _open_runs[call.token] = _OpenRun(call)
         open_run = _open_runs[call.token]
         open_run.users += 1
-        open_run.uses += 1
     try:
         yield open_run
     finally:
         with _lock:
             open_run.users -= 1
-
-
-def _close_idle(uses: dict[str, int]) -> None:
-    """Close the runs that no task uses, or has used since they had these numbers of uses."""
-    for token, open_run in list(_open_runs.items()):
-        if not open_run.users and open_run.uses == uses.get(token):
-            _open_runs.pop(token).close()
-
-
-def _start_timer(uses: dict[str, int]) -> None:
-    """Close runs that become idle, from time to time until none is open."""
-
-    def check() -> None:
-        with _lock:
-            _close_idle(uses)
-            if _open_runs:
-                _start_timer({token: open_run.uses for token, open_run in _open_runs.items()})
-
-    timer = Timer(IDLE_SECONDS, check)
-    timer.daemon = True
-    timer.start()
 
 
 def close_run(token: str) -> NdtoolError | None:

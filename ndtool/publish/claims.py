@@ -1,7 +1,7 @@
 """Claims of remote folders: exclusive use by one run until the output is complete or removed.
 
-Object stores have neither locks nor atomic renames. A lock object next to the folder,
-`.NAME.ndtool`, names the owner; it remains if the run is killed.
+Object stores have neither locks nor atomic renames. A lock object next to the folder, `NAME.ndtool`
+for a folder `NAME`, names the owner; it remains if the run is killed.
 """
 
 from __future__ import annotations
@@ -23,31 +23,12 @@ from ndtool.storage.remotefolder import RemoteFolder, read_small
 
 _MAX_LOCK_SIZE = 1 << 16  # bytes of a lock object
 _NO_PROCESS = 0  # process ID in the lock object of a suspended folder
-
-
-class LockObject(NamedTuple):
-    """The lock object of a claimed folder; all writers to the folder receive it."""
-
-    url: str
-    body: bytes
-
-    def require(self, suffix: str = "") -> None:
-        """Raise OutputError unless the stored lock object is this one.
-
-        suffix: the end of the message, for a process other than the owner.
-        """
-        if _read(self.url)[0] != self.body:
-            raise OutputError(f"{redact_urls(self.url)} was replaced or removed{suffix}")
-
-    def put(self, condition: dict[str, str]) -> None:
-        """Write the lock object; FileExistsError if the condition fails."""
-        objects.wait(objects.open_output(self.url).put(self.body, condition), self.url, OutputError)
+_SUFFIX = ".ndtool"
 
 
 class Owner(NamedTuple):
-    """The owner of a folder: a process on a machine. folder: path relative to the lock object."""
+    """The owner of a folder: a process on a machine."""
 
-    folder: str
     host: str
     machine: str
     process: int
@@ -63,24 +44,22 @@ class Owner(NamedTuple):
 class Claim:
     """A remote folder, claimed until `release`, `drop` or `suspend`.
 
-    path: the folder in the store at the URL, "" for the store itself. resumes: whether to resume
-    the data of a killed run rather than remove them. working_folder: the URL of the folder. lock:
-    its lock object. Raises OutputError if another run has claimed the folder.
+    resumes: whether to resume the data of a killed run rather than remove them. working_folder: the
+    URL of the folder. lock: the content of its lock object. Raises OutputError if another run has
+    claimed the folder.
     """
 
-    def __init__(self, url: str, path: str = "", resumes: bool = False) -> None:
-        self.working_folder = join(url, path)
-        self._folder = _relative_folder(url, path)
-        self.lock = _new_lock(_lock_url(url, path), self._folder)
+    def __init__(self, url: str, resumes: bool = False) -> None:
+        self.working_folder, self.lock = url, _new_lock(os.getpid())
         self._is_active, self._is_confirmed = True, False
         signals.add_cleanup(self.drop)
         try:
             try:
-                self.lock.put({"IfNoneMatch": "*"})
+                _put(url, self.lock, {"IfNoneMatch": "*"})
             except FileExistsError:
                 self._take_over()
                 if not resumes:
-                    _clear(self.working_folder)
+                    _clear(url)
         except BaseException:
             self._close()
             raise
@@ -89,11 +68,11 @@ class Claim:
     def release(self) -> None:
         """Release the folder and keep its content."""
         if self._is_active:
-            try:
-                if _read(self.lock.url)[0] == self.lock.body:  # `clean --force` may have removed it
-                    _remove(self.lock.url)
-            except NdtoolError:
-                pass  # the folder is complete, which `ndtool clean` detects
+            with suppress(NdtoolError):  # the folder is complete, which `ndtool clean` detects
+                if (
+                    _read(self.working_folder)[0] == self.lock
+                ):  # `clean --force` may have removed it
+                    _remove_lock(self.working_folder)
             self._close()
 
     def drop(self) -> None:
@@ -101,8 +80,9 @@ class Claim:
         objects.finish(objects.ABORT_TIMEOUT)
         if self._is_active:
             try:
-                if self._is_confirmed and _read(self.lock.url)[0] in (None, self.lock.body):
-                    _clear(self.working_folder)
+                url = self.working_folder
+                if self._is_confirmed and _read(url)[0] in (None, self.lock):
+                    _clear(url)
             except NdtoolError:
                 return  # the lock object remains, for `ndtool clean`
             self.release()
@@ -112,8 +92,8 @@ class Claim:
         if self._is_active:
             self._close()
             with suppress(NdtoolError):  # on failure, the claim ends with this process
-                self.lock.require()
-                _new_lock(self.lock.url, self._folder, _NO_PROCESS).put({})
+                require(self.working_folder, self.lock)
+                _put(self.working_folder, _new_lock(_NO_PROCESS), {})
 
     def _close(self) -> None:
         self._is_active = False
@@ -121,19 +101,26 @@ class Claim:
 
     def _take_over(self) -> None:
         """Acquire the folder of a killed run; OutputError if its owner may be running."""
-        body, version = _read(self.lock.url)
+        body, version = _read(self.working_folder)
         owner = _owner(body)
-        if owner is not None and owner.has_ended and owner.folder == self._folder:
-            if _replace(self.lock, body, version):
+        if owner is not None and owner.has_ended:
+            if _replace(self.working_folder, self.lock, body, version):
                 return
             owner = None
-        owner_name = (
-            f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
-        )
+        name = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
         raise OutputError(
-            f"{printable(self.working_folder)}: {owner_name} writes there, or was killed",
+            f"{printable(self.working_folder)}: {name} writes there, or was killed",
             hint="`ndtool clean URL` removes the files of killed runs",
         )
+
+
+def require(url: str, lock: bytes, suffix: str = "") -> None:
+    """Raise OutputError unless this is the content of a folder's lock object.
+
+    suffix: the end of the message, for a process other than the owner.
+    """
+    if _read(url)[0] != lock:
+        raise OutputError(f"{redact_urls(_lock_url(url))} was replaced or removed{suffix}")
 
 
 def is_bucket(url: str) -> bool:
@@ -142,102 +129,98 @@ def is_bucket(url: str) -> bool:
     return "/" not in path.rstrip("/") and locations.is_shared(url)
 
 
-def is_abandoned(url: str, path: str) -> bool:
-    """Whether a killed run abandoned a folder of a store."""
-    owner = _owner(_read(_lock_url(url, path))[0])
-    return owner is not None and owner.has_ended and owner.folder == _relative_folder(url, path)
+def is_abandoned(url: str) -> bool:
+    """Whether a killed run abandoned a folder."""
+    owner = _owner(_read(url)[0])
+    return owner is not None and owner.has_ended
 
 
 def abandoned_folders(url: str, name: str) -> list[str]:
     """Return the URLs of the abandoned folders in a folder; name: a pattern of their names."""
-    return [
-        join(lock_url, owner.folder, sibling=True)
-        for lock_url, _, _, owner in _locks_in(url, name)
-        if owner.has_ended
-    ]
+    return [folder for folder, _, _, owner in _claims_in(url, name) if owner.has_ended]
 
 
-def clean(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
+def clean(url: str, force: bool = False) -> tuple[list[str], list[tuple[str, Owner]]]:
     """Remove a folder, or folders in it, that killed runs abandoned.
 
     force: also folders of other machines, whose processes may be running. Returns the URLs of the
-    removed folders, and the owners of the other ones.
+    removed folders, and the other ones with their owners.
     """
     removed, possibly_active = [], []
-    for lock_url, body, version, owner in _locks_in(url, ".+", is_bucket(url)):
-        folder = join(lock_url, owner.folder, sibling=True)
+    for folder, body, version, owner in _claims_in(url, ".+", not is_bucket(url)):
         if owner.has_ended or (force and owner.machine != _machine_id()):
-            if not _replace(_new_lock(lock_url, owner.folder), body, version):
+            if not _replace(folder, _new_lock(os.getpid()), body, version):
                 continue  # another run has claimed it
-            removed.append(redact_urls(folder if _clear(folder) else lock_url))
-            _remove(lock_url)
+            removed.append(redact_urls(folder if _clear(folder) else _lock_url(folder)))
+            _remove_lock(folder)
         else:
-            possibly_active.append(owner._replace(folder=redact_urls(folder)))
+            possibly_active.append((redact_urls(folder), owner))
     return removed, possibly_active
 
 
-def _locks_in(
-    url: str, name: str, only_in: bool = True
+def _claims_in(
+    url: str, name: str, itself: bool = False
 ) -> Iterator[tuple[str, bytes | None, Version | None, Owner]]:
-    """Yield the URL, content, version and owner of the locks of folders in a folder.
+    """Yield the URL of each claimed folder in a folder, the content and version of its lock object,
+    and its owner.
 
-    name: a pattern of the folders' names. only_in: whether to ignore the lock of the folder itself.
-    Raises UsageError if a URL has no folder, OutputError if its store is not writable.
+    name: a pattern of the folders' names. itself: whether to yield the folder itself, too. Raises
+    UsageError if a URL has no folder, OutputError if its store is not writable.
     """
     if not url.partition("://")[2].strip("/"):
         raise UsageError(
             f"{printable(url)} is not a folder: expected one such as s3://bucket/folder"
         )
     objects.open_output(join(url, "any"))
-    pattern = re.compile(rf"\.{name}\.ndtool", re.DOTALL)
-    lock_urls = [] if only_in else [_lock_url(url, "")]
-    lock_urls += [
-        join(url, entry)
+    pattern = re.compile(f"({name}){re.escape(_SUFFIX)}", re.DOTALL)
+    folders = [url.rstrip("/")] if itself else []
+    folders += [
+        join(url, match[1])
         for entry, is_folder in objects.wait(objects.list_folder(url), url)
-        if not is_folder and pattern.fullmatch(entry)
+        if not is_folder and (match := pattern.fullmatch(entry))
     ]
-    for lock_url in lock_urls:
-        body, version = _read(lock_url)
+    for folder in folders:
+        body, version = _read(folder)
         if (owner := _owner(body)) is not None:
-            yield lock_url, body, version, owner
+            yield folder, body, version, owner
 
 
-def _relative_folder(url: str, path: str) -> str:
-    """Return the path of a folder in a store, relative to its lock object."""
-    folder_name = split_query(url)[0].rstrip("/").rpartition("/")[2]
-    return path if is_bucket(url) else f"{folder_name}/{path}".rstrip("/")
+def _new_lock(process: int) -> bytes:
+    """Return the content of a new lock object, whose owner is a process on this machine."""
+    owner = Owner(socket.gethostname(), _machine_id(), process)
+    return json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode()
 
 
-def _new_lock(url: str, folder: str, process: int | None = None) -> LockObject:
-    """Return a lock object for a folder, owned by this process or another one."""
-    process = os.getpid() if process is None else process
-    owner = Owner(folder, socket.gethostname(), _machine_id(), process)
-    return LockObject(url, json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode())
+def _lock_url(url: str) -> str:
+    """Return the URL of a folder's lock object."""
+    path, suffix = split_query(url)
+    return path.rstrip("/") + _SUFFIX + suffix
 
 
-def _replace(lock: LockObject, expected: bytes | None, version: Version | None) -> bool:
+def _read(url: str) -> tuple[bytes | None, Version | None]:
+    """Read a folder's lock object with its version, None if it does not exist."""
+    return read_small(_lock_url(url), _MAX_LOCK_SIZE, OutputError)
+
+
+def _put(url: str, lock: bytes, condition: dict[str, str]) -> None:
+    """Write a folder's lock object; FileExistsError if the condition fails."""
+    lock_url = _lock_url(url)
+    objects.wait(objects.open_output(lock_url).put(lock, condition), lock_url, OutputError)
+
+
+def _replace(url: str, lock: bytes, expected: bytes | None, version: Version | None) -> bool:
     """Replace a lock object by compare-and-set; False if it was replaced since it was read."""
     try:
-        lock.put({"IfMatch": version.etag} if version and version.etag else {})
+        _put(url, lock, {"IfMatch": version.etag} if version and version.etag else {})
     except NdtoolError:
-        if _read(lock.url)[0] == expected:
+        if _read(url)[0] == expected:
             raise
         return False
     return True
 
 
-def _lock_url(url: str, path: str) -> str:
-    """Return the URL of a folder's lock object: next to the store, or in its bucket."""
-    name = ".".join(("", *filter(None, _relative_folder(url, path).split("/")), "ndtool"))
-    if is_bucket(url):
-        return join(url, name)
-    base, suffix = split_query(url)
-    return join(base.rstrip("/") + suffix, name, sibling=True)
-
-
-def _read(url: str) -> tuple[bytes | None, Version | None]:
-    """Read a lock object with its version, None if it does not exist."""
-    return read_small(url, _MAX_LOCK_SIZE, OutputError)
+def _remove_lock(url: str) -> None:
+    objects.wait(objects.remove([_lock_url(url)]), url, OutputError)
 
 
 def _owner(body: bytes | None) -> Owner | None:
@@ -247,21 +230,16 @@ def _owner(body: bytes | None) -> Owner | None:
         owner = Owner(*(fields[name] for name in Owner._fields))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    is_valid = tuple(map(type, owner)) == (str, str, str, int)
-    return owner if is_valid and owner.folder.strip("/") and ".." not in owner.folder else None
+    return owner if tuple(map(type, owner)) == (str, str, int) else None
 
 
 def _clear(url: str) -> bool:
     """Remove the content of a folder; False if it is a Zarr array or group, which is preserved."""
-    folder = RemoteFolder(url)
-    if any(folder.read(name) is not None for name in ZARR_METADATA):
+    keys = RemoteFolder(url).contents()
+    if not keys.keys().isdisjoint(ZARR_METADATA):
         return False
-    objects.wait(objects.open_output(url).clear(), url, OutputError)
+    objects.wait(objects.remove(join(url, key) for key in keys), url, OutputError)
     return True
-
-
-def _remove(url: str) -> None:
-    objects.wait(objects.open_output(url).remove(), url, OutputError)
 
 
 def _machine_id() -> str:

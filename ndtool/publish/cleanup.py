@@ -4,9 +4,12 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
+from threading import Condition, get_ident
 from typing import NamedTuple
 
+from ndtool.errors import OutputError, argument_name
 from ndtool.storage.descriptors import lock
 
 NEW_FOLDER = "new"  # the only entry of a temporary folder, except during a rename
@@ -128,3 +131,39 @@ def _lock(path: str) -> int:
         return open_locked(path, os.O_DIRECTORY if is_folder else 0)
     except OSError:
         return -1  # it was removed, is in use, or has another file type
+
+
+class AdmissionLock:
+    """A lock that admits writers until it is closed, so that none recreates a removed folder.
+
+    name: the output's name in messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._threads, self._closed = list[int](), False  # IDs of the threads that write
+        self._changed = Condition()
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Admit a writer; OutputError if the lock is closed."""
+        with self._changed:
+            if self._closed:
+                raise OutputError(f"{argument_name(self._name)}: the run has ended")
+            self._threads.append(get_ident())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(get_ident())
+                self._changed.notify_all()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Admit no more writers, and wait for the admitted ones, at most `timeout` seconds.
+
+        Writers of this thread are ignored: if this is called by a signal handler, the handler has
+        interrupted the write, which never completes.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: {*self._threads} <= {get_ident()}, timeout)

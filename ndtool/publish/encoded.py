@@ -9,7 +9,7 @@ from typing import Protocol
 from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, ResourceError
-from ndtool.publish.preserved import new_file
+from ndtool.publish.newfile import new_file
 from ndtool.publish.sinks import SequentialSink
 from ndtool.publish.targets import Target
 from ndtool.storage.descriptors import os_errors, reserve, write_at

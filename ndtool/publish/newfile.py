@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.machine import signals
-from ndtool.publish.targets import exists_error
-from ndtool.storage.descriptors import (
-    NO_TMPFILE_ERRNOS,
-    failure,
-    is_protected,
-    lock,
-    temporary_name,
-)
+from ndtool.publish.targets import Target, exists_error
+from ndtool.storage.descriptors import NO_TMPFILE_ERRNOS, failure, lock, temporary_name
+
+if TYPE_CHECKING:
+    from ndtool.publish.newobjects import NewObject
+    from ndtool.publish.preserved import CurrentFile
 
 LOCK_TIMEOUT = 30.0  # seconds; a run holds a lock for microseconds, longer for many Zarr metadata
 _RETRY_INTERVAL = 0.001  # seconds
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP)  # hard links are not supported
 _NO_SYNC = (errno.EINVAL, errno.EROFS)  # fsync of a folder is not supported
 _DESCRIPTORS = "/proc/self/fd"  # links to open files, unnamed ones included
+_ACL = "system.posix_acl_access"
 
 
 class NewFile(Unpublished):
@@ -69,9 +69,7 @@ class NewFile(Unpublished):
         try:
             self.descriptor = self._create(0o666 if current is None else 0o600)
             if current is not None:
-                from ndtool.publish import permissions
-
-                permissions.inherit(self.descriptor, real_path, current)
+                _inherit(self.descriptor, real_path, current)
         except BaseException:
             self.drop()
             raise
@@ -92,8 +90,6 @@ class NewFile(Unpublished):
 
     def _set_temporary_name(self, suffix: str = "") -> str:
         """Choose the temporary name and register it for removal on failure or a signal."""
-        if is_protected(".", self._parent):
-            raise OutputError(f"{printable(self.path)}: files in its folder cannot be removed")
         self._temporary = temporary_name(self._name) + suffix
         self._slot = signals.register_file(self._parent, self._temporary)
         return self._temporary
@@ -180,6 +176,44 @@ class NewFile(Unpublished):
                 os.close(fd)
 
 
+def _inherit(fd: int, path: str, current: os.stat_result) -> None:
+    """Copy the owner, mode and ACL of a file to a new file of mode 0600. Raises OSError.
+
+    If the group or the ACL cannot be set, the group gets at most the permissions of others.
+    """
+    mode, acl, created = stat.S_IMODE(current.st_mode) & 0o777, b"", os.fstat(fd)
+    if (created.st_uid, created.st_gid) != (current.st_uid, current.st_gid):
+        try:
+            os.fchown(fd, current.st_uid, current.st_gid)
+        except OSError:  # only root may change the owner
+            with suppress(OSError):
+                os.fchown(fd, -1, current.st_gid)
+    is_same_group = os.fstat(fd).st_gid == current.st_gid
+    with _if_supported():
+        acl = os.getxattr(path, _ACL)
+    with _if_supported():
+        os.removexattr(fd, _ACL)  # inherited from the folder's default ACL
+    if acl and is_same_group:
+        with suppress(OSError):
+            os.setxattr(fd, _ACL, acl)  # sets the mode, too
+            return
+    if acl or not is_same_group:
+        mode &= ~0o070 | (mode & 7) << 3
+    os.fchmod(fd, mode)
+
+
+@contextmanager
+def _if_supported() -> Iterator[None]:
+    """Ignore errors of attributes that the system, the file system or the file lacks."""
+    try:
+        yield
+    except AttributeError:
+        pass
+    except OSError as exc:
+        if exc.errno not in (errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS):
+            raise
+
+
 def sync_published(path: str, folder: int) -> None:
     """Flush the directory entry of a published file or folder to disk (fsync)."""
     try:
@@ -189,6 +223,27 @@ def sync_published(path: str, folder: int) -> None:
             raise OutputError(
                 f"{printable(path)} is written, but may not survive a power failure: {exc.strerror}"
             ) from None
+
+
+def new_file(target: Target, current: CurrentFile | None = None) -> NewFile | NewObject:
+    """Return a file or upload that replaces the current file when published.
+
+    current: the current file, in a format of several members.
+    """
+    clobber, never_replaces, requires_unchanged = target.clobber, False, False
+    condition = None
+    if target.exists and not target.only:
+        condition = target.require_replaceable  # it may become an archive
+    if current is not None:
+        condition, requires_unchanged = current.require_unchanged, current.requires_unchanged
+        clobber = clobber or current.file is not None  # its members are preserved
+        never_replaces = current.preserves and current.file is None
+    if target.url:
+        from ndtool.publish.newobjects import NewObject
+
+        may_replace = clobber and not never_replaces
+        return NewObject(target.path, target.version, may_replace, requires_unchanged, condition)
+    return NewFile(target.path, target.current, clobber, target.sync, condition, never_replaces)
 
 
 def publish(files: Sequence[Unpublished]) -> None:

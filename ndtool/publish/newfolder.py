@@ -4,14 +4,20 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from threading import Condition, get_ident
+from contextlib import suppress
 
 from ndtool.arrays.sink import Unpublished
-from ndtool.errors import OutputError, argument_name, printable
+from ndtool.errors import OutputError, printable
 from ndtool.machine import signals
-from ndtool.publish.cleanup import NEW_FOLDER, PARTIAL_SUFFIX, boot_id, clean, open_locked, remove
+from ndtool.publish.cleanup import (
+    NEW_FOLDER,
+    PARTIAL_SUFFIX,
+    AdmissionLock,
+    boot_id,
+    clean,
+    open_locked,
+    remove,
+)
 from ndtool.publish.newfile import sync_published
 from ndtool.publish.targets import exists_error
 from ndtool.storage.descriptors import failure, temporary_name, write_at
@@ -171,7 +177,7 @@ class NewFolder(Unpublished):
             raise failure(error, message, OutputError)
 
 
-def write_file(root: str, key: str, body: bytes | memoryview) -> None:
+def write_file(root: str, key: str, body: bytes | memoryview, mode: int = 0o666) -> None:
     """Write a file in a new folder, replacing an existing file by an atomic rename.
 
     Several writers may write the same file. It is written outside the folder and renamed when
@@ -180,7 +186,7 @@ def write_file(root: str, key: str, body: bytes | memoryview) -> None:
     """
     path = os.path.join(root, key)
     partial = os.path.join(os.path.dirname(root), f"{os.urandom(6).hex()}{PARTIAL_SUFFIX}")
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             write_at(fd, 0, body)
@@ -221,39 +227,3 @@ def _fsync(path: str, published: str = "") -> None:
             os.fsync(fd)
     finally:
         os.close(fd)
-
-
-class AdmissionLock:
-    """A lock that admits writers until it is closed, so that none recreates a removed folder.
-
-    name: the output's name in messages.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._threads, self._closed = list[int](), False  # IDs of the threads that write
-        self._changed = Condition()
-
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Admit a writer; OutputError if the lock is closed."""
-        with self._changed:
-            if self._closed:
-                raise OutputError(f"{argument_name(self._name)}: the run has ended")
-            self._threads.append(get_ident())
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._threads.remove(get_ident())
-                self._changed.notify_all()
-
-    def close(self, timeout: float | None = None) -> None:
-        """Admit no more writers, and wait for the admitted ones, at most `timeout` seconds.
-
-        Writers of this thread are ignored: if this is called by a signal handler, the handler has
-        interrupted the write, which never completes.
-        """
-        with self._changed:
-            self._closed = True
-            self._changed.wait_for(lambda: {*self._threads} <= {get_ident()}, timeout)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
-from ndtool.publish.claims import Claim, LockObject
+from ndtool.publish import claims
+from ndtool.publish.claims import Claim
+from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.targets import exists_error
 from ndtool.storage import objects
 from ndtool.storage.localfolder import METADATA_NAMES
-from ndtool.storage.objects import MAX_CONCURRENCY, Version, join
+from ndtool.storage.objects import Version, join
 from ndtool.storage.remotefolder import RemoteFolder
 
 
@@ -47,7 +48,7 @@ class NewObject(Unpublished):
     def sync(self) -> None:
         """Upload the parts, which are not visible yet."""
         signals.add_cleanup(self.drop)
-        self._wait(self._object.send(self.descriptor))
+        objects.wait(self._object.send(self.descriptor), self.path, OutputError)
 
     def require_unchanged(self) -> None:
         if self._condition is not None:
@@ -68,7 +69,7 @@ class NewObject(Unpublished):
             elif current.etag:
                 condition = {"IfMatch": current.etag}
         try:
-            self._wait(self._object.commit(self.descriptor, condition))
+            objects.wait(self._object.commit(self.descriptor, condition), self.path, OutputError)
         except FileExistsError:
             raise self._exists_error() from None
         signals.set_published()
@@ -96,9 +97,6 @@ class NewObject(Unpublished):
             os.close(fd)
         signals.remove_cleanup(self.drop)
 
-    def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        objects.wait(coroutine, self.path, OutputError)
-
 
 class NewObjects(RemoteFolder, Unpublished):
     """A remote store to which a run writes an array; its objects are removed on failure.
@@ -111,15 +109,13 @@ class NewObjects(RemoteFolder, Unpublished):
     def __init__(self, url: str, path: str) -> None:
         super().__init__(url)
         self.pending_metadata: dict[str, bytes] = {}
-        self._created_keys: list[str] = []
-        self._requests: set[asyncio.Future[None]] = set()
-        self._is_shared = False
-        self._is_closed = False
+        self._created_urls: list[str] = []
+        self._admission_lock, self._is_shared = AdmissionLock(url), False
         signals.set_published(False)
-        self._path, self._claim = path, Claim(url, path)
+        self._path, self._claim = path, Claim(join(url, path))
         signals.add_cleanup(self.drop)
 
-    def share_claim(self) -> tuple[dict[str, bytes], LockObject]:
+    def share_claim(self) -> tuple[dict[str, bytes], bytes]:
         """Return the pending metadata and the lock object, for other processes that write chunks.
 
         These processes replace objects, as a task may be repeated; so the folder must be empty.
@@ -130,71 +126,58 @@ class NewObjects(RemoteFolder, Unpublished):
         self._is_shared = True
         return self.pending_metadata, self._claim.lock
 
-    async def put(self, key: str, body: bytes | memoryview) -> None:
+    def write(self, key: str, body: bytes | memoryview) -> None:
         if key.rpartition("/")[2] in METADATA_NAMES:
             self.pending_metadata[key] = bytes(body)
             return
-        if self._is_closed:
-            raise OutputError(f"{self.path}: the run has ended")
-        future = asyncio.ensure_future(self._create(key, bytes(body)))
-        self._requests.add(future)
-        future.add_done_callback(self._requests.discard)
-        await asyncio.shield(future)
+        with self._admission_lock.admit():
+            self._create(key, bytes(body))
 
     def publish(self) -> None:
         """Write the metadata, the array's last; OutputError if the claim was lost."""
-        self._claim.lock.require()
-        prefix = f"{self._path}/".lstrip("/")
+        claims.require(self._claim.working_folder, self._claim.lock)
         for key in sorted(
             self.pending_metadata, key=lambda key: (key.count("/"), ".zattrs" not in key)
         ):
             try:
-                request = self._create(key, self.pending_metadata[key])
-                objects.wait(request, join(self.url, key), OutputError)
+                self._create(key, self.pending_metadata[key])
             except OutputError:
-                if key.startswith(prefix) or self.subfolder("").read(key) is None:
+                if self._is_in_array(key) or self.subfolder("").read(key) is None:
                     raise  # a group that another process has created is accepted
-        self._created_keys.clear()
+        self._created_urls.clear()
         self._claim.release()
         signals.remove_cleanup(self.drop)
 
     def drop(self) -> None:
         """Remove the written objects, those of other processes included, unless published."""
+        self._admission_lock.close(objects.ABORT_TIMEOUT)
         objects.finish(objects.ABORT_TIMEOUT)
-        try:
-            objects.wait(self._drop(), self.path, OutputError)
+        try:  # metadata first, so that the array is no longer visible
+            objects.wait(objects.remove(reversed(self._created_urls)), self.path, OutputError)
         except NdtoolError:
             return  # without metadata, the remaining objects are no array
+        self._created_urls.clear()
         if self._is_shared:
             self._claim.drop()
         else:
             self._claim.release()
         signals.remove_cleanup(self.drop)
 
-    async def _create(self, key: str, body: bytes) -> None:
+    def _is_in_array(self, key: str) -> bool:
+        """Whether a key is in the folder of the array; other runs may share a group."""
+        return key.startswith(f"{self._path}/".lstrip("/"))
+
+    def _create(self, key: str, body: bytes) -> None:
         url = join(self.url, key)
-        is_in_array = key.startswith(f"{self._path}/".lstrip("/"))  # other runs may share a group
-        if is_in_array:
-            self._created_keys.append(key)  # before the request, as its response may be lost
+        if self._is_in_array(key):
+            self._created_urls.append(url)  # before the request, as its response may be lost
         try:
-            created = await objects.open_output(url).put(body, {"IfNoneMatch": "*"})
+            request = objects.open_output(url).put(body, {"IfNoneMatch": "*"})
+            if objects.wait(request, url, OutputError) and not self._is_in_array(key):
+                self._created_urls.append(url)
         except FileExistsError:
-            if is_in_array:
-                self._created_keys.remove(key)
+            if self._is_in_array(key):
+                self._created_urls.remove(url)
             raise OutputError(
                 f"{redact_urls(url)} was created by another process during the run"
             ) from None
-        if created and not is_in_array:
-            self._created_keys.append(key)
-
-    async def _drop(self) -> None:
-        self._is_closed = True  # refuses writes from other threads
-        await asyncio.gather(*self._requests, return_exceptions=True)
-        self._created_keys.reverse()  # metadata first, so that the array is no longer visible
-
-        async def worker() -> None:
-            while self._created_keys:
-                url = join(self.url, self._created_keys.pop(0))
-                await asyncio.wait_for(objects.open_output(url).remove(), objects.ABORT_TIMEOUT)
-
-        await asyncio.gather(*(worker() for _ in range(MAX_CONCURRENCY)))

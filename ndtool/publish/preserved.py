@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from ndtool.errors import InputError, OutputError, printable
-from ndtool.publish.newfile import NewFile
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
 from ndtool.storage.local import File
 
 if TYPE_CHECKING:
-    from ndtool.publish.newobjects import NewObject
+    pass
 
 T = TypeVar("T")
 
@@ -79,24 +78,3 @@ class CurrentFile:
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
-
-
-def new_file(target: Target, current: CurrentFile | None = None) -> NewFile | NewObject:
-    """Return a file or upload that replaces the current file when published.
-
-    current: the current file, in a format of several members.
-    """
-    clobber, never_replaces, requires_unchanged = target.clobber, False, False
-    condition = None
-    if target.exists and not target.only:
-        condition = target.require_replaceable  # it may become an archive
-    if current is not None:
-        condition, requires_unchanged = current.require_unchanged, current.requires_unchanged
-        clobber = clobber or current.file is not None  # its members are preserved
-        never_replaces = current.preserves and current.file is None
-    if target.url:
-        from ndtool.publish.newobjects import NewObject
-
-        may_replace = clobber and not never_replaces
-        return NewObject(target.path, target.version, may_replace, requires_unchanged, condition)
-    return NewFile(target.path, target.current, clobber, target.sync, condition, never_replaces)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError
 from ndtool.storage.descriptors import advise, failure, os_errors, write_at
-
-if TYPE_CHECKING:
-    from ndtool.publish.claims import LockObject
 
 
 class SharedOutput(NamedTuple):
@@ -18,8 +15,8 @@ class SharedOutput(NamedTuple):
 
     name: the output's name in messages. path: path of the file, or path or URL of the Zarr store.
     array_path: the array's path in the store. start: the offset of its bytes in the file. For URLs,
-    pending_metadata: objects to be written last; lock: the lock object, by which writers verify the
-    store.
+    pending_metadata: objects to be written last; lock: the content of the lock object, by which
+    writers verify the store.
     """
 
     name: str
@@ -28,7 +25,7 @@ class SharedOutput(NamedTuple):
     array_path: str
     start: int
     pending_metadata: dict[str, bytes] | None = None
-    lock: LockObject | None = None
+    lock: bytes | None = None
 
 
 class SharedFile:

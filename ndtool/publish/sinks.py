@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
-from ndtool.publish.newfile import NewFile, publish
-from ndtool.publish.preserved import CurrentFile, new_file
-from ndtool.publish.shared import SharedOutput
+from ndtool.publish.newfile import NewFile, new_file, publish
 from ndtool.publish.targets import Target
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.descriptors import (
@@ -28,6 +26,10 @@ from ndtool.storage.descriptors import (
     write_at,
     write_next,
 )
+
+if TYPE_CHECKING:
+    from ndtool.publish.preserved import CurrentFile
+    from ndtool.publish.shared import SharedOutput
 
 
 def commit(*sinks: Sink) -> None:
@@ -209,6 +211,8 @@ class FileSink:
         """Return the location where other processes can write, None if they cannot."""
         if not isinstance(self._file, NewFile):
             return None
+        from ndtool.publish.shared import SharedOutput
+
         path = self._file.share(cleans=not self._is_dry_run)
         return SharedOutput(self.name, self.metadata, path, "", self._container.start)
 

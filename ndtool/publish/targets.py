@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redact_urls
-from ndtool.storage.descriptors import is_closed, is_protected, os_errors
+from ndtool.storage.descriptors import is_closed, os_errors
 from ndtool.storage.local import FILE_TYPES, is_zarr_store
 
 if TYPE_CHECKING:
@@ -209,23 +209,7 @@ def _status(path: str) -> os.stat_result | None:
     if kind in (stat.S_IFDIR, stat.S_IFBLK, stat.S_IFSOCK) and not is_zarr_store(path):
         raise OutputError(f"{printable(path)} is {FILE_TYPES[kind]}: expected a file")
     # A rename needs no write permission on the file, but its owner has revoked it on purpose.
-    if kind == stat.S_IFREG:
-        if not os.access(path, os.W_OK):
-            hint = "chmod u+w lets it be replaced"
-            raise OutputError(f"{printable(path)} is read-only", hint=hint)
-        _require_removable(path, status)
+    if kind == stat.S_IFREG and not os.access(path, os.W_OK):
+        hint = "chmod u+w lets it be replaced"
+        raise OutputError(f"{printable(path)} is read-only", hint=hint)
     return status
-
-
-def _require_removable(path: str, status: os.stat_result) -> None:
-    """Raise OutputError if a rename may not replace a file (sticky folder, append-only)."""
-    real = os.path.realpath(path)
-    folder = os.stat(os.path.dirname(real))
-    is_sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (
-        0, folder.st_uid, status.st_uid,
-    )  # fmt: skip
-    if is_sticky or is_protected(real) or is_protected(os.path.dirname(real)):
-        raise OutputError(
-            f"{printable(path)}: it cannot be replaced: {os.strerror(errno.EPERM)}",
-            hint="it or its folder is append-only, or the folder is sticky and another user's",
-        )

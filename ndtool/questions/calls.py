@@ -19,7 +19,6 @@ from ndtool.analysis.infer import Inferred
 from ndtool.analysis.stats import Stats
 from ndtool.analysis.verify import Verification
 from ndtool.errors import UsageError
-from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
 from ndtool.options import (
     ArrayOrFile,
@@ -136,7 +135,6 @@ def explain(
         typed.open_typed_call(request, arrays) as call,
         ProgressReporter("explain", progress) as report,
     ):
-        require_same_shape(inputs, call.sources)
         return explaining.explain(call, outputs, origins, all, report)
 
 
@@ -178,7 +176,6 @@ def stats(
         statistics.open_call(request, arrays) as call,
         ProgressReporter("stats", progress) as report,
     ):
-        require_same_shape(inputs, call.sources)
         return statistics.stats(call, report)
 
 
@@ -222,17 +219,14 @@ def verify(
         operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads,
         **validate_options({} if memory is None else {"memory": memory}),
     )  # fmt: skip
-    ulps = integer("within", within, UsageError)
+    settings = engine_settings(within, runs, timeout, threads)
     with ProgressReporter("verify", progress) as report:
         if against is None:
-            return verifying.verify(request, report, ulps, arrays)
-        settings = engine_settings(within, runs, timeout, threads)
+            return verifying.verify(request, report, settings.within, arrays)
         answer = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
-    if answer.error is not None:
-        answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
-        raise answer.error
+    answer.raise_error()
     return answer
 
 

@@ -285,18 +285,12 @@ def from_numpy(dtype: Any) -> Dtype:
     return from_code(dtype.str)
 
 
-class DefaultType(str):
-    """The name of a type that applies to void elements only; other elements ignore it."""
-
-
 def view_as(dtype: Dtype, name: str) -> Dtype:
     """Return the type `name` for void elements of the same size; DtypeError for other elements."""
     target = from_name(name)
     if target.name == dtype.name:
         return dtype
     if dtype.kind != "V" or dtype.name == "struct" or target.itemsize != dtype.itemsize:
-        if isinstance(name, DefaultType):
-            return dtype
         raise DtypeError(
             f"dtype {dtype.name} cannot be read as {name}:"
             f" only V{target.itemsize} elements can, which are stored without a type"

@@ -14,13 +14,19 @@ from ndtool.errors import (
     argument_name,
     format_integer,
 )
-from ndtool.rules import dtypes, mistakes, numbers, shapes, specs, tensorscatter
+from ndtool.rules import dtypes, mistakes, shapes, specs
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.modes import MODES, Mode
-from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
+from ndtool.rules.operators import (
+    LOWERED,
+    MODES,
+    OPERATORS,
+    Attributes,
+    Mode,
+    Operator,
+    operator_of,
+)
 from ndtool.rules.plans import Plan, Shape
-from ndtool.rules.symbols import Sizes
-from ndtool.rules.trace import Step, Trace
+from ndtool.rules.trace import Sizes, Step, Trace
 
 
 class Input(NamedTuple):
@@ -86,6 +92,8 @@ class Inference(NamedTuple):
     @property
     def fill_bytes(self) -> bytes:
         """The bytes of the fill value, which mode "fill" and pad use."""
+        from ndtool.rules import numbers
+
         return numbers.encode_fill(self.attributes.fill, self.dtype)
 
     @property
@@ -137,12 +145,17 @@ def check(
     """Check types against a spec, then infer shapes; errors name inputs only by their roles."""
     plan: Plan
     if operator in LOWERED:
+        from ndtool.rules import tensorscatter
+
         row = tensorscatter.accept(spec, types, attributes.mode)
         trace, lowering = tensorscatter.infer(sizes, attributes.axis)
         plan = lowering.plan
     else:
         row = specs.accept(spec, operator, types, attributes)
-        numbers.encode_fill(attributes.fill, types["data"])
+        if attributes.fill is not None:
+            from ndtool.rules import numbers
+
+            numbers.encode_fill(attributes.fill, types["data"])
         trace, plan = shapes.infer(operator, sizes, attributes)
         if row.limits:
             trace = specs.check_sizes(spec, row, sizes, attributes, trace)

@@ -1,22 +1,66 @@
-"""The table of operators: their inputs and attributes, which all other modules use."""
+"""The tables of operators and out-of-bounds modes, and the attributes of a call."""
 
 from collections import ChainMap
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from ndtool.rules.modes import MODES
 from ndtool.rules.reductions import REDUCTIONS
+
+
+class Mode(NamedTuple):
+    """An out-of-bounds mode.
+
+    name: the value of the option. participle: the verb form in reports. gathers, scatters: whether
+    these operators have the mode. redirect: a function of a stored index and an axis size, integers
+    or arrays, that returns a valid index. skips: whether the complete tuple selects nothing.
+    ignores_distance: whether all indices below the bounds have the same result, and all above.
+    """
+
+    name: str
+    participle: str
+    gathers: bool = True
+    scatters: bool = True
+    redirect: Callable[[Any, Any], Any] | None = None
+    skips: bool = False
+    ignores_distance: bool = True
+
+    @property
+    def redirects(self) -> bool:
+        """Whether the mode redirects to a valid index, which an axis of size 0 lacks."""
+        return self.redirect is not None
+
+    def is_valid_for(self, scatters: bool) -> bool:
+        """Whether scatters, or else gathers, have the mode."""
+        return self.scatters if scatters else self.gathers
+
+
+MODES = {
+    row.name: row
+    for row in (
+        Mode("error", "refused"),
+        Mode("clip", "clipped", redirect=lambda i, size: (i > 0) * (size - 1)),
+        Mode("wrap", "wrapped", redirect=lambda i, size: i % size, ignores_distance=False),
+        Mode("fill", "filled", scatters=False, skips=True),
+        Mode("drop", "dropped", gathers=False, skips=True),
+    )
+}
+
+
+def mode_names(scatters: bool) -> tuple[str, ...]:
+    """Return the names of the modes that scatters, or else gathers, have."""
+    return tuple(row.name for row in MODES.values() if row.is_valid_for(scatters))
 
 
 class Attributes(NamedTuple):
     """The attributes of a call, by the standards' names. An operator ignores inapplicable ones.
 
     axis: None for the default, see `resolved_axis`. reduction: a key of reductions.REDUCTIONS.
-    out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
+    out_of_bounds: a key of MODES; no standard has this attribute. fill: the fill value of
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
     negatives: whether negative indices count from the end. include_self: whether an element's
     current value is included in its reduction; else its first update is copied. duplicates: one of
-    reductions.DUPLICATES. index_base: 1 if
-    indices count from 1, which `rebase` in inmemory/arguments.py shifts. mode: of tensor_scatter.
+    reductions.DUPLICATES. index_base: 1 if indices count from 1, which `rebase` in
+    inmemory/arguments.py shifts. mode: of tensor_scatter.
     """
 
     batch_dims: int = 0

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ndtool.errors import RuleError, format_integer
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Plan, Shape
-from ndtool.rules.symbols import Symbol
-from ndtool.rules.trace import Trace, Tracer
+from ndtool.rules.trace import Symbol, Trace, Tracer
 
 if TYPE_CHECKING:
     from ndtool.rules.dtypes import Dtype

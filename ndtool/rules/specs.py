@@ -6,21 +6,21 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ndtool.errors import DtypeError, RuleError, UsageError, format_value
-from ndtool.rules import dtypes, modes, reductions
+from ndtool.rules import dtypes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
-from ndtool.rules.modes import MODES
 from ndtool.rules.operators import (
     ALL_OPERATORS,
     LOWERED,
+    MODES,
     OPERATORS,
     Attributes,
     Operator,
+    mode_names,
     operator_of,
 )
 from ndtool.rules.plans import Shape
 from ndtool.rules.reductions import DUPLICATES, REDUCTIONS
-from ndtool.rules.symbols import Sizes
-from ndtool.rules.trace import Trace, Tracer
+from ndtool.rules.trace import Sizes, Trace, Tracer
 
 _INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -194,7 +194,7 @@ def _ndtool_row(operator: Operator) -> OperatorVersion:
         attributes=operator.attributes + _SELF * operator.scatters,
         reductions=tuple(REDUCTIONS) if operator.scatters else _NONE,
         negatives=True,
-        out_of_bounds=modes.names_for(operator.scatters),
+        out_of_bounds=mode_names(operator.scatters),
     )
 
 
@@ -324,7 +324,7 @@ def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
         )
     scatters = operator_of(row.operator).scatters
     if not MODES[mode].is_valid_for(scatters):
-        kind, others = "scatter" if scatters else "gather", ", ".join(modes.names_for(scatters))
+        kind, others = "scatter" if scatters else "gather", ", ".join(mode_names(scatters))
         raise UsageError(f"a {kind} has no out_of_bounds {mode}: expected one of {others}")
     if attributes.fill is not None and scatters:
         raise UsageError("a scatter has no fill: it skips indices out of bounds and padding")

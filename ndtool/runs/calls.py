@@ -1,21 +1,107 @@
-"""The first two steps of a run: open the inputs, and infer types and shapes."""
+"""The request of a run and its first two steps: open the inputs, infer types and shapes."""
 
+import os
 import time
+from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import BoundsError, OutputError, UsageError, argument_name
-from ndtool.formats import literal, locators
+from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference, Input
-from ndtool.rules.operators import LOWERED
-from ndtool.runs.request import Request
+from ndtool.rules.operators import LOWERED, LOWERED_INPUTS, Attributes, operator_of
 from ndtool.storage import locations
+
+
+class Request(NamedTuple):
+    """The arguments of one run; inputs and output are locations such as `a.npz:x` or `-`.
+
+    dtype: the actual type of void elements. output: None for no output. only: whether to drop the
+    other members of the output's archive. memory: the limit in bytes, including pages of files;
+    None for available memory. spill: the directory of temporary files, or several; on a cluster
+    one, or a URL; None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client.
+    workers: the number of processes to start, None for none. resume: whether a cluster reuses the
+    spilled data of a killed run. text: whether indices and updates in an unknown format are text.
+    chunks, shards, codec: see Encoding in publish/targets.py.
+    """
+
+    operator: str
+    data: str
+    indices: str
+    updates: str | None = None
+    output: str | None = None
+    attributes: Attributes = Attributes()
+    spec: str = "ndtool"
+    dtype: str | None = None
+    threads: int | None = None
+    clobber: bool = True
+    sync: bool = False
+    only: bool = False
+    memory: int | None = None
+    spill: str | Sequence[str] | None = None
+    scheduler: Any = None
+    workers: int | None = None
+    resume: bool = False
+    chunks: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None
+    codec: str | None = None
+    text: bool = False
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether a cluster executes the run."""
+        return self.scheduler is not None or self.workers is not None
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The inputs by the standards' names, without an omitted optional input."""
+        roles = operator_of(self.operator).inputs
+        arguments = {role: getattr(self, LOWERED_INPUTS.get(role, role)) for role in roles}
+        if arguments.get("write_indices", "") is None:
+            del arguments["write_indices"]
+        for role in roles[1:] if self.text else ():  # data are never text
+            if arguments.get(role) is not None:  # stats has no updates
+                arguments[role] = locators.as_text(arguments[role])
+        return arguments
+
+    @property
+    def spill_locations(self) -> tuple[str, ...]:
+        """The locations of temporary files, none for TMPDIR; UsageError if one is unusable."""
+        if self.resume and not self.on_cluster:
+            raise UsageError(
+                "--resume: only a run on a cluster can be resumed: expected --scheduler or"
+                " --workers"
+            )
+        spill = [self.spill] if isinstance(self.spill, str) else self.spill or ()
+        if self.on_cluster and len(spill) > 1:
+            raise UsageError(
+                f"--spill is given {len(spill)} times: a cluster spills to one directory or URL,"
+                " which all workers share"
+            )
+        return tuple(map(self._spill_location, spill))
+
+    def _spill_location(self, argument: str) -> str:
+        location = locations.local_path(argument)
+        if not location:
+            raise UsageError("--spill is empty: expected a directory")
+        if locations.is_url(location):
+            if not self.on_cluster:
+                raise UsageError(
+                    f"--spill {argument_name(location)}: only a cluster spills to a URL:"
+                    " expected a directory"
+                )
+        elif not os.path.isdir(location):
+            problem = "is not a directory" if os.path.lexists(location) else "does not exist"
+            raise UsageError(
+                f"--spill {argument_name(location)} {problem}: expected an existing directory"
+            )
+        return location
 
 
 class OpenCall:
@@ -116,6 +202,8 @@ class OpenCall:
             "data": self.sources["past"], "indices": indices, "updates": self.sources["update"],
         }  # fmt: skip
         if self.request.on_cluster:
+            from ndtool.formats import literal
+
             self.sources["indices"] = literal.open_source(_literal(indices))  # as workers parse it
             indices.require_unchanged()
             indices.close()
@@ -171,7 +259,7 @@ class OpenCall:
 
 def _literal(indices: Source) -> str:
     """Return indices as a literal for workers to parse; UsageError if it is too long."""
-    from ndtool.formats import computed
+    from ndtool.formats import computed, literal
 
     count = prod(indices.metadata.shape)
     if 3 * count <= literal.MAX_CHARACTERS:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ndtool.arrays.sink import Sink, output_buffer, write_array
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout, ContiguousSource, Source
-from ndtool.engine import copies
+from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import DtypeError, OutputError, argument_name
@@ -115,7 +115,7 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     metadata = origin.metadata
     origin.progress = progress
     buffer, strides = origin.load(), metadata.strides
-    if not copies.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
+    if not layouts.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
         data = Operand(buffer, 0, strides)
         with output_buffer(output, progress=progress) as (out, _):
             copies.normalize(

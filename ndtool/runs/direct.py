@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from ndtool._kernels import MADVISE_BYTES, WorkItem
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.loaded import row_major
 from ndtool.arrays.sink import Sink, output_buffer
-from ndtool.arrays.source import ContiguousSource, Source
-from ndtool.engine import dispatch, gathers, layouts, tuning
+from ndtool.arrays.source import Constant, ContiguousSource, Source, row_major
+from ndtool.engine import gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
-from ndtool.engine.dispatch import GatherKernel
-from ndtool.engine.gathers import ProgressCallback
+from ndtool.engine.gathers import GatherKernel, ProgressCallback
 from ndtool.machine import memory
-from ndtool.machine.pool import BufferPool, run_all
-from ndtool.machine.threads import limit_threads
+from ndtool.machine.threads import BufferPool, limit_threads, run_all
 from ndtool.runs import operands
 from ndtool.runs.operands import Validated
 
@@ -42,7 +38,7 @@ def gather(
 
     def choose_kernel() -> GatherKernel:
         shape, item = inference.inputs["data"].shape, inference.dtype.itemsize
-        return dispatch.choose_gather(inference.plan, item, shape, data, nbytes)
+        return gathers.choose_gather(inference.plan, item, shape, data, nbytes)
 
     kernel, stored = choose_kernel(), _stored(source)
     if kernel.packs_data and not isinstance(source, Constant):
@@ -58,7 +54,7 @@ def gather(
         return
     with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
         yield ""
-        if not dispatch.gather(kernel, data, validated.bound_indices, out, call.threads, progress):
+        if not gathers.gather(kernel, data, validated.bound_indices, out, call.threads, progress):
             raise operands.changed_error(inference)
 
 
@@ -135,11 +131,12 @@ def scatter(
     validated: Validated, sink: Sink, progress: ProgressCallback, dry: bool = False
 ) -> Generator[str]:
     """Scatter into a sink: data with the updates applied; yield as `gather` does."""
+    from ndtool.engine import scatters
     from ndtool.engine.updates import ScatterCall
 
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.plan.attributes.reduction
-    order = dispatch.arithmetic_order(dtype, reduction)
+    order = scatters.arithmetic_order(dtype, reduction)
     updates = row_major(call, "updates", order, aligned=reduction != "none", dry=dry)
     origin = call.sources["data"]
     data: Operand | None = None
@@ -153,5 +150,5 @@ def scatter(
             inference.plan, dtype, None, validated.bound_indices, updates, out, call.threads,
             tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
-        if not dispatch.scatter(work, data, inference.plan.data):
+        if not scatters.scatter(work, data, inference.plan.data):
             raise operands.changed_error(inference)

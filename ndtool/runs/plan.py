@@ -13,22 +13,12 @@ from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool import _kernels
-from ndtool._kernels import WorkItem
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource
-from ndtool.engine import distinct, tuning
+from ndtool._kernels import WorkItem, partition_ids
+from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource
+from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.errors import ResourceError, argument_name, format_size
 from ndtool.machine import memory
-from ndtool.outofcore import partitioning as partitionings
-from ndtool.outofcore.partitioning import (
-    Partitioning,
-    Rows,
-    chunk_buffers,
-    partitioning_for,
-    rows_of,
-)
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
@@ -36,6 +26,7 @@ from ndtool.runs.direct import PAGE
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
+    from ndtool.outofcore.partitioning import Partitioning, Rows
 
 
 SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices
@@ -66,19 +57,19 @@ class Plan(NamedTuple):
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all available memory."""
     out, concurrency = _destination(call, output)
-    chunked, data, rows = _in_chunks(call, out), call.sources["data"], rows_of(call.inference)
+    chunked, data, slices = _in_chunks(call, out), call.sources["data"], call.inference.plan
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     partitioning = None
     if isinstance(data, ContiguousSource) and not _is_partitionable(data):
         if limit is not None:
             _require_partitionable(call, data, allowed)
         reason = "data cannot be partitioned: not a local file or store in C order"
-    elif not rows.tuples or not rows.width or rows.row_count < 2:
+    elif not slices.tuples or not slices.width or prod(slices.all_slices) < 2:
         reason = "nothing is accessed at random"
     elif chunked:
         partitioning, reason = _partition_chunked(call, limit, allowed, out, concurrency)
     else:
-        partitioning, reason = _partition_flat(call, rows, limit, allowed)
+        partitioning, reason = _partition_flat(call, limit, allowed)
     if partitioning is not None:
         return partitioned_plan("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
@@ -99,6 +90,8 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
     out, _ = _destination(call, output)
     if limit is None or not _in_chunks(call, out):
         return call
+    from ndtool.outofcore.partitioning import chunk_buffers
+
     arrays = [
         (chunk_buffers(item.metadata), item.name, item.metadata) for item in call.sources.values()
     ]
@@ -130,6 +123,8 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         else tuning.FILE_SCRATCH + _update_count_nbytes(call)
     )
     if concurrency is not None:
+        from ndtool.outofcore.partitioning import chunk_buffers
+
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
         concurrency = max(concurrency, *(item.concurrency for item in call.sources.values()))
@@ -143,9 +138,17 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
 
 def _update_count_nbytes(call: OpenCall) -> int:
     """Return the bytes that counts of updates take, and the bits of a check for duplicates."""
-    rows = rows_of(call.inference)
-    bits = distinct.memory_bytes(call.inference.plan) if call.inference.requires_distinct else 0
-    return rows.row_count * rows.count_bytes + bits
+    inferred, nbytes = call.inference, 0
+    if inferred.attributes.is_counted:
+        from ndtool.outofcore.partitioning import rows_of
+
+        rows = rows_of(inferred)
+        nbytes += rows.row_count * rows.count_bytes
+    if inferred.requires_distinct:
+        from ndtool.engine import distinct
+
+        nbytes += distinct.memory_bytes(inferred.plan)
+    return nbytes
 
 
 def partitioned_plan(
@@ -181,6 +184,9 @@ def _partition_chunked(
     call: OpenCall, limit: int | None, allowed: int, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
+    from ndtool.outofcore import partitioning as partitionings
+    from ndtool.outofcore.partitioning import chunk_buffers
+
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, rows = call.sources["data"], partitionings.rows_in(call.inference, call.sources, out)
     gathers = not call.inference.scatters
@@ -242,6 +248,8 @@ def _for_chunks(
 
     limits: bytes of buffers that write a chunk, chunks to write concurrently, bytes of memory.
     """
+    from ndtool.outofcore import partitioning as partitionings
+
     written, concurrency, allowed = limits
     partitioning = partitionings.partition_chunks(
         call.inference, call.sources, out, concurrency, budget, call.threads, depth
@@ -252,7 +260,7 @@ def _for_chunks(
 
 
 def _partition_flat(
-    call: OpenCall, rows: Rows, limit: int | None, allowed: int
+    call: OpenCall, limit: int | None, allowed: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run on flat arrays, None if direct, and the reason."""
     data, gathers = call.sources["data"], not call.inference.scatters
@@ -268,6 +276,11 @@ def _partition_flat(
     size += _update_count_nbytes(call)
     if memory.can_hold(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
+
+    from ndtool.outofcore import partitioning as partitionings
+    from ndtool.outofcore.partitioning import partitioning_for, rows_of
+
+    rows = rows_of(call.inference)
 
     def partition(budget: int, depth: int) -> Partitioning:
         partitioning = partitioning_for(rows, gathers, budget, call.threads, None, depth)
@@ -321,8 +334,8 @@ def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int)
 
     A gather of few tuples needs only their pages in memory.
     """
-    rows, metadata = rows_of(call.inference), data.metadata
-    pages = rows.tuples * (rows.width // metadata.dtype.itemsize if metadata.order == "F" else 1)
+    slices, metadata = call.inference.plan, data.metadata
+    pages = slices.tuples * (slices.width if metadata.order == "F" else 1)
     if memory.can_hold(metadata.nbytes, allowed) or (
         not call.inference.scatters and memory.can_hold(pages * PAGE, allowed)
     ):
@@ -377,7 +390,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
             source.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
         item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
         offsets = memoryview(bytearray(16)).cast("q")
-        if _kernels.partition_ids(addressing, indices, 0, item, boxes, ids, buffer, offsets):
+        if partition_ids(addressing, indices, 0, item, boxes, ids, buffer, offsets):
             continue  # out of bounds: the run reports it
         row_indices = selected[: item.tuples].tolist()
         lowest, highest = min(lowest, *row_indices), max(highest, *row_indices)

@@ -21,13 +21,13 @@ from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
-from ndtool.runs import direct, operands, padding, plan
+from ndtool.runs import direct, operands, plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.operands import Validated
 from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
-    from ndtool.outofcore.cluster import Resumed
+    from ndtool.outofcore.cluster import ClusterRun
 
 ReportCallback = Callable[[BoundsError], object]  # takes the bounds report
 Execution = Callable[
@@ -40,8 +40,8 @@ class PreparedRun(NamedTuple):
 
     output: None if the output goes to no file. validated: None for external execution, which
     validates each block of indices before anything is published. execution: a function of a sink, a
-    progress callback, a callback for the bounds report, and whether it is a dry run. resumed: what
-    a cluster resumes of a killed run, None without --resume.
+    progress callback, a callback for the bounds report, and whether it is a dry run. on_cluster:
+    the run on a cluster, None for a run in this process.
     """
 
     call: OpenCall
@@ -49,7 +49,7 @@ class PreparedRun(NamedTuple):
     plan: Plan
     validated: Validated | None
     execution: Execution
-    resumed: Resumed | None = None
+    on_cluster: ClusterRun | None = None
 
 
 class Outcome(NamedTuple):
@@ -112,28 +112,12 @@ def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Ex
 
 def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> PreparedRun:
     """Connect to a cluster until the stack is closed, and plan a run on it."""
-    from ndtool.outofcore import cluster
+    from ndtool.outofcore.cluster import ClusterRun
 
-    request = call.request
-    locations = cluster.locate(
-        request.arguments, call.sources, request.output, call.spill, request.attributes.reduction
-    )
-    assert output is not None, "a cluster requires an output"
-    connection = stack.enter_context(
-        cluster.connect(
-            request.scheduler, request.workers, call.threads, request.memory, not request.resume
-        )
-    )
-    partitioning = cluster.partition(call, connection, output)
-    identity = cluster.identify(call.inference, partitioning, locations.inputs, call.sources)
-    resumed = None
-    if request.resume:  # before an output is created, which removes what killed runs have left
-        resumed = cluster.Resumed(locations, identity)
-        stack.callback(resumed.close)
+    run = ClusterRun(call, output, stack)
     reason = "--scheduler or --workers was given"
-    planned = plan.partitioned_plan("cluster", call, partitioning, reason, output, locations.spill)
-    execution = partial(cluster.run, call, partitioning, locations, identity, connection, resumed)
-    return PreparedRun(call, output, planned, None, execution, resumed)
+    planned = plan.partitioned_plan("cluster", call, run.partitioning, reason, output, run.spill)
+    return PreparedRun(call, output, planned, None, run.execute, run)
 
 
 def dry_run(run: PreparedRun) -> Outcome:
@@ -222,7 +206,7 @@ def outcome(
     for report in reports:
         inference.name_inputs(report, run.call.inference.inputs)
     bounds_report = reports[0] if reports else run.validated and run.validated.bounds_report
-    resumed = run.resumed.tasks if run.resumed else {}
+    resumed = run.on_cluster.resumed if run.on_cluster else {}
     return Outcome(run.plan, preserved, bounds_report, resumed, warnings(run, bounds_report))
 
 
@@ -238,11 +222,11 @@ def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list
     indices = validated.indices if validated is not None else _stored_indices(call)
     if indices is not None and "indices" not in call.from_caller:
         info = call.inference.inputs["indices"]
-        messages += padding.padding_warnings(
+        messages += operands.padding_warnings(
             info, indices, call.inference.plan, call.inference.attributes
         )
-    if run.resumed is not None and run.resumed.reason:
-        messages.append(f"nothing is resumed: {run.resumed.reason}")
+    if run.on_cluster is not None and run.on_cluster.reason:
+        messages.append(f"nothing is resumed: {run.on_cluster.reason}")
     return messages
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +16,6 @@ EXHAUSTION_ERRNOS = (
 )  # fmt: skip
 Read = Callable[[int, int], bytes]  # (offset, length) to bytes, fewer at the end of the file
 closed_descriptors: set[int] = set()  # standard ones that were closed at startup
-_FS_IOC_GETFLAGS = 0x80086601  # an ioctl of Linux
-_PROTECTED_FLAGS = 0x30  # append-only, immutable
 LOST_INPUT_MESSAGE = "an input was truncated or a disk failed during the run"
 # Errors of open where the file system has no unnamed files (O_TMPFILE).
 NO_TMPFILE_ERRNOS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
@@ -280,24 +277,6 @@ def _size_limit_error(name: str, nbytes: int) -> ResourceError:
         f"{printable(name)}: needs {nbytes} bytes, more than the limit on file sizes",
         hint="ulimit -f shows the limit",
     )
-
-
-def is_protected(path: str, folder: int | None = None) -> bool:
-    """Whether a file or folder is append-only or immutable, so that no name can be removed.
-
-    False if unknown. folder: a descriptor that `path` is relative to.
-    """
-    try:
-        import fcntl
-
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            flags = fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(8))
-        finally:
-            os.close(fd)
-    except (OSError, ImportError):
-        return False
-    return bool(int.from_bytes(flags[:4], sys.byteorder) & _PROTECTED_FLAGS)
 
 
 def temporary_name(name: str) -> str:

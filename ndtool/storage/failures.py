@@ -120,8 +120,6 @@ def is_transient(exc: Exception) -> bool:
         return _network_library(exc) != "botocore" and (status >= 500 or status in (408, 429))
     if type(exc).__name__ in _PERMANENT_ERRORS:
         return False
-    if _network_library(exc) in ("botocore", "aiobotocore"):
-        return "Incomplete" in type(exc).__name__ or "ReadTimeout" in type(exc).__name__
     return isinstance(exc, (OSError, TimeoutError, TruncatedError)) or bool(_network_library(exc))
 
 

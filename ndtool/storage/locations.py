@@ -4,8 +4,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ndtool import redaction
 from ndtool.errors import UsageError, printable
+from ndtool.redaction import register
 from ndtool.storage.local import (
     ZARR_METADATA,
     File,
@@ -15,7 +15,6 @@ from ndtool.storage.local import (
     open_file,
     parquet_files,
 )
-from ndtool.storage.localfolder import LocalFolder
 
 if TYPE_CHECKING:
     from ndtool.storage.ranged import RemoteFile
@@ -44,7 +43,7 @@ def local_path(path: str) -> str:
     """
     if not is_url(path):
         return path
-    redaction.register(path)
+    register(path)
     url = re.sub("(?:^|(?<=::))[A-Za-z0-9+.-]+(?=://)", lambda scheme: scheme[0].lower(), path)
     if not url.startswith("file://"):
         return url
@@ -96,6 +95,8 @@ def open_folder(path: str) -> Folder | None:
     """Open the folder of a Zarr store or of Parquet files, None if there is none."""
     path = local_path(path)
     if not is_url(path):
+        from ndtool.storage.localfolder import LocalFolder
+
         return LocalFolder(path) if is_zarr_store(path) or parquet_files(path) else None
     from ndtool.storage.remotefolder import RemoteFolder
 

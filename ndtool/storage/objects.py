@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent import futures
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from ndtool.errors import (
     library_message,
     printable,
 )
+from ndtool.machine import signals
 from ndtool.redaction import register
 from ndtool.storage import failures
 from ndtool.storage.descriptors import os_errors, read_at
@@ -45,15 +47,8 @@ MAX_IN_FLIGHT = 1 << 26  # bytes of parts that are uploaded concurrently
 _MAX_PARTS = 10_000  # S3's limit
 _BLOCK_SIZE = 1 << 18  # bytes per read of a response
 _SIGNED_SECONDS = 3600  # validity of a signed URL; it is replaced after a sixth of it
-_PACKAGES = {
-    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp",
-    "https": "aiohttp", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "adl": "adlfs",
-    "hf": "huggingface_hub", "sftp": "paramiko", "ssh": "paramiko", "smb": "smbprotocol",
-    "oss": "ossfs", "oci": "ocifs", "tos": "tosfs", "webdav": "webdav4", "github": "requests",
-}  # fmt: skip
 # Stores that create an object atomically, once it is uploaded.
 _ATOMIC_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")
-_client_only = set[str]()  # endpoints and buckets that refuse signed URLs
 _awaited: set[futures.Future[Any]] = set()  # requests for which a thread waits
 
 
@@ -150,33 +145,28 @@ def open_output(url: str) -> RemoteObject:
 def filesystem(url: str) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the object's path in it."""
     register(url)
-    protocol = url.partition("://")[0]
-    package = _PACKAGES.get(protocol)
+    if url.startswith("s3") and signals.is_command_line():
+        # s3fs imports it for 0.1 s, and does not use it
+        sys.modules.setdefault("httpx", None)  # type: ignore[arg-type]
     try:
         import fsspec
-    except ImportError:
-        raise _missing_package_error(url, "fsspec", package) from None
-    try:
+
         fs, path = fsspec.core.url_to_fs(url)
     except ImportError as exc:
-        if package is None:
-            raise UsageError(f"{printable(url)}: {library_message(exc)}") from None
-        raise _missing_package_error(url, package, package) from None
+        package = getattr(exc.__cause__, "name", None) or ""
+        is_named = package and package in str(exc)
+        hint = "pip install 'ndtool[remote]'" + (f" {package}" if is_named else "")
+        raise UsageError(f"{printable(url)}: {library_message(exc)}", hint=hint) from None
     except ValueError as exc:
         supported = ": expected s3://, gs://, https:// or another that fsspec supports"
         hint = supported if "Protocol" in str(exc) else ""
         raise UsageError(f"{printable(url)}: {library_message(exc)}{hint}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
+    finally:
+        if sys.modules.get("httpx", sys) is None:
+            del sys.modules["httpx"]
     return fs, path
-
-
-def _missing_package_error(url: str, package: str, extra: str | None) -> UsageError:
-    extra_requirement = f" {extra}" if extra else ""
-    return UsageError(
-        f"{printable(url)} needs the {package} package",
-        hint=f"pip install 'ndtool[remote]'{extra_requirement}",
-    )
 
 
 class RemoteObject:
@@ -222,10 +212,7 @@ class RemoteObject:
 
     async def current_version(self) -> Version | None:
         """Return the version of an output, None if it does not exist."""
-        try:
-            return await self.version()
-        except FileNotFoundError:
-            return None
+        return await if_exists(self.version())
 
     async def require_writable(self) -> None:
         """Raise the server's error if writes are not permitted, where it tells before a write."""
@@ -254,11 +241,6 @@ class RemoteObject:
     async def remove(self) -> None:
         await self.call("rm_file", self._path)
 
-    async def clear(self) -> None:
-        """Remove all objects in this folder."""
-        for path in await self.call("find", self._path):
-            await self.call("rm_file", path)
-
     async def call(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the file system, in a thread unless it is async."""
         if self._fs.async_impl:
@@ -277,19 +259,17 @@ class RemoteObject:
             await self.call(name, source, target, **options)
         except Exception as exc:
             if failures.is_missing(exc):
-                raise OutputError(f"{printable(self.url)}: there is no such bucket") from None
+                raise self._no_bucket_error() from None
             raise
+
+    def _no_bucket_error(self) -> OutputError:
+        return OutputError(f"{printable(self.url)}: there is no such bucket")
 
 
 class HttpObject(RemoteObject):
     """An object on an HTTP server, perhaps without support for ranges, in a session of fsspec's."""
 
     max_request = MAX_REQUEST
-
-    def __init__(self, url: str, fs: Any, path: str, **options: Any) -> None:
-        """Options: of aiohttp's requests."""
-        super().__init__(url, fs, path)
-        self._options = options
 
     async def open(self, count: int) -> FirstResponse:
         async with self._get(0, count) as response:
@@ -334,16 +314,16 @@ class HttpObject(RemoteObject):
 
         fs, path = self._fs, self._path
         timeout = aiohttp.ClientTimeout(sock_connect=failures.TIMEOUT, sock_read=failures.TIMEOUT)
-        options = {"timeout": timeout, **fs.kwargs, **self._options}
-        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
-        if stop:
-            headers["Range"] = f"bytes={start}-{stop - 1}"
+        options = {"timeout": timeout, **fs.kwargs}
+        headers = {
+            **options.pop("headers", {}), "Accept-Encoding": "identity",
+            **_range_header(start, stop),
+        }  # fmt: skip
         # An encoded URL must not be encoded again, or its signature may become invalid.
         encoded = fs.encoded or (path.isascii() and path.isprintable() and " " not in path)
         session, url = await fs.set_session(), yarl.URL(path, encoded=encoded)
         async with session.get(url, headers=headers, **options) as response:
-            if response.status not in (200, 206, 416):
-                raise failures.HttpStatusError(response.status, response.reason or "")
+            _require_success(response)
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise InputError(
                     f"{printable(path)}: the server compresses it, which the request forbids"
@@ -362,8 +342,8 @@ class HttpObject(RemoteObject):
 class S3Object(HttpObject):
     """An object in an S3 bucket, through s3fs's client.
 
-    Objects are read by a URL that the client signs: a request then takes less than half of the
-    processor time. What a server refuses is requested by the client, whose errors are reported.
+    The connections of the client request ranges by a URL that it signs once, which takes less than
+    half of the processor time of a request for each.
     """
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
@@ -377,64 +357,49 @@ class S3Object(HttpObject):
         self._location = {"Bucket": bucket, "Key": self._key}
         if version:
             self._location["VersionId"] = version
-        self._signed: HttpObject | None = None
-        self._expires = 0.0
+        self._signed_url, self._expires = "", 0.0
         self._creation: asyncio.Future[Any] | None = None
         self._workers: list[asyncio.Future[None]] = []
         self._parts: dict[int, dict[str, Any]] = {}
 
     @asynccontextmanager
     async def _get(self, start: int = 0, stop: int = 0) -> AsyncIterator[Any]:
-        bucket, response = f"{self._fs.endpoint_url} {self._location['Bucket']}", None
-        async with AsyncExitStack() as stack:
-            if bucket not in _client_only and self._is_direct():
-                try:
-                    signed = await self._sign()
-                    response = await stack.enter_async_context(signed._get(start, stop))
-                except Exception as exc:
-                    if failures.is_transient(exc) or failures.is_missing(exc):
-                        raise
-            if response is None:
-                byte_range = {"Range": f"bytes={start}-{stop - 1}"} if stop else {}
-                response = await self._request("get_object", **byte_range)
-                if response.content is not None:
-                    await stack.enter_async_context(response.content)
-                _client_only.add(bucket)
+        response = await self._send(start, stop)
+        if 300 <= response.status < 404:  # the bucket is in another region, or access is denied
+            response.close()
+            await self._call("head_object")  # redirects the client, or raises its error
+            self._expires = 0.0
+            response = await self._send(start, stop)
+        async with response:
+            _require_success(response)
             yield response
 
-    async def version(self) -> Version:
-        return self._version(await self._request("head_object"))
-
-    async def _request(self, operation: str, **arguments: Any) -> Any:
-        """Call an operation on the object; return a response with the attributes of aiohttp's."""
-        import multidict
-
-        try:
-            response = await self._call(operation, **arguments)
-        except Exception as exc:
-            if failures.status_of(exc) != 416:
-                raise
-            response = exc.response  # type: ignore[attr-defined]
-        metadata = response["ResponseMetadata"]
-        return SimpleNamespace(
-            status=metadata["HTTPStatusCode"],
-            headers=multidict.CIMultiDict(metadata["HTTPHeaders"]),
-            content_length=response.get("ContentLength"),
-            content=response.get("Body"),
-        )
+    async def _send(self, start: int, stop: int) -> Any:
+        """Request a byte range, all bytes if `stop` is 0, by the signed URL."""
+        fs = self._fs
+        await fs.set_session()
+        client = await fs.get_s3(self._location["Bucket"])
+        if monotonic() > self._expires:
+            parameters = fs._get_s3_method_kwargs(client.get_object, **self._location)
+            self._signed_url = await client.generate_presigned_url(
+                "get_object", parameters, _SIGNED_SECONDS
+            )
+            self._expires = monotonic() + _SIGNED_SECONDS // 6
+        request = SimpleNamespace(
+            method="GET", url=self._signed_url, headers=_range_header(start, stop), body=None,
+            stream_output=True,
+        )  # fmt: skip
+        return (await client._endpoint.http_session.send(request)).raw
 
     async def current_version(self) -> Version | None:
-        try:
-            return await self.version()
-        except Exception as exc:
-            if failures.status_of(exc) != 404:
-                raise
-        try:
-            await self._call("head_bucket", "Bucket")
-        except Exception as exc:
-            if failures.status_of(exc) == 404:
-                raise OutputError(f"{printable(self.url)}: there is no such bucket") from None
-        return None
+        version = await super().current_version()
+        if version is None:
+            try:
+                await self._call("head_bucket", "Bucket")
+            except Exception as exc:
+                if failures.is_missing(exc):
+                    raise self._no_bucket_error() from None
+        return version
 
     async def require_writable(self) -> None:
         # The server checks permission before it rejects the completion of a missing upload.
@@ -495,50 +460,6 @@ class S3Object(HttpObject):
             upload_id = (await self._creation)["UploadId"]
             await self._call("abort_multipart_upload", UploadId=upload_id)
             self._creation = None
-
-    async def remove(self) -> None:
-        await self._call("delete_object")
-
-    async def clear(self) -> None:
-        prefix = {"Prefix": f"{self._key.rstrip('/')}/"}
-        while True:
-            page = await self._call("list_objects_v2", "Bucket", **prefix)
-            keys = [{"Key": entry["Key"]} for entry in page.get("Contents", ())]
-            if not keys:
-                return
-            request = {"Objects": keys, "Quiet": True}
-            response = await self._call("delete_objects", "Bucket", Delete=request)
-            for error in response.get("Errors", ()):
-                raise OutputError(f"{printable(self.url)}: {library_message(error['Message'])}")
-
-    def _is_direct(self) -> bool:
-        """Whether the client uses no proxy, and requests over HTTP no options."""
-        from urllib.request import getproxies_environment
-
-        from fsspec.config import conf
-
-        return not (
-            getproxies_environment()
-            or self._fs.config_kwargs.get("proxies")
-            or conf.get("http")
-            or conf.get("https")
-        )
-
-    async def _sign(self) -> HttpObject:
-        """Return the object by a signed URL."""
-        if self._signed is None or monotonic() > self._expires:
-            import fsspec
-
-            fs = self._fs
-            await fs.set_session()
-            client = await fs.get_s3(self._location["Bucket"])
-            parameters = fs._get_s3_method_kwargs(client.get_object, **self._location)
-            url = await client.generate_presigned_url("get_object", parameters, _SIGNED_SECONDS)
-            self._signed = HttpObject(
-                self.url, fsspec.filesystem("http"), url, allow_redirects=False
-            )
-            self._expires = monotonic() + _SIGNED_SECONDS // 6
-        return self._signed
 
     async def _call(self, operation: str, *fields: str, **arguments: Any) -> Any:
         """Call an S3 operation on the object as s3fs does, without its retries.
@@ -627,6 +548,27 @@ async def read_range(
         )
 
 
+async def if_exists(request: Coroutine[Any, Any, T]) -> T | None:
+    """Await a request for an object; return None if it does not exist."""
+    try:
+        return await request
+    except Exception as exc:
+        if failures.is_missing(exc):
+            return None
+        raise
+
+
+async def remove(urls: Iterable[str]) -> None:
+    """Remove objects, about in this order; missing objects are ignored."""
+    remaining = iter(urls)
+
+    async def worker() -> None:
+        for url in remaining:
+            await asyncio.wait_for(if_exists(open_output(url).remove()), ABORT_TIMEOUT)
+
+    await asyncio.gather(*(worker() for _ in range(MAX_CONCURRENCY)))
+
+
 async def list_folder(url: str) -> list[tuple[str, bool]]:
     """List a remote folder: (name, whether it is a folder) of each entry."""
     fs, path = filesystem(url)
@@ -690,6 +632,15 @@ def object_size(text: str) -> int | None:
     """Return the object size in a Content-Range, None if unknown or too large for any file."""
     count = text.rpartition("/")[2]
     return int(count) if count.isdecimal() and len(count) < 19 else None
+
+
+def _range_header(start: int, stop: int) -> dict[str, str]:
+    return {"Range": f"bytes={start}-{stop - 1}"} if stop else {}
+
+
+def _require_success(response: Any) -> None:
+    if response.status not in (200, 206, 416):
+        raise failures.HttpStatusError(response.status, response.reason or "")
 
 
 def _range_start(response: Any) -> int:

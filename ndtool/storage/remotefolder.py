@@ -13,7 +13,7 @@ from ndtool.errors import (
     printable,
     redact_urls,
 )
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.storage import failures, objects
 from ndtool.storage.local import Fingerprint
 from ndtool.storage.localfolder import MAX_METADATA_SIZE, digest, size_error
@@ -35,7 +35,7 @@ class RemoteFolder:
     """
 
     size = 0
-    concurrency = pool.MAX_THREADS
+    concurrency = threads.MAX_WRITERS
 
     def __init__(self, url: str, pending_metadata: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redact_urls(url)
@@ -88,13 +88,10 @@ class RemoteFolder:
     def read_range(self, key: str, start: int, stop: int | None) -> bytes | None:
         return self._wait(self._read_range(key, (start, stop)), key)
 
-    async def put(self, key: str, body: bytes | memoryview) -> None:
-        """Write an object, replacing an existing one."""
-        await objects.open_output(join(self.url, key)).put(bytes(body), {})
-
     def write(self, key: str, body: bytes | memoryview) -> None:
         """Write an object, replacing an existing one, and wait until it is stored."""
-        objects.wait(self.put(key, body), join(self.url, key), OutputError)
+        url = join(self.url, key)
+        objects.wait(objects.open_output(url).put(bytes(body), {}), url, OutputError)
 
     def read_unchecked(self, key: str, start: int, stop: int) -> bytes:
         """Read a byte range of an object without checking its version."""
@@ -133,7 +130,9 @@ class RemoteFolder:
         return objects.wait(coroutine, join(self.url, key))
 
     async def _version(self, key: str) -> Version | None:
-        return await if_exists(failures.retry(objects.open_object(join(self.url, key)).version))
+        return await objects.if_exists(
+            failures.retry(objects.open_object(join(self.url, key)).version)
+        )
 
     async def _first_version(self, key: str) -> Version | None:
         """Return the version of an object when it was first read; all its ranges must have it."""
@@ -170,22 +169,12 @@ def _fingerprint(version: Version | None) -> tuple[Any, ...]:
     return () if version is None else (version.etag or version.modified or version.size,)
 
 
-async def if_exists(request: Coroutine[Any, Any, T]) -> T | None:
-    """Await a request for an object; return None if it does not exist."""
-    try:
-        return await request
-    except Exception as exc:
-        if failures.is_missing(exc):
-            return None
-        raise
-
-
 def read_small(
     url: str, limit: int, kind: type[NdtoolError] = InputError
 ) -> tuple[bytes | None, Version | None]:
     """Read an object of at most `limit` bytes with its version, None if it does not exist."""
     source = objects.open_object(url)
-    return objects.wait(if_exists(read_object(source, limit)), url, kind) or (None, None)
+    return objects.wait(objects.if_exists(read_object(source, limit)), url, kind) or (None, None)
 
 
 async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]:

@@ -13,15 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ALL_DTYPES, Array, Case, call, indices_for, many, random_values, seeds
 
-import ndtool as ndtool_package
 from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
 from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.errors import DifferenceError
-from ndtool.notebook import plain_table
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -96,7 +94,6 @@ def diagnose(case: Case, out: Array, wrong_positions: list[int]) -> diagnosis.Di
 
 def count_diagnosed(case: Case, out: Array, wrong_positions: list[int]) -> tuple[int, int, int]:
     diagnosis_result = diagnose(case, out, wrong_positions)
-    assert diagnosis_result.compared_otherwise == 0
     return diagnosis_result.examined, diagnosis_result.lost, diagnosis_result.doubled
 
 
@@ -152,8 +149,9 @@ def element_bytes(array: Array) -> list[bytes]:
     return [raw[i : i + array.itemsize] for i in range(0, len(raw), array.itemsize)]
 
 
-@pytest.mark.parametrize("code", ["f2", "f4", "f8", "c8"])
-@pytest.mark.parametrize("operator", ["scatter_nd", "scatter_elements"])
+@pytest.mark.parametrize(
+    ("operator", "code"), [("scatter_nd", "f2"), ("scatter_elements", "f4"), ("scatter_nd", "c8")]
+)
 def test_rounding_differs_from_lost_updates(operator: str, code: str) -> None:
     rng = np.random.default_rng(0)
     rows, many_updates = 50, 600
@@ -187,19 +185,6 @@ def test_lost_and_doubled_factors_are_diagnosed() -> None:
         assert count_diagnosed(case, np.array([out]), [0])[1:] == counts
 
 
-def test_diagnoses_are_limited_by_the_number_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "_MAX_UPDATES", 100)
-    idx, upd = np.arange(640)[:, None] % 16, np.ones(640, "i4")
-    case = Case("scatter_nd", (np.zeros(16, "i4"), idx, upd), {"reduction": "add"})
-    assert count_diagnosed(case, np.full(16, 39, "i4"), list(range(16))) == (2, 2, 0)
-    first_two = np.array([39, 39] + [7] * 14, "i4")
-    assert count_diagnosed(case, first_two, list(range(16))) == (2, 2, 0)
-    assert count_diagnosed(case, first_two[::-1].copy(), list(range(16))[::-1]) == (2, 2, 0)
-    assert count_diagnosed(case, first_two, list(range(16))[::-1]) == (2, 0, 0)
-    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 1)
-    assert count_diagnosed(case, np.full(16, 41, "i4"), list(range(16))) == (1, 0, 1)
-
-
 def save_wrong_output(workdir: Path) -> Request:
     """Save a scatter whose output lacks some updates, applied some twice and is rounded otherwise."""
     rng = np.random.default_rng(1)
@@ -220,49 +205,6 @@ def save_wrong_output(workdir: Path) -> Request:
 COMMAND = (
     "verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--reduction", "add",
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("requested", "applied", "cause"),
-    [
-        ({"reduction": "add"}, {"reduction": "mean"}, "--reduction mean"),
-        ({"reduction": "add"}, {"reduction": "none"}, "--reduction none"),
-        ({"reduction": "mean"}, {"reduction": "add"}, "--reduction add"),
-        ({"reduction": "add"}, {"reduction": "add", "include_self": False}, "--no-include-self"),
-        ({"reduction": "max", "include_self": False}, {"reduction": "max"},
-         "a run without --no-include-self"),
-        ({"reduction": "add"}, {"reduction": "mean", "include_self": False},
-         "--reduction mean --no-include-self"),
-        ({"reduction": "sub"}, {"reduction": "add"}, "--reduction add"),
-        ({}, {"duplicates": "first"}, "--duplicates first"),
-        ({"duplicates": "first"}, {}, "--duplicates last"),
-        ({}, {"reduction": "add"}, "--reduction add"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("dtype", ["i4", "f4", "c8"])
-def test_the_cause_of_all_differences_is_reported(
-    workdir: Path, requested: dict[str, Any], applied: dict[str, Any], cause: str, dtype: str
-) -> None:
-    if dtype == "c8" and "max" in (requested.get("reduction"), applied.get("reduction")):
-        pytest.skip("complex numbers have no order")
-    rng = np.random.default_rng(3)
-    data, indices = (rng.normal(size=50) * 99).astype(dtype), rng.integers(0, 30, (90, 1))
-    updates = (rng.normal(size=90) * 99).astype(dtype)
-    updates[indices[:, 0] == 7] *= 2
-    save(data=data, idx=indices, upd=updates)
-    save(out=ndtool_package.scatter_nd(data, indices, updates, **applied))
-    flags = ["--reduction", requested.get("reduction", "none")]
-    flags += ["--no-include-self"] if "include_self" in requested else []
-    flags += ["--duplicates", requested["duplicates"]] if "duplicates" in requested else []
-    completed = ndtool(*COMMAND[:-2], *flags, "--json")
-    assert (completed.status, completed.json["cause"]) == (8, cause)
-    if dtype != "f4":
-        return
-    assert f"are the result of {cause}" in ndtool(*COMMAND[:-2], *flags).err
-    out = np.load("out.npy")
-    out[0] += 1
-    save(out=out)
-    assert ndtool(*COMMAND[:-2], *flags, "--json").json["cause"] is None
 
 
 def test_lost_updates_are_printed(workdir: Path) -> None:
@@ -289,7 +231,7 @@ def test_json_has_the_documented_keys(workdir: Path) -> None:
     assert (record["error"], record["status"]) == ("DifferenceError", 8)
     assert (record["equal"], record["different"], record["total"]) == (89, 11, 100)
     assert record["ulps"] == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (11, 7, 3)
+    assert (record["lost_updates"], record["doubled_updates"]) == (7, 3)
     assert record["within"] == 0
     out, expected = np.load("out.npy"), reference.scatter_nd(
         *(np.load(f"{name}.npy") for name in ("data", "idx", "upd")), "add"
@@ -345,7 +287,7 @@ def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) ->
     save(out=np.array([1, 13, 12, 13], "i4"))  # the first lacks a 1, the second has 2 twice
     record = ndtool(*COMMAND, "--within", "2", "--json").json
     assert (record["verified"], record["different"], record["within"]) == (True, 2, 2)
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (2, 1, 1)
+    assert (record["lost_updates"], record["doubled_updates"]) == (1, 1)
     screen = run_in_terminal(*NDTOOL, *COMMAND, "--within", "2").screen
     assert "2 of 2 are off by exactly one update: 1 lost one, 1 applied one twice" in screen
     refused = ndtool(*COMMAND, "--within", "1")
@@ -357,8 +299,9 @@ def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) ->
 NAN = np.nan
 
 
-@pytest.mark.parametrize("code", ["f2", "f4", ">f8", "bfloat16"])
-@pytest.mark.parametrize("reduction", ["max", "min"])
+@pytest.mark.parametrize(
+    ("reduction", "code"), [("max", "f4"), ("min", "f2"), ("max", "bfloat16"), ("min", ">f8")]
+)
 def test_other_comparisons_of_nan_and_zeros_are_no_lost_updates(reduction: str, code: str) -> None:
     """An engine compares by < or >, which are false for NaN, and treats signed zeros as equal."""
     dtype = np.dtype(code)
@@ -387,36 +330,18 @@ def test_other_comparisons_of_nan_and_zeros_are_no_lost_updates(reduction: str, 
         wrong_positions = [position for position, (a, b) in enumerate(pairs) if a != b]
         assert len(wrong_positions) > 5
         count_wrong = len(wrong_positions)
-        assert diagnose(case, out, wrong_positions) == (count_wrong, 0, 0, count_wrong, None)
+        assert diagnose(case, out, wrong_positions) == (count_wrong, 0, 0)
 
 
-def test_a_lost_update_is_no_other_comparison_of_nan() -> None:
-    idx, upd = np.zeros((3, 1), int), np.array([5.0, NAN, 7.0])
-    case = Case("scatter_nd", (np.array([1.0]), idx, upd), {"reduction": "max"})
-    # Other comparisons give 7 (NaN is replaced or ignored) or 5 (NaN ends the reverse order).
-    for value, otherwise in ((7.0, 1), (5.0, 1), (-NAN, 1), (1.0, 0), (6.0, 0)):
-        assert diagnose(case, np.array([value]), [0])[:4] == (1, 0, 0, otherwise)
-    case_of_numbers = Case(
-        "scatter_nd", (np.array([1.0]), idx, np.array([5.0, 3.0, 7.0])), case.arguments
-    )
-    assert diagnose(case_of_numbers, np.array([5.0]), [0])[:4] == (1, 1, 0, 0)
-    case_of_zeros = Case("scatter_nd", (np.array([0.0]), idx, np.zeros(3)), case.arguments)
-    assert diagnose(case_of_zeros, np.array([-0.0]), [0])[:4] == (1, 0, 0, 0)
-
-
-def test_other_comparisons_of_nan_are_printed(workdir: Path) -> None:
-    save(data=np.zeros(3), idx=np.arange(3)[:, None], upd=np.array([NAN, 2.0, 3.0]))
-    save(out=np.array([0.0, 2.0, 0.0]))
-    command = (*COMMAND[:-1], "max")
-    completed = ndtool(*command)
-    assert completed.status == 8
-    assert completed.err.splitlines()[-2:] == [
-        "1 of 2 are off by exactly one update: 1 lost one, 0 applied one twice",
-        "1 of 2 differ only in NaN or the sign of zero",
-    ]
-    record = ndtool(*command, "--json").json
-    counts = record["lost_updates"], record["doubled_updates"], record["compared_otherwise"]
-    assert counts == (1, 0, 1)
+def test_lost_updates_of_a_maximum_are_counted_only_without_nan_and_zeros() -> None:
+    idx = np.zeros((3, 1), int)
+    for data, updates, out, lost in (
+        (1.0, [5.0, 3.0, 7.0], 5.0, 1),
+        (1.0, [5.0, NAN, 7.0], 7.0, 0),
+        (0.0, [0.0, 0.0, 0.0], -0.0, 0),
+    ):
+        case = Case("scatter_nd", (np.array([data]), idx, np.array(updates)), {"reduction": "max"})
+        assert diagnose(case, np.array([out]), [0]) == (1, lost, 0)
 
 
 def test_within_excludes_types_without_distance(workdir: Path) -> None:
@@ -433,49 +358,14 @@ def test_within_excludes_types_without_distance(workdir: Path) -> None:
     assert ndtool(*command, "--json").json["ulps"][">64"] == 1
 
 
-def test_a_bool_with_other_bits_is_a_difference(workdir: Path) -> None:
-    save(data=np.array([True]), out=np.array([2], "u1").view(bool))
-    for flags in ((), ("--within", "5")):
-        assert ndtool("verify", "gather", "data.npy", "[0]", "out.npy", *flags).status == 8
-
-
 @pytest.mark.parametrize("block_bytes", [16, 64, 1 << 20])
 def test_all_blocks_are_compared(
     block_bytes: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
     request = save_wrong_output(workdir)
     with pytest.raises(DifferenceError) as excinfo:
         verify.verify(request)
     compared: Any = excinfo.value.comparison
-    assert (compared.different, compared.examined) == (11, 5)
-    assert compared.lost_updates + compared.doubled_updates == 5
+    assert (compared.different, compared.lost_updates, compared.doubled_updates) == (11, 7, 3)
     assert compared.ulps == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
-
-
-@pytest.mark.parametrize("block_bytes", [16, 64, 1 << 20])
-@pytest.mark.parametrize("within", [0, 1])
-def test_the_largest_differences_are_examined(
-    block_bytes: int, within: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If most differences are rounding errors, the few lost updates are reported, too."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
-    idx, upd = np.arange(400)[:, None] % 100, np.full(400, 0.3, "f4")
-    case = Case("scatter_nd", (np.zeros(100, "f4"), idx, upd), {"reduction": "add"})
-    out = np.nextafter(call(reference, case), np.float32(9))
-    out[[41, 97]] -= upd[:2]
-    save(data=case.arrays[0], idx=idx, upd=upd, out=out)
-    request = Request(
-        "scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy",
-        attributes=Attributes(reduction="add"),
-    )  # fmt: skip
-    with pytest.raises(DifferenceError) as excinfo:
-        verify.verify(request, within=within)
-    compared: Any = excinfo.value.comparison
-    assert (compared.lost_updates, compared.doubled_updates) == (2, 0)
-    assert compared.examined == 5
-    assert compared.first.position == ((41,) if within else (0,))
-    assert compared.largest.position == (41,)
-    assert "2 of the 5 furthest apart are" in "".join(map(plain_table, compared.tables()))

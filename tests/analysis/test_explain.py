@@ -1,6 +1,5 @@
 """`explain`: its steps equal those of the reference, in values, order and bits."""
 
-import json
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -32,8 +31,7 @@ from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -320,15 +318,6 @@ def test_json_has_the_documented_keys() -> None:
     assert (origin["outputs"], origin["count"], origin["updates"]) == ([], 0, 2)
 
 
-def test_unsigned_indices_above_int64_are_explained() -> None:
-    save(data=np.arange(6.0).reshape(2, 3), idx=np.array([[2**64 - 1, 1], [0, 2]], "u8"))
-    command = ("gather-nd", "data.npy", "idx.npy", "--out-of-bounds", "clip")
-    (step,) = ndtool("explain", *command, "--at", "0", "--json").json["steps"]
-    assert (step["position"], step["value"]) == ([1, 1], 4)
-    assert step["tuple"] == [2**64 - 1, 1]
-    assert ndtool("explain", *command, "--from", "1,1", "--json").json["outputs"] == [[0]]
-
-
 @pytest.mark.parametrize(
     ("array", "expected"),
     [
@@ -355,79 +344,22 @@ def test_values_of_every_type_are_printed(array: Array, expected: Any) -> None:
     assert "\x1b" not in ndtool(*command).out.decode()
 
 
-def test_types_may_replace_files() -> None:
-    save(idx=np.array([[3], [1], [-1]]))
-    command = ("explain", "scatter-nd", "float32[4,2]", "idx.npy", "float32[3,2]")
-    completed = ndtool(*command, "--at", "3,1", "--reduction", "add")
-    assert (completed.status, completed.err) == (0, "")
-    assert [line.split() for line in completed.out.decode().splitlines()] == [
-        ["output[3,", "1]"],
-        ["current", "data[3,", "1]"],
-        ["+", "update", "updates[0,", "1]", "idx.npy[0]", "=", "(3)"],
-        ["+", "update", "updates[2,", "1]", "idx.npy[2]", "=", "(-1)"],
-    ]
-    record = ndtool(*command, "--at", "3,1", "--json").json
-    assert record["value"] is record["steps"][2]["value"] is record["steps"][2]["result"] is None
-    refused = ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,1]", "--at", "0,0")
-    assert refused.status == 2
-    assert refused.err.startswith("error: int64[3,1] is a type without values: expected a file\n")
-    assert ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,3]", "--at", "0").status == 4
-
-
-@pytest.mark.parametrize("reduction", ["none", "add", "mean"])
-def test_types_as_inputs_have_no_values(reduction: str) -> None:
+def test_types_as_inputs_have_no_values() -> None:
     """With types as inputs, values of files are not printed either: they might pass for results."""
     save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))
     save(idx=np.array([[3], [1], [-1], [3]]))
-    positions = ("--at", "1,1", "--at", "3,1", "--at", "-1,1")
     kind = "float32[4,2]"
-    for inputs in ((kind, "upd.npy"), ("data.npy", kind), (kind, kind)):
-        command = ("explain", "scatter-nd", inputs[0], "idx.npy", inputs[1], *positions)
+    for reduction, inputs in (
+        ("none", (kind, "upd.npy")), ("add", ("data.npy", kind)), ("mean", (kind, kind)),
+    ):  # fmt: skip
+        command = ("explain", "scatter-nd", inputs[0], "idx.npy", inputs[1], "--at", "3,1")
         completed = ndtool(*command, "--reduction", reduction)
         assert (completed.status, completed.err) == (0, "")
         assert b"4321.5" not in completed.out
         assert b"1234.5" not in completed.out
-        answer = ndtool(*command, "--reduction", reduction, "--all", "--json").json
-        for record in answer["explained"]:
-            assert record["value"] is None
-            assert {step[key] for step in record["steps"] for key in ("value", "result")} == {None}
-
-
-def test_bfloat16_and_64_axes() -> None:
-    pytest.importorskip("ml_dtypes")
-    save(data=np.array([0x3F80], "u2").view("V2"), upd=np.array([0x3C00], "u2").view("V2"))
-    command = ("explain", "scatter-nd", "data.npy", "[[0]]", "upd.npy", "--at", "0")
-    record = ndtool(*command, "--dtype", "bfloat16", "--reduction", "add", "--json").json
-    assert (record["value"], record["steps"][1]["value"]) == (1.0078125, 0.0078125)
-    assert ndtool(*command, "--reduction", "add").status == 4
-    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
-    save(data=data, idx=np.zeros(data.shape, int), upd=data)
-    command = ("explain", "scatter-elements", "data.npy", "idx.npy", "upd.npy")
-    position = ("--at", ",".join("01" + 62 * "0"))
-    record = ndtool(*command, *position, "--json", "--reduction", "add").json
-    assert [step["result"] for step in record["steps"]] == [1, 2, 5]
-
-
-def test_values_that_depend_only_on_files_are_printed() -> None:
-    save(data=np.array([5.5, 6.5], "f4"), upd=np.array([7.5], "f4"))
-    command = ("explain", "scatter-nd", "data.npy", "[[1]]", "float32[1]", "--reduction", "add")
-    records = ndtool(*command, "--at", "0", "--from", "1", "--json").json["explained"]
-    assert [record["value"] for record in records] == [5.5, 6.5]
-    command = ("explain", "scatter-nd", "float32[2]", "[[1]]", "upd.npy")
-    records = ndtool(*command, "--at", "0", "--at", "1", "--from", "1", "--json").json["explained"]
-    assert [record["value"] for record in records] == [None, None, None]
-    command = ("explain", "gather-nd", "float32[2]", "[[7], [1]]", "--out-of-bounds", "fill")
-    records = ndtool(*command, "--fill", "9", "--at", "0", "--at", "1", "--json").json["explained"]
-    assert [record["value"] for record in records] == [9.0, None]
-
-
-@pytest.mark.parametrize("mode", ["clip", "wrap", "drop"])
-def test_thousands_of_updates_without_values_are_explained(mode: str) -> None:
-    save(data=np.full(3, 7, "i2"), idx=np.ones((1000, 1), "i2"))
-    command = ("explain", "scatter-nd", "data.npy", "idx.npy", "int16[1000]", "--at", "1", "--json")
-    record = ndtool(*command, "--reduction", "add", "--out-of-bounds", mode).json
-    assert (record["value"], record["updates"], len(record["steps"])) == (None, 1000, 11)
-    assert {step["result"] for step in record["steps"]} == {None}
+        record = ndtool(*command, "--reduction", reduction, "--all", "--json").json
+        assert record["value"] is None
+        assert {step[key] for step in record["steps"] for key in ("value", "result")} == {None}
 
 
 @pytest.mark.parametrize(
@@ -446,34 +378,27 @@ def test_an_invalid_position_is_refused(flags: Any, message: str) -> None:
     completed = ndtool("explain", "gather-nd", "float32[4,2]", "[[3], [1], [-1]]", *flags)
     assert (completed.status, completed.out) == (2, b"")
     assert message in completed.err
-    completed = ndtool("explain", "gather-nd", "float32[4,0]", "[[3]]", "--at", "0,0")
-    assert (completed.status, "axis 1 of the output has size 0: no number" in completed.err) == (
-        2,
-        True,
-    )
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_an_index_out_of_bounds_gives_the_error_of_the_operator(operator: str) -> None:
+def test_an_index_out_of_bounds_gives_the_error_of_the_operator() -> None:
     index = np.zeros((9, 1), "i4")
     index[5] = 7
     save(data=np.zeros((7, 1)), idx=index, upd=np.zeros((9, 1)))
-    names = [f"{n}.npy" for n in ("data", "idx", "upd")][: len(OPERATORS[operator].inputs)]
-    command = OPERATORS[operator].command
-    if operator == "scatter":
-        save(upd=np.zeros((9, 1, 1)))
-    completed = ndtool(
-        "explain", command, *names, "--at", "0" + ",0" * (1 + (operator == "gather"))
-    )
-    operator_run = ndtool(command, *names, "-o", "out.npy")
-    assert (completed.status, completed.out, completed.err) == (5, b"", operator_run.err)
-    assert "idx.npy[5, 0] = 7" in completed.err
+    files = ("data.npy", "idx.npy", "upd.npy")
+    for operator, *inputs in (("gather-elements", *files[:2]), ("scatter-nd", *files)):
+        completed = ndtool("explain", operator, *inputs, "--at", "0,0")
+        operator_run = ndtool(operator, *inputs, "-o", "out.npy")
+        assert (completed.status, completed.out, completed.err) == (5, b"", operator_run.err)
+        assert "idx.npy[5, 0] = 7" in completed.err
 
 
 @pytest.mark.parametrize("operator", ["scatter_nd", "gather_nd"])
-def test_long_lists_have_their_first_and_last_items(operator: str, workdir: Path) -> None:
+def test_long_lists_have_their_first_and_last_items(
+    operator: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An answer takes bounded time and memory, and says how much it omits."""
-    count, edge = 2_000_000, explain.MAX_EDGE_TUPLES
+    count, edge = 1_000_000, 500
+    monkeypatch.setattr(explain, "MAX_EDGE_TUPLES", edge)
     updates = np.random.default_rng(0).random(count, "f4")
     save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)
     before = snapshot(workdir)
@@ -495,7 +420,7 @@ def test_long_lists_have_their_first_and_last_items(operator: str, workdir: Path
         tracemalloc.stop()
     assert (fractions, fractions[-1]) == (sorted(fractions), 1)
     (table,) = explanation.tables()
-    remark = f"... {count - 2 * edge} more{' updates' * is_scatter}: --all lists up to 10000"
+    remark = f"... {count - 2 * edge} more{' updates' * is_scatter}: --all lists up to {2 * edge}"
     assert [row for row in table.rows if len(row) == 1] == [(remark,)]
     if isinstance(item, explain.ExplainedOrigin):
         assert item.count == count
@@ -508,46 +433,15 @@ def test_long_lists_have_their_first_and_last_items(operator: str, workdir: Path
     assert snapshot(workdir) == before
 
 
-def test_a_long_answer_is_one_object_with_the_results_of_a_run(workdir: Path) -> None:
-    count = 3000
-    updates = np.random.default_rng(0).standard_normal(count).astype("f2")
-    updates[[7, 2000]] = [-0.0, np.inf]
-    save(data=np.zeros(3, "f2"), idx=np.ones((count, 1), "i1"), upd=updates)
-    command = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
-    completed = ndtool(*command, "--at", "1", "--all", "--json")
-    record = completed.json
-    assert completed.out.decode() == json.dumps(record) + "\n"
-    assert list(record) == ["version", "operator", "at", "value", "updates", "steps"]
-    sums = np.cumsum(np.append(np.float16(0), updates), dtype="f2")
-    assert [float(step["result"]) for step in record["steps"]] == sums.tolist()
-    assert (record["updates"], float(record["value"])) == (count, float(sums[-1]))
-    gather = ("explain", "gather-nd", "data.npy", "idx.npy", "--all", "--json")
-    completed = ndtool(*gather, "--from", "1", "--from", "0")
-    assert completed.out.decode() == json.dumps(completed.json) + "\n"
-    selected, unselected = completed.json["explained"]
-    assert selected["outputs"] == [[n] for n in range(count)]
-    assert (selected["count"], unselected["outputs"]) == (count, [])
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_sums_of_short_floats_name_the_commands_that_sum_in_float32(dtype: str) -> None:
+def test_sums_of_short_floats_name_the_commands_that_sum_in_float32() -> None:
     """131,072 ones in four cells end at 2048; the commands in the advice give the sums."""
     count = 1 << 17
-    save(data=np.zeros(4, dtype), idx=(np.arange(count) % 4)[:, None], upd=np.ones(count, dtype))
+    save(data=np.zeros(4, "f2"), idx=(np.arange(count) % 4)[:, None], upd=np.ones(count, "f2"))
     command = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
-    value = ndtool("explain", *command, "--at", "0", "--json").json["value"]
-    texts = [
-        ndtool("explain", *command, "--at", "0").out.decode(),
-        ndtool("stats", *command[:3], *command[4:]).out.decode(),
-    ]
-    if dtype == "float32":
-        assert value == count / 4
-        assert not any("rounds to" in text for text in texts)
-        return
-    assert value == 2048
+    assert ndtool("explain", *command, "--at", "0", "--json").json["value"] == 2048
     advice = "each update rounds to float16: a sum of ones ends at 2048. In float32: ndtool "
-    for text in texts:
-        words = " ".join(text.split()).partition(advice)[2]
+    for question in (("explain", *command, "--at", "0"), ("stats", *command[:3], *command[4:])):
+        words = " ".join(ndtool(*question).out.decode().split()).partition(advice)[2]
         convert, _, scatter = words.partition(", then ndtool ")
         convert, scatter = convert.replace("UPDATES", "upd.npy"), scatter.partition(" slices ")[0]
         assert ndtool(*convert.split()).status == 0

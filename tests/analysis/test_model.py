@@ -1,10 +1,6 @@
 """`ndtool model`: the gather and scatter nodes of an ONNX model, and their results on inputs."""
 
-import errno
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +10,12 @@ from command import ndtool, snapshot
 from nodetests import CASES, OPERATORS
 from test_html_report import MARKUP, Page
 
-from ndtool.analysis import engines, modelrun, verify
+from ndtool.analysis import engines, verify
 from ndtool.analysis import model as models
 from ndtool.analysis.answers import Typed
 from ndtool.analysis.engines import EngineSettings
 from ndtool.arrays.source import DeclaredType
-from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, UsageError
+from ndtool.errors import DtypeError, InputError, UsageError
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
@@ -27,7 +23,8 @@ parser = pytest.importorskip("onnx.parser")
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
-FLOAT, INT64, BOOL = 1, 7, 9
+
+FLOAT, INT64 = 1, 7
 
 
 def value_info(name: str, kind: int = FLOAT, shape: Any = None) -> Any:
@@ -95,29 +92,6 @@ def test_the_version_is_that_of_the_operator(opset: int, version: int | None) ->
     assert models.nodes("m.onnx").nodes[0].version == version
 
 
-def test_inferred_types_are_those_of_later_inputs() -> None:
-    save_text("""
-        g (bool c, float[N,3] d, int64[4,1] i, float[4,3] u, int64[M,2] j) => (float[] q, float[] r) {
-            o = ScatterND (d, i, u)
-            q = If (c) <
-                then_branch = b () => (float[] p) { p = GatherND (o, j) },
-                else_branch = b () => (float[] p) { p = GatherND (o, j) }
-            >
-            r = mine.Pick (d, j)
-        }
-        <domain: "mine", opset_import: ["": 18]>
-        Pick (a, b, p) => (s) {
-            o = GatherND (a, b)
-            s = GatherND (p, b)
-        }""")
-    nodes_by_name = {node.node: node for node in models.nodes("m.onnx").nodes}
-    branch_node = nodes_by_name["q/then_branch/p"]
-    assert branch_node.inputs["data"] == Typed("o", "float32", ("N", 3))
-    assert type_of(branch_node.output) == DeclaredType("float32", ("M",))
-    # the function is called without its input p
-    assert nodes_by_name["mine.Pick/s"].inputs["data"] == Typed("p", None, None)
-
-
 def test_an_input_replaces_an_initializer(workdir: Path) -> None:
     save_text(
         "g (float[4] d, int64[N,1] i) => (float[] o) <int64[1,1] i = {2}> { o = GatherND (d, i) }"
@@ -133,21 +107,13 @@ def test_an_input_replaces_an_initializer(workdir: Path) -> None:
         assert type_of(node_info.output) == DeclaredType("float32", shape)
 
 
-def test_a_model_without_gather_or_scatter_nodes() -> None:
-    save_text("g (float[4] d) => (float[] o) { o = Identity (d) }")
-    completed = ndtool("model", "m.onnx")
-    assert (completed.status, completed.out) == (0, b"The model has no gather or scatter nodes.\n")
-
-
 @pytest.mark.parametrize(
     ("data", "indices", "output", "assumed"),
     [
-        ([2, 5, 3], [2, 4, 1], (2, 4, 3), ()),
         (["N", 5, "D"], ["N", "M", 1], ("N", "M", "D"), ()),
         (["N", 5, 3], ["B", None, 1], ("B", None, 3), ("data's axis 0 (N) and indices' axis 0 (B) are equal",)),
         ([None, 5, None], [2, 4, 1], (2, 4, None), ("data's axis 0 (data.shape[0]) and indices' axis 0 (2) are equal",)),
         ([-1, 5], [-1, 1], (None,), ("data's axis 0 (data.shape[0]) and indices' axis 0 (indices.shape[0]) are equal",)),
-        (["N", 5, 3], ["N", 4, "K"], None, ()),
         ([2, 5, 3], [3, 4, 1], None, ()),
     ],
 )  # fmt: skip
@@ -170,7 +136,7 @@ def test_an_output_whose_sizes_have_names(
     assert record["output"]["shape"] == (output and list(output))
 
 
-@pytest.mark.parametrize(("opset", "version"), [(9, 9), (10, 9), (11, None)])
+@pytest.mark.parametrize(("opset", "version"), [(10, 9), (11, None)])
 def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: int | None) -> None:
     inputs = "float[1,3] d, int64[1,N] i, float[1,N] u"
     save_text(f"g ({inputs}) => (float[] o) {{ o = Scatter <axis = 1> (d, i, u) }}", opset)
@@ -180,33 +146,22 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
     )  # fmt: skip
     np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
     outcome = run(("numpy",))
-    (node_result,) = outcome.nodes
     if version is None:
-        assert outcome.error is not None
         assert outcome.error.status == 4
     else:
-        assert (outcome.error, node_result.runs) == (None, 1)
-        assert type_of(node_result.output) == DeclaredType("float32", (1, 3))
-        assert [report.result for report in node_result.engines] == ["same"]
+        assert [report.result for report in outcome.nodes[0].engines] == ["same"]
 
 
 def test_subbyte_types_have_names() -> None:
-    kinds = {"INT4": "int4", "UINT4": "uint4", "INT2": "int2", "UINT2": "uint2", "FLOAT4E2M1": "float4_e2m1fn"}  # fmt: skip
+    kinds = {"INT4": "int4", "UINT4": "uint4", "INT2": "int2", "FLOAT4E2M1": "float4_e2m1fn"}
     kinds = {title: name for title, name in kinds.items() if hasattr(onnx.TensorProto, title)}
-    nodes, inputs, initializers = [], [value_info("i", INT64, [1, 1])], []
-    for title in kinds:
-        kind = getattr(onnx.TensorProto, title)
-        nodes += [
-            helper.make_node("GatherND", [name, "i"], [f"{name}o"]) for name in (title, f"{title}h")
-        ]
-        inputs.append(value_info(title, kind, [4]))
-        initializers.append(helper.make_tensor(f"{title}h", kind, [4], [0, 0, 0, 0]))
-    save_model(helper.make_graph(nodes, "g", inputs, [], initializer=initializers), 25)
-    types = [
-        (type_of(node_info.inputs["data"]), node_info.output.dtype)
-        for node_info in models.nodes("m.onnx").nodes
+    nodes = [helper.make_node("GatherND", [title, "i"], [f"{title}o"]) for title in kinds]
+    inputs = [value_info(title, getattr(onnx.TensorProto, title), [4]) for title in kinds]
+    save_model(helper.make_graph(nodes, "g", [value_info("i", INT64, [1, 1]), *inputs], []), 25)
+    found = [
+        (node.inputs["data"].dtype, node.output.dtype) for node in models.nodes("m.onnx").nodes
     ]
-    assert types == [(DeclaredType(name, (4,)), name) for name in kinds.values() for _ in range(2)]
+    assert found == [(name, name) for name in kinds.values()]
 
 
 def save_nested_model() -> None:
@@ -258,25 +213,6 @@ def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     assert shapes["mine.Put/r"] == (2, 2)
 
 
-def test_a_loop_runs_its_node_several_times() -> None:
-    save_text("""
-        g (int64 count, float[N] rows) => (float[] all) <int64[1] zero = {0}, bool go = {1}> {
-            all = Loop <body = body (int64 n, bool k) => (bool[] k2, float[] row) {
-                one = Unsqueeze (n, zero)
-                row = GatherND (rows, one)
-                k2 = Identity (k)
-            }> (count, go)
-        }""")
-    np.savez("in.npz", count=3, rows=np.ones(3, "f4"))
-    (node_info,) = run(("numpy",)).nodes
-    assert (node_info.runs, len(node_info.engines), node_info.inputs["data"].name) == (3, 1, "rows")
-    np.savez("in.npz", count=5, rows=np.ones(3, "f4"))
-    outcome = run()
-    assert isinstance(outcome.error, BoundsError)
-    assert outcome.error.message == "all/body/row: indices out of bounds: 1 of 1 index tuples"
-    assert outcome.nodes[0].runs == 3
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
     folder = workdir / "test_data_set_0"
@@ -302,13 +238,13 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
     def reports(engine_call: engines.EngineCall, *_: Any) -> Any:
-        expected = engine_call._expected
+        expected = engine_call.expected
         assert expected is not None
         comparison = verify.compare(
-            engine_call._request, engine_call._arrays, np.nextafter(expected, np.float32(99)), expected,
-            within=engine_call._settings.within,
+            engine_call.request, engine_call.arrays, np.nextafter(expected, np.float32(99)), expected,
+            within=engine_call.settings.within,
         )  # fmt: skip
-        return [engines.add_verdict(engines.EngineReport("torch", "2", 1, "same"), [comparison])]
+        return [verify.EngineReport("torch", "2", 1, "same").with_outputs([comparison])]
 
     monkeypatch.setattr(engines.EngineCall, "reports", reports)
     error = run(("numpy",)).error
@@ -316,43 +252,6 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     assert (error.status, error.message) == (8, message)
     assert error.places[0].startswith("take: torch[0, 0] = 3.")
     assert run(("numpy",), within=1).error is None
-
-
-def test_within_is_an_option_of_model() -> None:
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[1], [-1]]))
-    arguments = ("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--json")
-    for options, within in (((), 0), (("--within", "3"), 3)):
-        (report, *_) = ndtool(*arguments, *options).json["nodes"][0]["engines"]
-        assert (report["result"], report["within"]) == ("same", within)
-    assert ndtool(*arguments, "--within", "-1").status == 2
-
-
-def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    save_nested_model()
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.savez("in.npz", c=np.array(True), x=x, i=np.array([[2, 0, 1], [1, 2, 0]]))
-    recorded = []
-    reports = engines.EngineCall.reports
-
-    def record_attributes(engine_call: engines.EngineCall, *arguments: Any) -> Any:
-        recorded.append(engine_call._request.attributes)
-        return reports(engine_call, *arguments)
-
-    monkeypatch.setattr(engines.EngineCall, "reports", record_attributes)
-    outcome = run(("numpy",))
-    assert outcome.error is None
-    assert [attributes.axis for attributes in recorded] == [1, 1]
-
-
-@pytest.mark.parametrize("value", ["x", float("nan"), 1.0])
-def test_attributes_of_another_type_infer_nothing(value: Any) -> None:
-    node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=value)
-    inputs = [value_info(name, kind, [2, 3]) for name, kind in (("x", FLOAT), ("i", INT64))]
-    save_model(helper.make_graph([node], "g", inputs, [value_info("y")]))
-    (node_info,) = models.nodes("m.onnx").nodes
-    assert node_info.output.shape is None
-    assert ndtool("model", "m.onnx").status == 0
 
 
 def test_the_output_of_the_command_line(workdir: Path) -> None:
@@ -430,16 +329,12 @@ def test_inputs_that_do_not_match_the_model(workdir: Path) -> None:
     ("array", "type_text"),
     [
         (np.zeros((4, 3)), "float64[4,3]"),
-        (np.zeros((4, 2), "f4"), "float32[4,2]"),
         (np.zeros((5, 3), "f4"), "float32[5,3]"),
         (np.zeros((4, 3, 1), "f4"), "float32[4,3,1]"),
-        (np.zeros((), "f4"), "float32[]"),
     ],
     ids=str,
 )
-def test_an_input_must_match_the_models_declaration(
-    workdir: Path, array: Any, type_text: str
-) -> None:
+def test_an_input_must_match_the_models_declaration(array: Any, type_text: str) -> None:
     """The type, the rank and numeric sizes are compared, as in onnxruntime."""
     save_gather((FLOAT, [4, 3]), (INT64, ["N", 1]))
     np.savez("in.npz", d=array, i=np.array([[1]]))
@@ -447,32 +342,15 @@ def test_an_input_must_match_the_models_declaration(
     assert completed.status == 4
     assert completed.err == f"error: in.npz:d is {type_text}: the model's input d is float32[4,3]\n"
     assert completed.out.decode().split()[-1] == "no"
-    write_inputs(workdir / "folder", [array, np.array([[1]])])
-    error = run(inputs="folder").error
-    assert error is not None
-    assert error.message.startswith(f"folder/input_0.pb is {type_text}: the model's input d is ")
-
-
-def test_members_that_are_no_inputs_are_refused() -> None:
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[1]]), row=np.array([[2]]), table=np.zeros((4, 3), "f4"))
-    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
-    assert completed.status == 4
-    assert completed.err == (
-        "error: in.npz has row, table, which are not inputs of the model: expected rows\n"
-    )
 
 
 # Models that no runtime accepts: outputs, nodes, the type of indices, and the expected error.
 INVALID_MODELS = {
     "two nodes that write one name":
         ("float[] o", "o = GatherND (d, i) o = GatherND (d, i)", "'o' has been used as output"),
-    "a node that writes an input": ("float[] d", "d = GatherND (d, i)", "'d' has been used"),
     "two outputs": ("float[] o", "o, p = GatherND (d, i)", "(::GatherND:13) has output size 2"),
-    "indices of another type": ("float[] o", "f = Cast <to = 1> (i) o = GatherND (d, f)", "indices typestr"),
     "an output of another type": ("int64[] o", "o = GatherND (d, i)", "Inferred elem type"),
     "a name that nothing writes": ("float[] o", "o = GatherND (q, i)", "input 'q' of node"),
-    "an output that nothing writes": ("float[] r", "o = GatherND (d, i)", "output 'r'"),
     "an unknown attribute":
         ("float[] o", "o = GatherND <depth = 1> (d, i)", "Unrecognized attribute: depth"),
 }  # fmt: skip
@@ -495,50 +373,6 @@ def test_a_model_that_is_not_valid_is_not_run(case: str) -> None:
     assert {node.runs for node in outcome.nodes} == {0}
 
 
-def test_an_unknown_operator_set() -> None:
-    save_embedding_model(9999)
-    np.savez("in.npz", rows=np.array([[1]]))
-    error = run().error
-    max_version = onnx.defs.onnx_opset_version()
-    assert error is not None
-    assert error.status == 4
-    assert error.message == (
-        f"m.onnx uses ONNX operator set 9999: the installed onnx package supports 1..{max_version}"
-    )
-
-
-def test_declared_sizes_of_outputs_are_ignored() -> None:
-    """Exporters write wrong shapes; onnxruntime warns of them."""
-    save_gather((FLOAT, [4, 3]), (INT64, [2, 1]), (FLOAT, [7, 7]))
-    np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
-    outcome = run()
-    assert outcome.error is None
-    assert type_of(outcome.nodes[0].output) == DeclaredType("float32", (2, 3))
-
-
-def test_outputs_of_a_model_may_be_sequences() -> None:
-    save_text("""
-        g (float[3] d, int64[2,1] i) => (float[2] o, seq(float[N]) t) <seq(float[N]) s> {
-            o = GatherND (d, i)
-            s = SequenceConstruct (o, d)
-            t = Identity (s)
-        }""")
-    np.savez("in.npz", d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
-    outcome = run()
-    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
-
-
-def test_an_input_of_strings() -> None:
-    save_gather((onnx.TensorProto.STRING, [3]), (INT64, [2, 1]), (onnx.TensorProto.STRING,))
-    np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
-    outcome = run()
-    assert (outcome.error, type_of(outcome.nodes[0].output)) == (None, DeclaredType("string", (2,)))
-    np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
-    error = run().error
-    assert error is not None
-    assert error.message == "in.npz:d is string[2]: the model's input d is string[3]"
-
-
 def test_external_data_are_relative_to_the_model(workdir: Path) -> None:
     save_embedding_model()
     (workdir / "deep").mkdir()
@@ -549,55 +383,6 @@ def test_external_data_are_relative_to_the_model(workdir: Path) -> None:
     np.savez("in.npz", rows=np.array([[1], [-1]]))
     outcome = run(file="deep/m.onnx")
     assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
-
-
-def test_types_may_follow_from_external_data() -> None:
-    """The sizes for Reshape are in another file, where exporters put all data."""
-    save_text("""
-        g (float[4] d, int64[2,1] i) => (float[] o) {
-            r = Reshape (d, sizes)
-            o = GatherND (r, i)
-        }""")
-    model = onnx.load("m.onnx")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 2]), "sizes"))
-    onnx.save(
-        model, "far.onnx", save_as_external_data=True, size_threshold=0, location="weights.bin"
-    )
-    np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
-    outcome = run(file="far.onnx")
-    assert (outcome.error, type_of(outcome.nodes[0].output)) == (
-        None,
-        DeclaredType("float32", (2, 2)),
-    )
-    os.remove("weights.bin")
-    with pytest.raises(InputError, match=r"weights\.bin"):
-        run(file="far.onnx")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        RuntimeError("std::bad_alloc"),
-        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
-    ],
-    ids=repr,
-)
-def test_too_little_memory_for_the_evaluator(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(modelrun, "find_spec", lambda name: None)
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[1]]))
-
-    def fail(*_: Any) -> None:
-        raise error
-
-    for name in ("onnx.reference.ReferenceEvaluator.run", "onnx.checker.check_model"):
-        with monkeypatch.context() as patch:
-            patch.setattr(name, lambda *_, **__: fail())
-            with pytest.raises(ResourceError, match=r"^m\.onnx: not enough memory: "):
-                run()
 
 
 def test_an_array_larger_than_memory_is_a_resource_error() -> None:
@@ -622,46 +407,23 @@ def test_files_that_are_no_models(workdir: Path) -> None:
     assert ndtool("model", "m.onnx", "--against", "numpy").status == 2
 
 
-def test_nodes_that_the_evaluator_lacks() -> None:
-    save_text("g (float[] x) => (float[] o) { o = mine.Odd (x) }")
-    np.savez("in.npz", x=np.ones(2, "f4"))
-    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
-    assert completed.status == 4
-    assert completed.err.startswith(
-        "error: m.onnx: the onnx package cannot run it: Node type 'Odd'"
-    )
-
-
-def test_the_report_of_a_model(workdir: Path) -> None:
+def test_the_report_of_a_model() -> None:
     save_embedding_model()
-    completed = ndtool("model", "m.onnx", "--html", "p.html")
-    assert (completed.status, completed.err) == (0, "")
-    page_text = " ".join(Page("p.html").visible_text.split())
-    assert "$ ndtool model m.onnx --html p.html" in page_text
-    for cell in ("take GatherND-13", "table float32[4,3], rows int64[N,1]", "taken float32[N,3]"):
-        assert cell in page_text
-    assert "the same bits" not in page_text
     np.savez("in.npz", rows=np.array([[1], [-1]]))
     command = "model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--html", "p.html"
     assert ndtool(*command).status == 0
     page_text = " ".join(Page("p.html").visible_text.split())
-    assert "taken float32[2,3] ok" in page_text
+    for cell in (
+        "take GatherND-13",
+        "table float32[4,3], rows int64[2,1]",
+        "taken float32[2,3] ok",
+    ):
+        assert cell in page_text
     assert page_text.count(f"numpy {np.__version__} 1 the same bits") == 2
     np.savez("in.npz", rows=np.array([[1], [4]]))
     assert ndtool(*command, "--json").json["error"] == "BoundsError"
     page_text = " ".join(Page("p.html").visible_text.split())
     assert "error: take: indices out of bounds: 1 of 2 index tuples rows[1, 0] = 4" in page_text
-
-
-def test_the_report_of_a_model_replaces_no_input(workdir: Path) -> None:
-    save_embedding_model()
-    os.rename("m.onnx", "m.html")
-    before = snapshot(workdir)
-    for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
-        assert ndtool("model", "m.html", "--html", page).status == status
-    os.mkdir("inputs")
-    assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
-    assert snapshot(workdir) == before
 
 
 def test_names_in_the_report_of_a_model_are_escaped() -> None:
@@ -673,13 +435,3 @@ def test_names_in_the_report_of_a_model_are_escaped() -> None:
     assert MARKUP in page.visible_text
     assert "<b>" in page.visible_text
     assert [tag for tag, _ in page.tags].count("script") == 2
-
-
-def test_showing_a_model_does_not_import_onnx() -> None:
-    save_embedding_model()
-    program = (
-        "import sys; from ndtool.__main__ import main\n"
-        "sys.argv[1:] = ['model', 'm.onnx']\nmain(); assert 'onnx' not in sys.modules"
-    )
-    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (completed.returncode, completed.stderr) == (0, b"")

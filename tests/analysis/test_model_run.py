@@ -9,6 +9,7 @@ from test_model import onnx, run, save_text
 
 from ndtool.analysis import model as models
 from ndtool.analysis import modelrun
+from ndtool.errors import RuleError
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -43,15 +44,17 @@ def assert_runs_as_in_onnxruntime(feeds: dict[str, Any]) -> list[Any]:
     return actual
 
 
-@pytest.mark.parametrize("trips", [None, 0, 2, 5])
-@pytest.mark.parametrize("condition", [None, True, False])
-@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize(
+    ("trips", "condition", "ends"),
+    [
+        (None, None, True), (None, True, True), (None, False, False), (0, None, False),
+        (2, True, False), (2, False, True), (5, None, True), (5, True, False),
+    ],
+)  # fmt: skip
 def test_loops_with_each_input_absent(
     trips: int | None, condition: bool | None, ends: bool
 ) -> None:
     """The body gathers, carries a sum, and may end after the third iteration."""
-    if trips is None and condition is not False and not ends:
-        pytest.skip("this loop never ends")
     feeds: dict[str, Any] = {"table": np.arange(1, 6, dtype="f4"), "start": np.array(100, "f4")}
     feeds |= {} if trips is None else {"trips": np.array(trips)}
     feeds |= {} if condition is None else {"go": np.array(condition)}
@@ -72,86 +75,56 @@ def test_loops_with_each_input_absent(
     assert_runs_as_in_onnxruntime(feeds)
 
 
-def test_a_loop_without_a_condition_gives_its_values_on_the_command_line() -> None:
-    save_text("""
-        g (float[3] x, int64 trips, float start) => (float total) {
-            total = Loop <body = body (int64 n, bool go, float sum)
-                    => (bool go2, float sum2) {
-                go2 = Identity (go)
-                y = Gather (x, n)
-                sum2 = Add (sum, y)
-            }> (trips, , start)
-        }""")
-    np.savez("in.npz", x=np.float32([1, 2, 4]), trips=np.array(3), start=np.float32(0))
-    (node,) = ndtool("model", "m.onnx", "--inputs", "in.npz", "--json").json["nodes"]
-    assert node["runs"] == 3
+SCAN = """
+    g (float[3] x, float start) => (float total, float[3] each, float[1] o) <int64[1] i = {{0}}> {{
+        total, each = Scan <num_scan_inputs = 1, body = body (float sum, float n)
+                => (float sum2, float each) {{
+            sum2 = Add (sum, n)
+            {computation}
+        }}> (start, x)
+        o = Gather (each, i)
+    }}"""
 
 
-@pytest.mark.parametrize("reverse", [0, 1])
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_scans_with_axes_and_directions(reverse: int, axis: int) -> None:
-    x = np.arange(12, dtype="f4").reshape(4, 3)
-    feeds = {"x": x if axis == 0 else x.T.copy(), "start": np.ones(2, "f4")}
-    sizes = ",".join(map(str, feeds["x"].shape))
-    save_text(f"""
-        g (float[2] start, float[{sizes}] x) => (float[2] last, float[M,N] each)
-                <int64[2] i = {{2, -3}}> {{
-            last, each = Scan <num_scan_inputs = 1, scan_input_axes = [{axis}],
-                    scan_input_directions = [{reverse}], scan_output_axes = [{axis}],
-                    scan_output_directions = [{reverse}],
-                    body = body (float[2] state, float[3] row)
-                    => (float[2] state2, float[2] negative) {{
-                taken = GatherElements (row, i)
-                state2 = Add (state, taken)
-                negative = Neg (taken)
-            }}> (start, x)
-        }}""")
-    assert_runs_as_in_onnxruntime(feeds)
+def test_a_scan_runs_in_onnxruntime_only(engine: str) -> None:
+    """The evaluator mixes up scan outputs."""
+    save_text(SCAN.format(computation="each = Neg (sum2)"))
+    feeds = {"x": np.float32([1, 2, 4]), "start": np.array(0, "f4")}
+    if engine == "onnxruntime":
+        assert_runs_as_in_onnxruntime(feeds)
+        return
+    with pytest.raises(RuleError, match="total: ndtool does not run the subgraphs of Scan"):
+        outputs_of_a_run(feeds)
 
 
-def test_a_scan_of_scalars_gives_a_vector() -> None:
-    save_text("""
-        g (float[3] x, float start, int64[4] ids) => (float total, float[4] each) {
-            total, each = Scan <num_scan_inputs = 1, body = body (float sum, int64 n)
-                    => (float sum2, float each) {
-                zero = Constant <value_ints = [0]> ()
-                tuple = Unsqueeze (n, zero)
-                taken = GatherND (x, tuple)
-                sum2 = Add (sum, taken)
-                each = Identity (sum2)
-            }> (start, ids)
-        }""")
-    feeds = {"x": np.float32([1, 2, 4]), "start": np.array(0, "f4"), "ids": np.array([2, 0, -1, 1])}
-    assert_runs_as_in_onnxruntime(feeds)
+def test_a_scan_of_gathers_is_refused_by_name() -> None:
+    save_text(SCAN.format(computation="each = Gather (x, i)"))
+    np.savez("in.npz", x=np.float32([1, 2, 4]), start=np.float32(0))
+    error = run().error
+    assert error is not None
+    assert (error.status, error.message) == (
+        4, "m.onnx: total: ndtool does not run the subgraphs of Scan",
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [None, 0])
-def test_functions_with_default_attributes(given: int | None) -> None:
-    save_text(f"""
-        g (float[2,3] x, int64[2,2] i) => (int64[] y) {{
-            y = mine.Take {"" if given is None else f"<along = {given}>"} (x, i)
-        }}
-        <domain: "mine", opset_import: ["": 18]>
-        Take <along: int = 1, kind: int = 7> (a, b) => (r) {{
-            c = GatherElements <axis: int = @along> (a, b)
-            r = Cast <to: int = @kind> (c)
-        }}""")
-    x = np.arange(6, dtype="f4").reshape(2, 3)
-    (result,) = assert_runs_as_in_onnxruntime({"x": x, "i": np.array([[1, 0], [0, 1]])})
-    assert result.tolist() == ([[1, 0], [3, 4]] if given is None else [[3, 1], [0, 4]])
+def test_sparse_initializers_are_refused_by_name() -> None:
+    save_text("g (int64[2] i) => (float[2] o) { o = Gather (weights, i) }")
+    model = onnx.load("m.onnx")
+    values = onnx.numpy_helper.from_array(np.float32([5]), "weights")
+    positions = onnx.numpy_helper.from_array(np.array([1]), "positions")
+    model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, positions, [3]))
+    onnx.save(model, "m.onnx")
+    np.savez("in.npz", i=np.array([1, 0]))
+    error = run().error
+    assert error is not None
+    assert error.message == "m.onnx: weights is sparse, which ndtool does not run"
 
 
-def test_sequences_and_nested_graphs() -> None:
+def test_nested_graphs() -> None:
     save_text("""
         g (bool c, float[4] x) => (float[] o) <int64[3] i = {1, 1, 0}> {
             o = If (c) <
-                then_branch = then () => (float[] t) <int64[2] sizes = {2, 2}> {
-                    parts = SplitToSequence <keepdims = 1> (x, sizes)
-                    mapped = SequenceMap <body = inner (float[N] item) => (float[] z) {
-                        z = Gather (item, i)
-                    }> (parts)
-                    t = ConcatFromSequence <axis = 0> (mapped)
-                },
+                then_branch = then () => (float[] t) { t = Gather (x, i) },
                 else_branch = else () => (float[] n) { n = Neg (x) }
             >
         }""")
@@ -205,10 +178,8 @@ def test_who_computed_the_nodes(engine: str) -> None:
     ("opset", "attributes", "problem"),
     [
         (12, "<batch_dims = 2>", "batch_dims is 2: "),
-        (12, "<batch_dims = -1>", "batch_dims is -1: "),
         (11, "<batch_dims = 1>", "onnx:11 (GatherND-11) does not accept batch_dims: "),
         (10, "", "onnx:10 has no GatherND: "),
-        (13, "<batch_dims = 1>", ""),
     ],
 )
 def test_a_node_that_breaks_a_rule_of_its_version(
@@ -221,53 +192,3 @@ def test_a_node_that_breaks_a_rule_of_its_version(
     assert bool(record["problem"]) == bool(problem)
     out = " ".join(ndtool("model", "m.onnx").out.decode().split())
     assert (f"breaks a rule: y: {record['problem']}" in out) == bool(problem)
-
-
-def test_large_initializers_are_not_copied_into_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    save_text("g (float[65536] x, int64[2] i) => (float[] y) { s = Add (x, w) y = Gather (s, i) }")
-    model = onnx.load("m.onnx")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1 << 16, "f4"), "w"))
-    onnx.save(model, "m.onnx")
-    sizes = []
-    compile_model = modelrun._onnxruntime
-
-    def record_size(ort: Any, number: Any, model: Any) -> Any:
-        sizes.append(model.ByteSize())
-        return compile_model(ort, number, model)
-
-    monkeypatch.setattr(modelrun, "_onnxruntime", record_size)
-    (result,) = outputs_of_a_run({"x": np.ones(1 << 16, "f4"), "i": np.array([3, 4])})
-    assert result.tolist() == [2, 2]
-    assert all(size < 1 << 12 for size in sizes)
-
-
-def test_a_loop_whose_iterations_differ_in_shape_is_an_error() -> None:
-    """Its scan output is no array; onnxruntime refuses it, too."""
-    save_text("""
-        g (float[5] x, int64 m) => (float[] y) {
-            y = Loop <body = body (int64 n, bool c) => (bool c2, float[K] t) {
-                zero = Constant <value_int = 0> ()
-                one = Constant <value_int = 1> ()
-                c2 = Identity (c)
-                ids = Range (zero, n, one)
-                t = Gather (x, ids)
-            }> (m, "")
-        }""")
-    np.savez("in.npz", x=np.ones(5, "f4"), m=np.array(3))
-    completed = ndtool("model", "m.onnx", "--inputs", "in.npz")
-    assert completed.status == 4
-    assert completed.err.startswith("error: m.onnx: y: Loop fails: ")
-
-
-def test_control_flow_without_gathers_is_not_left_to_the_evaluator() -> None:
-    """A type that onnxruntime lacks makes the evaluator compute its nodes, one by one."""
-    save_text("""
-        g (float x, int64 trips) => (float y) {
-            start = Cast <to = 16> (x)
-            last = Loop <body = body (int64 n, bool c, bfloat16 s)
-                    => (bool c2, bfloat16 s2) { c2 = Identity (c) s2 = Add (s, s) }
-            > (trips, , start)
-            y = Cast <to = 1> (last)
-        }""")
-    (result,) = outputs_of_a_run({"x": np.array(1, "f4"), "trips": np.array(3)})
-    assert result == 8

@@ -19,7 +19,7 @@ from test_explain import open_case
 from ndtool.analysis import stats, tally, tuples
 from ndtool.analysis.stats import Stats
 from ndtool.errors import OutputError
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 from ndtool.storage import tempfiles
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -156,13 +156,7 @@ def check_data_statistics(case: Case, found: Stats, counts: Counter[tuple[int, .
     for part, times in enumerate(found.histogram.tuples):
         first = part * found.histogram.width
         assert times == sum(numbers[n] for n in range(first, first + found.histogram.width))
-    assert len(found.histogram.tuples) <= stats.TEXT_BINS
-    if 0 not in found.slices:
-        width = -(-int(np.prod(found.slices)) // len(found.density))
-        for part, times in enumerate(found.density):
-            assert times == sum(numbers[n] for n in range(part * width, (part + 1) * width))
-    classes = Counter((times - 1).bit_length() for times in numbers.values())
-    assert list(found.repetitions) == [classes[n] for n in range(max(classes, default=-1) + 1)]
+    assert len(found.histogram.tuples) <= stats.BINS
 
 
 def test_explanations_as_text() -> None:
@@ -254,11 +248,8 @@ def test_the_keys_of_json() -> None:
         ([[0], [9]], "f4[9]", "is it a placeholder for a missing index?"),
         ([[-1], [5], [-1]], "f4[9]", "2 of 3 indices are -1, and no other is negative"),
         ([[-1], [5], [-2]], "f4[9]", ""),
-        ([[-1], [5]], "f4[9]", ""),
         ([[5, 1], [8, 0]], "f4[3,9]", "components are reversed"),
         ([[0], [1], [1]], "f4[3]", "is it a mask?"),
-        ([[0], [1], [2]], "f4[3]", ""),
-        ([[0], [10]], "f4[3]", ""),
     ],
 )
 def test_likely_causes(indices: Any, data: str, guess: str) -> None:
@@ -270,44 +261,7 @@ def test_likely_causes(indices: Any, data: str, guess: str) -> None:
     assert guess in "".join(messages)
 
 
-@pytest.mark.parametrize("command", ["stats", "gather-nd"])
-def test_bytes_that_swap_to_themselves_are_no_cause(command: str) -> None:
-    save(idx=np.array([[-1], [5]]))
-    words = ("float32[9]",) if command == "stats" else ("zeros:float32[9]",)
-    operator = ("gather-nd",) * (command == "stats")
-    result = ndtool(command, *operator, *words, "idx.npy", "--no-negatives")
-    assert "swapped" not in result.out.decode(errors="replace") + result.err
-
-
-def test_an_array_on_standard_input() -> None:
-    save(idx=np.array([[1]]))
-    with open("idx.npy", "rb") as file:
-        raw = file.read()
-    result = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
-    assert result["distinct"] == 1
-    statistics = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
-    assert (statistics["slices"], statistics["distinct"]) == ([1], 0)
-    assert statistics["out_of_bounds"] == 1
-
-
-@pytest.mark.parametrize(
-    ("call", "status"),
-    [
-        (("scatter-nd", "f4[9]", "[[1, 2]]"), 4),
-        (("scatter-nd", "f4[9]", "5"), 3),
-        (("scatter-elements", "f4[9]", "[[1]]"), 4),
-        (("scatter-nd", "nowhere.npy", "[[1]]"), 3),
-        (("gather-nd", "f4[9]", "int64[1,1]"), 2),
-        (("gather-nd", "f4[9]", "f4[1,1]"), 4),
-    ],
-    ids=str,
-)
-def test_refused_arguments(call: tuple[str, ...], status: int) -> None:
-    result = ndtool("stats", *call)
-    assert (result.status, result.out) == (status, b"")
-
-
-@pytest.mark.parametrize("rows", [1000, 1 << 23, 1 << 40])
+@pytest.mark.parametrize("rows", [1000, 1 << 40])
 def test_memory_depends_on_no_size(
     rows: int, workdir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,19 +286,6 @@ def test_memory_depends_on_no_size(
     assert snapshot(workdir) == before
 
 
-def test_counters_hold_as_much_as_there_are_tuples() -> None:
-    few, many = (tally.Tally(3, total) for total in (2**32 - 1, 2**32))
-    for item in (few, many):
-        item.add(np.array([2, 0, 2]))
-        ((numbers, counts),) = item.iterate_counts(lambda share: None)
-        assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
-        assert counts.dtype == np.int64
-    assert not tally.Tally(tally.MAX_COUNTERS, 2**32 - 1).needs_second_pass
-    wide_tally = tally.Tally(tally.MAX_COUNTERS, 2**32)
-    wide_tally.add(np.array([5]))
-    assert wide_tally.needs_second_pass
-
-
 def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "MAX_COUNTERS", 0)
     save(idx=np.full((5, 1), 9))
@@ -359,22 +300,11 @@ def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
         stats.stats(call, corrupt)
 
 
-def test_fortran_order_has_no_pages() -> None:
-    with open_case(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as call:
-        assert stats.stats(call).pages_touched == 1
-    save(data=np.asfortranarray(np.zeros((3, 2))), idx=np.array([[1]]))
-    with stats.open_call(Request("gather_nd", "data.npy", "idx.npy")) as call:
-        assert stats.stats(call).pages_touched is None
-
-
-@pytest.mark.parametrize("question", ["stats", "explain"])
-def test_pages_of_a_large_file_stay_within_the_limit(question: str) -> None:
+def test_pages_of_a_large_file_stay_within_the_limit() -> None:
     """The limit counts mapped pages, too, as that of a run does."""
     idx = np.lib.format.open_memmap("idx.npy", "w+", "i4", (20_000_000, 1))
     idx[:] = 7
     del idx
-    words = [question, "gather-nd", "float32[1000,4]", "idx.npy", "--json"]
-    words += ["--from", "7,0"] if question == "explain" else []
     program = (
         "import sys; from ndtool.__main__ import main\n"
         "try: main()\nexcept SystemExit: pass\n"
@@ -382,8 +312,9 @@ def test_pages_of_a_large_file_stay_within_the_limit(question: str) -> None:
     )
     peaks = []
     for options in ([], ["--memory", "16MiB"]):
+        words = ["explain", "gather-nd", "float32[1000,4]", "idx.npy", "--from", "7,0", *options]
         run = subprocess.run(
-            [sys.executable, "-c", program, *words, *options], capture_output=True, check=True
+            [sys.executable, "-c", program, *words], capture_output=True, check=True
         )
         peaks.append(int(re.findall(rb"(\d+) kB", run.stderr)[0]) >> 10)
     assert peaks[0] - peaks[1] > 40  # of the 76 MiB of the file

@@ -14,7 +14,7 @@ from strategies import EXAMPLES, descrs, many, seeds, shapes, void_view
 from ndtool.analysis import preview, values, verify
 from ndtool.errors import DifferenceError, DtypeError, UsageError
 from ndtool.rules import dtypes
-from ndtool.runs.request import Request
+from ndtool.runs.calls import Request
 
 NO_TEXT = np.array([0x110000, ord("b"), 0xFFFFFFFF, 0], "<u4")
 ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
@@ -34,22 +34,14 @@ def by_numpy(array: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("dtype", ["i8", ">f4", "<U3", "M8[D]", ALIGNED, [("a", "i2", (2,))]])
-@pytest.mark.parametrize(
-    "shape",
-    [(), (1,), (100,), (101,), (3, 40), (7, 7, 7), (2, 3, 50), (6, 6, 6), (0, 9), (1, 200, 1)],
-)
-@pytest.mark.parametrize("order", "CF")
-def test_a_preview_is_what_numpy_writes(dtype: Any, shape: tuple[int, ...], order: str) -> None:
-    array = np.zeros(shape, dtype)
-    if array.dtype.names is None:
-        array = np.arange(array.size).astype(dtype).reshape(shape, order=order)
-    assert preview_of(array, "title") == f"title\n{by_numpy(array)}\n"
-
-
-@pytest.mark.parametrize("shape", [(200, *(1,) * 63), (*(1,) * 62, 8, 40)])
-def test_a_preview_of_the_most_axes(shape: tuple[int, ...]) -> None:
-    array = np.arange(np.prod(shape)).reshape(shape)
-    assert "..." in preview_of(array, "title")
+def test_a_preview_is_what_numpy_writes(dtype: Any) -> None:
+    shapes = ((), (1,), (100,), (101,), (3, 40), (7, 7, 7), (2, 3, 50), (0, 9), (1, 200, 1))
+    for number, shape in enumerate(shapes):
+        array = np.zeros(shape, dtype)
+        if array.dtype.names is None:
+            order: Any = "CF"[number % 2]
+            array = np.arange(array.size).astype(dtype).reshape(shape, order=order)
+        assert preview_of(array, "title") == f"title\n{by_numpy(array)}\n"
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -112,15 +104,6 @@ def test_records_with_gaps_are_verified(tmp_path: Path) -> None:
     with pytest.raises(DifferenceError, match="in 1 of 2 elements") as excinfo:
         verify.verify(Request("gather_nd", **names))
     assert excinfo.value.places[0].endswith("output.npy[1] = (0, 2) (bytes 0000000002000000)")
-
-
-@pytest.mark.parametrize("dtype", ["<U1", ">U1", "<M8", [("a", "<U1")]])
-def test_a_difference_in_what_numpy_cannot_write(tmp_path: Path, dtype: Any) -> None:
-    data = np.frombuffer(np.arange(0x110000, 0x110020, dtype="u4").tobytes(), dtype)
-    names = save_array(tmp_path, data=data, indices=[[2], [0]], output=data[[2, 1]])
-    with pytest.raises(DifferenceError, match="in 1 of 2 elements") as excinfo:
-        verify.verify(Request("gather_nd", **names))
-    assert f"(bytes {data[1:2].tobytes().hex()})" in excinfo.value.places[0]
 
 
 def test_types_of_ml_dtypes() -> None:

@@ -33,21 +33,13 @@ def output_is_correct(name="out.npy"):
     return np.load(name).tolist() == DATA[[3, 0]].tolist()
 
 
-def test_a_missing_file_is_reported():
-    completed = ndtool("gather-nd", "nothing.npy", "idx.npy", "-o", "out.npy")
-    assert (completed.status, completed.out) == (3, b"")
-    assert completed.err == "error: nothing.npy: No such file or directory\n"
-    assert not os.path.exists("out.npy")
-
-
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        *(("--batch-dims", v) for v in ("x", "1.5", "true", "", "1_0", "0x1", "٣", str(2**63))),
-        *(("--threads", v) for v in ("0", "-1", "1000000", "1025", "two", "")),
+        *(("--batch-dims", v) for v in ("x", "1.5", "", "1_0", "٣", str(2**63))),
+        *(("--threads", v) for v in ("0", "1025", "two", "")),
         ("--spec", ""),
         ("--spec", "onnx"),
-        ("--spec", "onnx:-1"),
         ("--dry-run=maybe", ""),
     ],
 )
@@ -59,51 +51,28 @@ def test_malformed_values_are_refused(flag, value):
     assert not os.path.exists("out.npy")
 
 
-TRUE_WORDS = ("1", "true", "yes", "on", "t", "y")
-FALSE_WORDS = ("0", "false", "no", "off", "f", "n")
-
-
 def test_words_set_flags_by_environment_variables():
-    statuses = {" YES ": 7, "": 0, **dict.fromkeys(TRUE_WORDS, 7), **dict.fromkeys(FALSE_WORDS, 0)}
-    for word, status in statuses.items():
+    true_words, false_words = ("1", "true", "YES", "on", "t", "y"), ("", "0", "false", "no", "off")
+    for word, status in {**dict.fromkeys(true_words, 7), **dict.fromkeys(false_words, 0)}.items():
         save(out=IDX)
         assert ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": word}).status == status, word
-    for wrong in ("2", "maybe", "[red]"):
-        completed = ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": wrong})
-        assert completed.status == 2
-        assert f"'{wrong}' is not a valid boolean" in completed.err
+    completed = ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": "[red]"})
+    assert (completed.status, "'[red]' is not a valid boolean" in completed.err) == (2, True)
     assert ndtool(*RUN, "--no-trace", "-o", "out.npy", env={"NDTOOL_TRACE": "on"}).err == ""
     assert "rank(data)" in ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_TRACE": "on"}).err
-    assert ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_TRACE": "off"}).err == ""
 
 
 def test_unknown_names_are_usage_errors():
     completed = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "avg")
-    assert completed.status == 2
-    assert (
-        "'avg' is not one of 'none', 'add', 'sub', 'mul', 'div', 'max', 'min', 'mean'"
-        in completed.err
-    )
+    names = "'none', 'add', 'sub', 'mul', 'div', 'max', 'min', 'mean'"
+    assert (completed.status, f"'avg' is not one of {names}" in completed.err) == (2, True)
     assert completed.err.endswith("  hint: ndtool scatter-nd --help\n")
     assert ndtool("gather-nd", "data.npy").err == (
         "error: missing argument 'INDICES'\n  hint: ndtool gather-nd --help\n"
     )
-    assert ndtool().status == 0
-    assert ndtool(*RUN, "more.npy").status == 2
-    assert ndtool(*RUN, "--frobnicate").status == 2
-    assert ndtool("gather_nd").status == 2
-    assert ndtool(*RUN, "--axis", "0").status == 2
-    assert ndtool(*RUN, "-o", "out.npz:").status == 2
+    for arguments in ((*RUN, "more.npy"), (*RUN, "--frobnicate"), (*RUN, "-o", "out.npz:")):
+        assert ndtool(*arguments).status == 2
     assert "\x1b" not in ndtool("no\nsuch \x1b[31mcommand").err
-
-
-@pytest.mark.parametrize("value", ["abc", "0", "-3", "", "4,2", "99999999999999999999"])
-def test_invalid_openmp_variables_are_ignored(value):
-    completed = ndtool(*RUN, "-o", "out.npy", env={"OMP_NUM_THREADS": value})
-    assert completed.status == 0
-    assert len(completed.err.split("\n\n")) <= 2  # libgomp's message and an empty line
-    assert completed.err.count("OMP_NUM_THREADS") <= 1
-    assert output_is_correct()
 
 
 @pytest.mark.parametrize(
@@ -117,63 +86,37 @@ def test_idle_threads_spin_for_a_limited_time(env, spins):
     assert completed.out.decode().strip() == spins
 
 
-def test_a_variable_sets_what_a_command_uses(workdir):
-    save(data=np.array([0x3F80, 0x4000], "u2").view("V2"), idx=np.array([[1]]), plain=DATA)
-    env = {"NDTOOL_DTYPE": "bfloat16", "NDTOOL_FILL": "7", "NDTOOL_CHUNKS": "1,2"}
-    report = ndtool("infer", "gather-nd", "data.npy", "idx.npy", "--json", env=env).json
-    assert report["output"]["dtype"] == "bfloat16"
-    filled = ("gather", "plain.npy", "[9]", "--out-of-bounds", "fill", "-o", "out.npy")
-    completed = ndtool(*filled, env=env)
-    assert (completed.status, np.load("out.npy").tolist()) == (0, [[7, 7, 7]])
-    pytest.importorskip("zarr")
-    for command in (("convert", "plain.npy", "copy.zarr"), (*filled[:-1], "copy.zarr", "--only")):
-        assert ndtool(*command, env=env).status == 0
-        assert ndtool("inspect", "copy.zarr", "--json").json["arrays"][0]["chunks"] == [1, 2]
-
-
 def test_suffixes_of_other_formats_are_refused(workdir):
     before = snapshot(workdir)
-    for name in (
-        "out.xls", "out[b].xls", "OUT.CSV", "out.npy.gz", "x.nc", "x.bin", "x.v2", "x.7z", "out.Npy",
+    for name, ending in (
+        ("out[b].xls", ".xls"), ("OUT.CSV", ".CSV"), ("x.v2", ".v2"), ("out.Npy", ".Npy"),
+        ("x.npz.doc:a.b", ".doc"),
     ):  # fmt: skip
-        for options in ((), ("--dry-run",)):
-            completed = ndtool(*RUN, "-o", name, *options)
-            ending = os.path.splitext(name)[1]
-            assert (completed.status, completed.out) == (2, b"")
-            message = f"error: {name}: ndtool does not write {ending}: expected .npy, .npz, .safetensors, .pb"
-            *_, error, hint = completed.err.splitlines()
-            assert error.startswith(message)
-            assert hint == f"  hint: npy:{name} writes a .npy file of this name"
-    for name, ending in (("x.xls:a", ".xls"), ("x.CSV:a:b", ".CSV"), ("x.npz.doc:a.b", ".doc")):
         completed = ndtool(*RUN, "-o", name)
         assert (completed.status, completed.out) == (2, b"")
-        assert f"{name}: ndtool does not write {ending}: expected .npy" in completed.err
-    assert snapshot(workdir) == before
-    assert "ndtool does not write .NPZ: " in ndtool(*RUN, "-o", "out.NPZ").err
+        message = (
+            f"error: {name}: ndtool does not write {ending}: expected .npy, .npz, .safetensors, .pb"
+        )
+        *_, error, hint = completed.err.splitlines()
+        assert error.startswith(message)
+        assert ":" in name or hint == f"  hint: npy:{name} writes a .npy file of this name"
     assert "in lower case" in ndtool(*RUN, "-o", "out.NPZ").err
     assert snapshot(workdir) == before
     for name in ("out", "out.csv.npy", "v1.2", ".out", "out.", "2024-05-17"):
         assert ndtool(*RUN, "-o", name).status == 0
-        assert np.load(name).tolist() == DATA[[3, 0]].tolist()
+        assert output_is_correct(name)
     shutil.copy("out", "out.csv")  # the content of an input determines its format
     assert ndtool("gather-nd", "out.csv", "[[0]]", "-o", "out.npy").status == 0
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.npz", "x.npz:a", "x.zarr", "a:b", "d.x/y.v2"])
-def test_a_prefix_writes_npy_under_any_name(workdir, name):
+def test_a_prefix_writes_npy_under_any_name(workdir):
     os.mkdir("d.x")
-    assert ndtool(*RUN, "-o", f"npy:{name}").status == 0
-    with open(name, "rb") as file:
-        assert np.load(file).tolist() == DATA[[3, 0]].tolist()
-    assert ndtool("verify", *RUN, f"npy:{name}").status == 0
-    os.unlink(name)
-    assert ndtool(*RUN, "-o", f"npy:{name}", "--dry-run").status == 0
-    assert not os.path.exists(name)
-
-
-def test_a_prefix_of_an_existing_file_name_is_literal(workdir):
-    with open("npy:x", "wb"):
-        pass
+    for name in ("x.csv", "x.npz:a", "x.zarr", "d.x/y.v2"):
+        assert ndtool(*RUN, "-o", f"npy:{name}").status == 0
+        with open(name, "rb") as file:
+            assert np.load(file).tolist() == DATA[[3, 0]].tolist()
+        assert ndtool("verify", *RUN, f"npy:{name}").status == 0
+    Path("npy:x").write_bytes(b"")  # an existing name is taken as it is
     assert ndtool(*RUN, "-o", "npy:x").status == 0
     assert np.load("npy:x").tolist() == DATA[[3, 0]].tolist()
     assert not os.path.exists("x")
@@ -193,12 +136,10 @@ def test_an_existing_folder_takes_precedence_over_a_member(workdir):
     os.makedirs("d/x.npz:y/z.npz:w")
     np.savez("d/x.npz", a=DATA)
     before = (workdir / "d/x.npz").read_bytes()
-    for name in ("d/x.npz:y/o.npy", "d/x.npz:y/z.npz:w/o.npy", "d/x.npz:y/o"):
-        for position in (name, str(workdir / name)):
-            assert ndtool(*RUN, "-o", position).status == 0
-            assert np.load(name).tolist() == DATA[[3, 0]].tolist()
-            assert ndtool("inspect", position).status == 0
-            os.unlink(name)
+    for name in ("d/x.npz:y/o.npy", "d/x.npz:y/z.npz:w/o.npy", str(workdir / "d/x.npz:y/o")):
+        assert ndtool(*RUN, "-o", name).status == 0
+        assert output_is_correct(name)
+        assert ndtool("inspect", name).status == 0
     assert ndtool(*RUN, "-o", "d/x.npz:y/o.npz:m/n").status == 0
     assert np.load("d/x.npz:y/o.npz").files == ["m/n"]
     assert (workdir / "d/x.npz").read_bytes() == before
@@ -296,30 +237,16 @@ def test_unusual_names_are_accepted_and_escaped_in_messages(name):
     assert output_is_correct(text + ".npy")
 
 
-def test_too_long_names_are_refused():
-    completed = ndtool("gather-nd", "a" * 300, "idx.npy", "-o", "out.npy")
-    assert completed.status == 3
-    assert ndtool(*RUN, "-o", "a" * 300).status == 7
-    assert len(ndtool("gather-nd", "a" * 100_000, "idx.npy").err) < 1500
-
-
 @pytest.mark.parametrize(
     "env",
     [
-        {"TERM": "dumb"},
         {"TERM": None},
-        {"COLUMNS": "1"},
         {"COLUMNS": "x"},
-        {"LANG": "C", "LC_ALL": "C"},
         {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
         {"PYTHONIOENCODING": "ascii"},
-        {"NO_COLOR": "1"},
         {"NO_COLOR": "1", "FORCE_COLOR": "1"},
         {"FORCE_COLOR": "1", "COLUMNS": "1", "PYTHONIOENCODING": "ascii"},
-        {"HOME": None},
-        {"PATH": "/nowhere"},
-        {"TMPDIR": "/nowhere"},
-        {"PYTHONUNBUFFERED": "1"},
+        {"HOME": None, "PATH": "/nowhere", "TMPDIR": "/nowhere"},
         {"PYTHONWARNINGS": "error"},
     ],
     ids=lambda env: "-".join(f"{k}={v}" for k, v in env.items()),
@@ -341,16 +268,9 @@ def test_unusual_environments_do_not_change_the_results(env):
         assert completed.out
 
 
-def test_color_follows_the_environment_variables():
-    command = (*RUN, "--batch-dims", "2")
-    assert "\x1b" not in ndtool(*command).err
-    assert "\x1b[1;31merror: \x1b[0m" in ndtool(*command, env={"FORCE_COLOR": "1"}).err
-    plain = ndtool(*command, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).err
-    assert "31m" not in plain
-
-
 def start_waiting(*arguments, **options):
-    """Start a run that reads an array from standard input."""
+    """Start a run that reads an array from standard input; return it, and the array's last bytes."""
+    content = npy(np.pad(DATA, ((0, 50_000), (0, 0))))
     process = subprocess.Popen(
         [*NDTOOL, *arguments],
         stdin=subprocess.PIPE,
@@ -359,29 +279,12 @@ def start_waiting(*arguments, **options):
         env=environment(),
         **options,
     )
-    with open(f"/proc/{process.pid}/stat") as file:
-        file.read()
-    process.stdin.write(npy(DATA)[:-4])
+    # more than a pipe holds: written when most of it is read
+    process.stdin.write(content[:-4])
     process.stdin.flush()
-    while not asleep_in_read(process.pid):
-        pass
-    return process, npy(DATA)[-4:]
+    return process, content[-4:]
 
 
-def asleep_in_read(pid):
-    """Whether a process waits for more input after all of its standard input was read."""
-    import fcntl
-    import struct
-    import termios
-
-    with open(f"/proc/{pid}/fd/0", "rb", buffering=0) as pipe:
-        unread = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
-    with open(f"/proc/{pid}/stat") as file:
-        sleeping = file.read().rpartition(")")[2].split()[0] == "S"
-    return sleeping and struct.unpack("i", unread) == (0,)
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")
 @pytest.mark.parametrize(
     ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -394,8 +297,7 @@ def test_signals_end_a_run_silently(signum, status, workdir):
     assert snapshot(workdir) == before
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
 def test_signals_that_a_parent_ignores_stay_ignored(signum):
     ignore = {"preexec_fn": lambda: signal.signal(signum, signal.SIG_IGN)}
     process, remaining = start_waiting("gather-nd", "-", "idx.npy", "-o", "out.npy", **ignore)

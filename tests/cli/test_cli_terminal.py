@@ -46,7 +46,7 @@ def test_a_terminal_shows_the_trace_and_the_written_file():
     assert not os.path.exists("new.npy")
 
 
-@pytest.mark.parametrize(("columns", "max_lines"), [(20, 4), (40, 4), (60, 4), (80, 4), (200, 3)])
+@pytest.mark.parametrize(("columns", "max_lines"), [(20, 4), (80, 4), (200, 3)])
 def test_the_summary_fits_in_a_few_lines(columns, max_lines):
     save(upd=np.ones((2, 3), "f4"))
     scatter = (*NDTOOL, "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -65,36 +65,15 @@ def test_the_summary_fits_in_a_few_lines(columns, max_lines):
     ]
 
 
-def test_verbose_prints_the_operation_and_the_plan():
-    save(upd=np.ones((2, 3), ">f4"), turned=np.asfortranarray(DATA))
-    command = ("gather-nd", "turned.npy", "[[3], [0]]", "-o", "out.npy", "-v", "--threads", "2")
+def test_verbose_prints_the_plan():
+    command = ("gather-nd", "data.npy", "[[3], [0]]", "-o", "out.npy", "-v", "--threads", "2")
     assert ndtool(*command).err == (
-        "data: turned.npy, in memory, in Fortran order\n"
-        "indices: a literal\n"
-        "selection: 2 index tuples, each a slice of 3 elements (12 bytes)\n"
-        + re.search("plan: .*\n", ndtool(*command).err)[0]
+        re.search("plan: direct; .*\n", ndtool(*command).err)[0]
         + "executor: 1 of 2 threads, at most one for each MiB of output\n"
     )
-    scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--verbose")
-    for options, message in (
-        (("--reduction", "add"), "add in row-major order of indices, with any number of threads"),
-        (("--reduction", "max", "--no-include-self"), "without the current values"),
-        ((), "assigned, the last of several updates of an element"),
-        (("--duplicates", "first"), "assigned, the first of several updates of an element"),
-        (("--duplicates", "error"), "assigned, no element may have several"),
-    ):
-        text = ndtool(*scatter, *options).err
-        (line,) = [row for row in text.splitlines() if row.startswith("updates: ")][1:]
-        assert message in line
-        assert "updates: upd.npy, in memory, big-endian\n" in text
-        assert text.count("plan: direct; ") == 1
-    assert ndtool(*scatter, "--dry-run").err.count("plan: ") == 1
-    assert ndtool(*scatter, "-q").err == ""
-    elements = ("gather-elements", "zeros:f4[4,3]", "idx.npy", "-o", "out.npy", "-v")
-    text = ndtool(*elements).err
-    assert "data: zeros:f4[4,3], a constant, which is not stored" in text
-    assert "selection: one element of data along axis 0 for each index" in text
-    assert json.loads(ndtool(*elements, "--json").out)["plan"]["way"] == "direct"
+    assert ndtool(*command[:-3], "--verbose", "--dry-run").err.count("plan: ") == 1
+    assert ndtool(*command, "-q").err == ""
+    assert json.loads(ndtool(*command, "--json").out)["plan"]["way"] == "direct"
 
 
 def test_a_preview_is_printed_without_an_output(workdir):
@@ -108,10 +87,7 @@ def test_a_preview_is_printed_without_an_output(workdir):
 @pytest.mark.parametrize(
     ("array", "preview"),
     [
-        (np.zeros(0), "float64[2,0]\n[]"),
         (np.array(["[red]\x1b[31m"]), "[['[red]\\x1b[31m']"),
-        (np.zeros(2, "V2"), "V2[2,2]\n[["),
-        (np.zeros(2, [("a", "i4"), ("b", "f8")]), "struct[2,2]\n[[(0, 0.)"),
         (np.zeros(1, "V1000"), "elements of 1000 bytes are not shown"),
         (np.array(1.5), "float64[2]\n[1.5 1.5]"),
     ],
@@ -124,13 +100,6 @@ def test_previews_show_every_kind_of_array(array, preview):
     assert preview in completed.screen
     assert len(completed.screen) < 10_000
     assert "\x1b[31m" not in completed.screen
-
-
-def test_a_preview_shows_bfloat16_values():
-    pytest.importorskip("ml_dtypes")
-    save(data=np.array([[0x3F80, 0x4000]], "u2").view("V2"), idx=np.array([[0]]))
-    completed = run_in_terminal(*RUN, "-q", "--dtype", "bfloat16")
-    assert completed.screen == "bfloat16[1,2]\n[[1 2]]\n"
 
 
 def test_a_type_of_other_machines_is_copied_but_not_printed():
@@ -197,21 +166,7 @@ def test_colours_are_disabled_by_the_environment(env):
     assert "\x1b" not in run_in_terminal(*RUN, "--batch-dims", "2", env=DUMB_TERMINAL).screen
 
 
-@pytest.mark.parametrize("columns", [1, 20, 300])
-def test_any_terminal_width_is_accepted(columns):
-    for env in ({}, {"COLUMNS": str(columns)}):
-        completed = run_in_terminal(*RUN, columns=columns, env=env)
-        assert completed.status == 0
-        for command in (
-            ("spec",),
-            ("inspect", "data.npy"),
-            ("infer", "gather-nd", "i4[3]", "i4[1]"),
-        ):
-            assert run_in_terminal(*NDTOOL, *command, columns=columns, env=env).status == 0
-        assert "error:" in strip_escapes(run_in_terminal(*RUN, "--batch-dims", "2", env=env).screen)
-
-
-@pytest.mark.parametrize("columns", [30, 60, 72, 80, 120])
+@pytest.mark.parametrize("columns", [30, 80])
 def test_tables_do_not_break_names(columns):
     os.rename("data.npy", "a-rather-long-name-of-an-array.npy")
     infer = ("infer", "gather-nd", "float32[8,128,64,1000000]", "int64[8,5,3]", "--batch-dims", "1")
@@ -240,13 +195,11 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("columns", [60, 72, 200])
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
-def test_lines_are_folded_at_spaces(arguments, columns):
+def test_lines_are_folded_at_spaces(arguments):
     save(far=OUT_OF_BOUNDS)
-    screen = strip_escapes(run_in_terminal(*NDTOOL, *arguments, columns=columns).screen)
-    lines = screen.splitlines()
-    assert max(map(len, lines)) <= columns
+    screen = strip_escapes(run_in_terminal(*NDTOOL, *arguments, columns=72).screen)
+    assert max(map(len, screen.splitlines())) <= 72
     narrow = strip_escapes(run_in_terminal(*NDTOOL, *arguments, env={"COLUMNS": "60"}).screen)
     assert max(map(len, narrow.splitlines())) <= 60
     unfolded = run_in_terminal(*NDTOOL, *arguments, columns=1000).screen
@@ -254,12 +207,6 @@ def test_lines_are_folded_at_spaces(arguments, columns):
     assert sorted(re.sub(ignored, "", screen).split()) == sorted(
         re.sub(ignored, "", strip_escapes(unfolded)).split()
     )
-
-
-def test_names_are_not_markup():
-    save(**{"[red]x": DATA, "idx": IDX + 9})
-    completed = run_in_terminal(*NDTOOL, "gather-nd", "[red]x.npy", "idx.npy")
-    assert "data axis 0 of [red]x.npy has size 4" in strip_escapes(completed.screen)
 
 
 SLOW_PROGRESS_SCRIPT = """
@@ -294,7 +241,7 @@ def test_a_progress_bar_appears_late_and_is_erased():
     assert (redirected.status, redirected.err) == (0, "end")
 
 
-@pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
+@pytest.mark.parametrize("columns", [20, 80])
 def test_a_progress_bar_is_one_line(columns):
     screen = strip_escapes(
         run_in_terminal(sys.executable, "-c", SLOW_PROGRESS_SCRIPT, columns=columns).screen

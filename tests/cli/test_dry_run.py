@@ -84,13 +84,6 @@ def check_refused(
     assert (snapshot(folder), sorted(os.listdir(folder))) == before
 
 
-@pytest.mark.parametrize("operator", RUNS)
-def test_each_operator_checks_the_free_space_of_the_output(operator: str, disk: Path) -> None:
-    check_refused(
-        command(operator, "disk/out.npy"), 6, "disk/out.npy: needs 2097280 bytes of", disk
-    )
-
-
 @pytest.mark.slow("a dry run finds a full disk for every format")
 @pytest.mark.parametrize("output", [*FORMATS, *STORES])
 def test_each_format_checks_the_free_space_of_the_output(output: str, disk: Path) -> None:
@@ -100,16 +93,6 @@ def test_each_format_checks_the_free_space_of_the_output(output: str, disk: Path
     call = command("gather-nd", f"disk/{output}", *options)
     check_refused(call, 6, f"disk/{output.partition(':')[0]}", disk)
     assert "bytes of disk" in ndtool(*call, "--dry-run").err
-
-
-def test_preserved_members_count_as_needed_space(disk: Path) -> None:
-    save(part=np.zeros(600_000, "u1"))
-    for name in ("a.npz", "a.safetensors"):
-        assert ndtool("convert", "part.npy", f"disk/{name}:part").status == 0
-        check_refused(
-            ("gather", "part.npy", "[0]", "-o", f"disk/{name}:b", "--no-trace"), 6, "600", disk
-        )
-        os.unlink(f"disk/{name}")
 
 
 def test_a_compressed_store_may_be_larger_than_the_free_space(disk: Path) -> None:
@@ -129,7 +112,7 @@ def test_a_store_of_more_files_than_free_inodes_is_refused(disk: Path) -> None:
     assert ndtool(*command("gather-elements", "disk/out.zarr", "--chunks", "1,8192")).status == 0
 
 
-@pytest.mark.parametrize("output", [*FORMATS, *STORES])
+@pytest.mark.parametrize("output", ["out.npy", "old.npz:new", "out.zarr"])
 def test_limits_on_the_size_of_files_are_reported(output: str, inputs: Path) -> None:
     skip_without(output)
     write_existing(".")
@@ -138,22 +121,20 @@ def test_limits_on_the_size_of_files_are_reported(output: str, inputs: Path) -> 
     check_refused(command("gather-nd", output, *options), 6, message, inputs, preexec_fn=set_limit)
 
 
-@pytest.mark.parametrize("output", ["out.npy", "old.npz:new"])
-def test_too_few_descriptors_are_reported(output: str, inputs: Path) -> None:
+def test_too_few_descriptors_are_reported(inputs: Path) -> None:
     write_existing(".")
-    call, message = command("gather-nd", output), "Too many open files"
+    call, message = command("gather-nd", "old.npz:new"), "Too many open files"
     check_refused(call, 6, message, inputs, preexec_fn=limit_resources(NOFILE=7))
 
 
-@pytest.mark.parametrize("output", ["out.npy", "out.npz"])
 @pytest.mark.usefixtures("without_coverage")
-def test_too_little_memory_is_reported(output: str, inputs: Path) -> None:
+def test_too_little_memory_is_reported(inputs: Path) -> None:
     save(data=np.zeros((2, 1 << 23)), along=np.zeros((2, 1 << 23), "i1"))
-    call, set_limit = command("gather-elements", output), limit_resources(AS=256 << 20)
+    call, set_limit = command("gather-elements", "out.npy"), limit_resources(AS=256 << 20)
     check_refused(call, 6, "Cannot allocate memory", inputs, preexec_fn=set_limit)
 
 
-@pytest.mark.parametrize("output", [*FORMATS, *STORES])
+@pytest.mark.parametrize("output", ["out.npy", "old.safetensors:new", "old.zarr:new"])
 def test_folders_without_write_permission_are_reported(output: str, inputs: Path) -> None:
     skip_without(output)
     os.mkdir("closed")
@@ -164,31 +145,21 @@ def test_folders_without_write_permission_are_reported(output: str, inputs: Path
     check_refused(call, 7, "Permission denied", inputs, preexec_fn=drop_root_capabilities)
 
 
-@pytest.mark.parametrize("output", ["out.npy", "out.npz", "out.zarr"])
-@pytest.mark.parametrize("options", [(), ("--sync",)])
+@pytest.mark.parametrize("output", ["out.npz", "out.zarr"])
 def test_missing_folders_and_those_that_cannot_be_synced_are_reported(
-    output: str, options: tuple[str, ...], inputs: Path
+    output: str, inputs: Path
 ) -> None:
     skip_without(output)
-    check_refused(
-        command("gather-nd", f"[red]/{output}", *options), 7, "there is no folder [red]\n", inputs
-    )
+    call = command("gather-nd", f"[red]/{output}")
+    check_refused(call, 7, "there is no folder [red]\n", inputs)
     os.mkdir("unreadable", 0o333)  # fsync of a folder requires read permission
-    if options and output != "out.zarr":
-        call = command("gather-nd", f"unreadable/{output}", *options)
+    if output != "out.zarr":
+        call = command("gather-nd", f"unreadable/{output}", "--sync")
         dry, run = (
             ndtool(*call, *flags, preexec_fn=drop_root_capabilities)
             for flags in (("--dry-run",), ())
         )
         assert (dry.status, dry.err) == (run.status, run.err) == (7, run.err)
-
-
-def test_existing_files_are_not_replaced(inputs: Path) -> None:
-    write_existing(".")
-    for output in ("data.npy", "old.npz:a", "old.safetensors:a"):
-        check_refused(command("gather-nd", output, "--no-clobber"), 7, "exists and", inputs)
-    Path("old.npz").write_bytes(Path("old.npz").read_bytes()[:-30])
-    check_refused(command("gather-nd", "old.npz:b"), 7, "old.npz", inputs)
 
 
 def test_outputs_to_closed_streams_are_reported(inputs: Path) -> None:
@@ -198,7 +169,7 @@ def test_outputs_to_closed_streams_are_reported(inputs: Path) -> None:
         command("gather-nd", "closed"), 7, "Permission denied", inputs,
         preexec_fn=drop_root_capabilities,
     )  # fmt: skip
-    assert ndtool(*command("gather-nd", "open", "--dry-run"), timeout=60).status == 0  # no reader
+    assert ndtool(*command("gather-nd", "open", "--dry-run")).status == 0  # without a reader
     check_refused(command("gather-nd", "-"), 7, "closed", inputs, preexec_fn=lambda: os.close(1))
 
 
@@ -237,8 +208,9 @@ def test_free_space_for_assembled_chunks_is_checked(
     check_refused(call, 6, message, disk, env=small_disk_variables)
 
 
-@pytest.mark.parametrize("options", [(), ("--memory", "1MiB")])
-@pytest.mark.parametrize("name", ["out.csv", "out.parquet", "out.arrow"])
+@pytest.mark.parametrize(
+    ("name", "options"), [("out.csv", ()), ("out.parquet", ("--memory", "1MiB")), ("out.arrow", ())]
+)
 def test_an_output_whose_size_its_elements_decide_is_encoded(
     name: str, options: tuple[str, ...], disk: Path
 ) -> None:
@@ -271,34 +243,34 @@ def test_a_store_and_spilled_data_on_one_disk_are_counted_together(
     assert ndtool(*call, "--spill", ".", *options).status == 0
 
 
-@pytest.mark.parametrize("source", ["--spill", "TMPDIR"])
-def test_free_space_for_spilled_data_is_checked(source: str, disk: Path) -> None:
+def test_free_space_for_spilled_data_is_checked(disk: Path) -> None:
     rng = np.random.default_rng(1)
     save(data=np.zeros((1 << 17, 8)), rows=rng.integers(0, 1 << 17, 1 << 17))
     call = ("gather", "data.npy", "rows.npy", "-o", "out.npy", "--memory", "4MiB", "--no-trace")
-    options = ("--spill", "disk") if source == "--spill" else ()
-    env = {"TMPDIR": str(disk)} if source == "TMPDIR" else {}
-    check_refused((*call, *options), 6, "temporary file: needs", disk, env=env)
+    check_refused((*call, "--spill", "disk"), 6, "temporary file: needs", disk)
+    check_refused(call, 6, "temporary file: needs", disk, env={"TMPDIR": str(disk)})
     assert ndtool(*call, "--dry-run").status == 0
 
 
 def test_a_dry_run_fetches_no_data_and_copies_no_members(
     inputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from ndtool import files
     from ndtool.publish.sinks import Container
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
     from ndtool.storage import descriptors, local
 
     write_existing(".")
     if has_zarr():
         import_module("ndtool.formats.zarr.newstore")  # imported before its functions are replaced
+    outputs = ["out.npy", "old.npz:new", "old.safetensors:new"]
+    for output in outputs:  # imports what takes functions by name
+        files.gather_nd("data.npy", "pairs.npy", out=output)
     monkeypatch.setattr(Container, "begin", forbid_call)
     monkeypatch.setattr(local.LocalFile, "copy", forbid_call)
     monkeypatch.setattr(descriptors, "write_at", forbid_call)
-    outputs = ["out.npy", "old.npz:new", "old.safetensors:new"]
-    for data, output in [("data.npy", output) for output in outputs]:
-        with OpenCall(Request("gather_nd", data, "pairs.npy", output=output)) as call:
+    for output in outputs:
+        with OpenCall(Request("gather_nd", "data.npy", "pairs.npy", output=output)) as call:
             dry_run_result(call)
     if has_zarr():
         from ndtool.formats.zarr import ZarrSource
@@ -321,22 +293,8 @@ def forbid_call(*_: object, **__: object) -> None:
     raise AssertionError("a dry run neither reads data nor writes")
 
 
-def test_a_dry_run_removes_no_files_of_killed_runs(inputs: Path) -> None:
-    pytest.importorskip("zarr")
-    from ndtool.publish import cleanup
-
-    abandoned = inputs / f".x.zarr.ndtool-0123456789ab-{cleanup.boot_id()}"
-    abandoned.mkdir()
-    assert ndtool(*command("gather-nd", "out.zarr", "--dry-run")).status == 0
-    assert abandoned.exists()
-    assert not Path("out.zarr").exists()
-    assert ndtool(*command("gather-nd", "out.zarr")).status == 0
-    assert not abandoned.exists()
-
-
 def test_dry_runs_leave_no_files(inputs: Path) -> None:
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.request import Request
+    from ndtool.runs.calls import OpenCall, Request
 
     write_existing(".")
     before = snapshot(inputs), sorted(os.listdir())
@@ -354,32 +312,25 @@ def mask_temporary_names(text: str) -> str:
     return re.sub(r"\.ndtool-[0-9a-f]{12}", ".ndtool", text)
 
 
-@pytest.mark.parametrize("output", ["out/out.npy", "out/out.zarr"])
-@pytest.mark.parametrize("hidden", ["out", "spill"])
-def test_folders_that_workers_cannot_access_are_reported(
-    hidden: str, output: str, inputs: Path, tmp_path_factory: pytest.TempPathFactory
+def test_a_folder_that_workers_cannot_access_is_reported(
+    inputs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The folder is on another file system for the worker."""
     pytest.importorskip("distributed", exc_type=ImportError)
-    skip_without(output)
     unshare = shutil.which("unshare")
     if not IS_ROOT or unshare is None:
         pytest.skip("a file system of its own needs the right to mount one")
-    os.mkdir("out")
     os.mkdir("spill")
     cluster = ProcessCluster(tmp_path_factory.mktemp("cluster"))
     try:
         cluster.start_scheduler()
-        cluster.start_worker(
-            prefix=(unshare, "-m", "sh", "-c", f'mount -t tmpfs none {hidden} && "$@"', "")
-        )
-        options = ("--scheduler", cluster.file, "--spill", "spill")
-        call, folder = command("gather-nd", output, *options), Path(hidden)
-        message = "out.npy" if hidden == "out" else "temporary file: No such file"
+        mount = 'mount -t tmpfs none spill && "$@"'
+        cluster.start_worker(prefix=(unshare, "-m", "sh", "-c", mount, ""))
+        call = command("gather-nd", "out.npy", "--scheduler", cluster.file, "--spill", "spill")
         dry_run, run = (ndtool(*call, *flags) for flags in (("--dry-run",), ()))
         errors = [mask_temporary_names(result.err) for result in (dry_run, run)]
         assert (dry_run.status, dry_run.out, errors[0]) == (run.status, run.out, errors[1])
-        assert (dry_run.status, message in dry_run.err or "zarr" in output) == (7, True)
-        assert os.listdir(folder) == []
+        assert (run.status, "temporary file: No such file" in run.err) == (7, True)
+        assert os.listdir("spill") == []
     finally:
         cluster.kill_all()

@@ -1,12 +1,11 @@
 """Commands have the same result in forks, as most tests run them, and in new processes."""
 
-import os
 from pathlib import Path
 
 import forkserver
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, ndtool, run_in_terminal, save
+from command import NDTOOL, environment, execute, ndtool, save
 
 pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="forks are for Linux only")
 DATA = np.arange(12.0).reshape(4, 3)
@@ -40,15 +39,6 @@ def test_a_fork_and_a_new_process(command: tuple[str, ...], env: dict[str, str])
     assert forked == execute(*NDTOOL, *command, stdin=stdin, env=env)
 
 
-def test_a_fork_at_a_terminal() -> None:
-    command = ("gather-nd", "data.npy", "idx.npy", "--trace")
-    forked = run_in_terminal(*NDTOOL, *command, columns=60)
-    assert forked == run_in_terminal(
-        *NDTOOL, *command, columns=60, cwd=os.getcwd()
-    )  # a new process
-    assert "rank(data)" in forked.screen
-
-
 def test_variables_that_python_reads_at_startup_need_a_new_process() -> None:
     servers = [(server, server.run) for server in forkserver._all]
     for server, _ in servers:
@@ -61,8 +51,3 @@ def test_variables_that_python_reads_at_startup_need_a_new_process() -> None:
         for server, run in servers:
             server.run = run  # type: ignore[method-assign]
     assert completed.status == 3
-
-
-def test_an_address_space_limit() -> None:
-    assert ndtool("gather-nd", "data.npy", "idx.npy", addresses=4 << 30).status == 0
-    assert ndtool("gather-nd", "data.npy", "idx.npy", addresses=1 << 24).status != 0

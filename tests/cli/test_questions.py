@@ -143,12 +143,6 @@ def test_arrays_take_the_place_of_files() -> None:
     assert np.array_equal(DATA, np.arange(12).reshape(4, 3))
 
 
-def test_torch_and_other_arrays() -> None:
-    torch = pytest.importorskip("torch")
-    assert ndtool.stats("gather", torch.zeros(3), torch.tensor([0, 0])).duplicated == 1
-    assert ndtool.infer("gather", torch.zeros(3), torch.tensor([0])).output.shape == (1,)
-
-
 def test_tensor_scatter() -> None:
     past, update = np.zeros((2, 4, 1)), np.ones((2, 1, 1))
     explanation = ndtool.explain("tensor_scatter", past, update, [1, 2], axis=1, at=(1, 2, 0))
@@ -216,18 +210,6 @@ def test_errors_are_those_of_the_operator() -> None:
             ask()  # type: ignore[no-untyped-call]
 
 
-def test_a_verification_within_some_ulps() -> None:
-    output = np.nextafter(DATA[[3, 0, 3]], np.float32(99))
-    with pytest.raises(DifferenceError) as excinfo:
-        ndtool.verify("gather_nd", DATA, IDX, output)
-    comparison: Any = excinfo.value.comparison  # type: ignore[attr-defined]
-    assert comparison.ulps["1"] == 9
-    assert "<td>9</td>" in comparison._repr_html_()
-    accepted = ndtool.verify("gather_nd", DATA, IDX, output, within=1).comparison
-    assert accepted is not None
-    assert (accepted.different, accepted.beyond) == (9, 0)
-
-
 def test_convert() -> None:
     result = to_json(ndtool.convert("data.npy", "copy.npz"))
     expected = command_json("convert", "data.npy", "copy.npz")
@@ -249,20 +231,7 @@ def test_progress_reaches_the_caller() -> None:
     assert all(0 <= share <= 1 for share in shares)
 
 
-@pytest.mark.parametrize("memory", ["2MiB", "2MB", " 2m ", 2 << 20])
-def test_sizes_of_memory(memory: Any) -> None:
-    assert files.gather_nd("data.npy", "idx.npy", memory=memory).shape == (3, 3)
-
-
 @pytest.mark.parametrize("memory", ["2 hours", "1KB", 5, "", "-3MB"])
 def test_refused_sizes_of_memory(memory: Any) -> None:
     with pytest.raises(UsageError, match="memory is"):
         files.gather_nd("data.npy", "idx.npy", memory=memory)
-
-
-def test_names_are_text_in_every_table() -> None:
-    name = "<b>[red]x[red].npy"
-    np.save(name, DATA)
-    answer = ndtool.inspect(name)
-    assert "&lt;b&gt;[red]" in answer._repr_html_()
-    require_tables(answer)

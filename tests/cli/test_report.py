@@ -1,17 +1,12 @@
 """Messages in cases that complete runs do not reach."""
 
-import errno
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from command import ndtool, save
-from limits import fail_with
 
-import ndtool as ndtool_package
-from ndtool.analysis import infer, values
+from ndtool.analysis import infer
 from ndtool.cli import console
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, format_size
 from ndtool.inmemory import ops
@@ -34,21 +29,6 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_times(seconds: float, text: str) -> None:
     assert console.format_duration(seconds) == text
-
-
-def test_a_warning_in_colour(workdir: object) -> None:
-    save(data=np.zeros(3))
-    with open("data.npy", "ab") as file:
-        file.write(b"more")
-    result = ndtool("inspect", "data.npy", env={"FORCE_COLOR": "1"})
-    assert result.status == 0
-    assert "warning: \x1b[0mdata.npy: 4 bytes after the array are ignored" in result.err
-
-
-def test_a_preview_for_a_terminal_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "get_terminal_size", fail_with(errno.EIO))
-    lines = values.format_array(np.arange(60), False).splitlines()
-    assert 72 < len(lines[0]) <= 80
 
 
 class OtherType(NamedTuple):
@@ -113,10 +93,3 @@ def test_negative_indices_where_none_are_taken(attribute: Any) -> None:
     hint = "negative indices are not allowed here: by the spec, or by --no-negatives"
     assert str(excinfo.value.hint).startswith(hint)
     assert "has size 2: valid 0..1" in str(excinfo.value)
-
-
-def test_public_names_come_at_their_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(vars(ndtool_package), "RuleError", raising=False)
-    assert ndtool_package.RuleError is RuleError
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = ndtool_package.nothing

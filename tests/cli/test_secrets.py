@@ -3,13 +3,9 @@
 import base64
 import html
 import json
-import os
-import socket
-import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import click
 import numpy as np
@@ -21,8 +17,6 @@ from npyfile import npy
 from webserver import Object, Server, serving
 
 from ndtool import redaction
-from ndtool.errors import NdtoolError, UsageError
-from ndtool.formats import locators
 
 USER, PASSWORD, QUERY = "USERNAME7", "PASSWORD7", "SIGNATURE7"
 SECRETS = (USER, PASSWORD, QUERY)
@@ -45,9 +39,7 @@ def secret_encodings(secret: str) -> Iterator[str]:
     yield from (json.dumps(secret)[1:-1], repr(repr(secret))[2:-2])
 
 
-UNUSUAL_SECRETS = (
-    "PASSWORD7", "pw", "p w/x", "a@b:c", "p%&'\"<>", "pässwörd", "tab\tbed", "x" * 300, "[::1]",
-)  # fmt: skip
+UNUSUAL_SECRETS = ("PASSWORD7", "pw", "p w/x", "a@b:c", "p%&'\"<>", "pässwörd\t", "[::1]")
 
 
 @pytest.mark.parametrize("secret", UNUSUAL_SECRETS)
@@ -60,13 +52,6 @@ def test_a_secret_is_found_in_any_encoding(secret: str) -> None:
             if "@" in url or len(secret) > 2:
                 for text in (f"bad name '{form}'", f"({form})", f"%3A{form}, {form}@bucket"):
                     assert form not in redaction.redact_secrets(text)
-
-
-def test_names_in_json_are_texts_too() -> None:
-    url = "https://me:word@host/x?k=v"
-    assert redaction.redact_json({url: {url: [url]}}) == {
-        "https://host/x?...": {"https://host/x?...": ["https://host/x?..."]}
-    }
 
 
 def test_a_header_with_a_user_and_a_password() -> None:
@@ -106,10 +91,7 @@ def test_how_urls_are_shown(url: str, expected_text: str) -> None:
     assert redaction.redact_urls(f"{url} is there") == f"{expected_text} is there"
 
 
-@pytest.mark.parametrize(
-    "repeated",
-    ["a://", "a://b?", "a://b:", "a://[b:", "://:1?", "://a@", "://a:b@", "?&=:", "@", "\\"],
-)
+@pytest.mark.parametrize("repeated", ["a://", "a://[b:", "://a:b@", "?&=:", "@", "\\"])
 def test_long_texts_take_linear_time(repeated: str) -> None:
     """With quadratic time, this test would take an hour."""
     redaction.register("https://me:wörd~~~@host/?k=wörd~~~~")
@@ -118,20 +100,13 @@ def test_long_texts_take_linear_time(repeated: str) -> None:
         assert "wörd" not in redaction.redact_secrets(f"{text} wörd~~~")
 
 
-def test_an_address_without_a_scheme() -> None:
-    redaction.register("me:word@host:8786")
-    assert redaction.redact_urls("me:word@host:8786 is away") == "host:8786 is away"
-
-
 def test_only_the_latest_are_remembered() -> None:
     for number in range(1000):
         redaction.register(f"https://host/x?token=secret{number}")
     assert redaction.redact_secrets("secret999, secret0") == "..., secret0"
-    started = time.process_time()
     for number in range(2000):
         redaction.register(f"https://host/x.zarr/c/{number}?token=secret999")
     assert redaction.redact_secrets("secret998, secret999") == "..., ..."
-    assert time.process_time() - started < 2
 
 
 def is_url_parameter(parameter: click.Parameter) -> bool:
@@ -275,59 +250,3 @@ def test_a_traceback_has_no_secrets(workdir: Path, options: list[str]) -> None:
     assert result.status == 1
     assert "RuntimeError" in text
     assert not any(secret in text for secret in SECRETS)
-
-
-def test_a_scheduler_file_with_secrets(call_files: None) -> None:
-    for scheme in ("tcp", "foo"):
-        address = f"{scheme}://{USER}:{PASSWORD}@127.0.0.1:1"
-        Path("s.json").write_text(json.dumps({"address": address}))
-        arguments = ["gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", "s.json"]
-        ((status, text),) = run([arguments])
-        assert status in (2, 6)
-        assert not any(secret in text for secret in SECRETS), text
-
-
-def test_errors_in_python_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("aiohttp")
-    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "not known")))
-    for url in (
-        with_secrets("http://127.0.0.1:9/x.npy"),
-        with_secrets("http://host:99999/x.npy"),
-        with_secrets("nonsense://host/x.npy"),
-        with_secrets("github://main/x.npy"),
-    ):
-        with pytest.raises(NdtoolError) as excinfo:
-            locators.describe(url)
-        message = f"{excinfo.value} {excinfo.value.fields()}"
-        assert not any(secret in message for secret in SECRETS), message
-
-
-def test_warnings_and_names_in_json_have_no_secrets(server: Server, call_files: None) -> None:
-    pytest.importorskip("aiohttp")
-    url = with_secrets(server.add("/x.npy", npy(np.arange(12.0).reshape(3, 4))))
-    cases = [
-        ["convert", url, "new.npy", "--json"],
-        ["inspect", url, with_secrets("http://127.0.0.1:9/none.npy"), "--json"],
-        ["explain", "gather-nd", url, "idx.npy", "--at", "0,0", "--json"],
-    ]
-    for case, (status, text) in zip(cases, run(cases), strict=True):
-        assert status in (0, 3)
-        assert json.loads(text.splitlines()[0])
-        assert not any(secret in text for secret in SECRETS), (case, text)
-
-
-def test_a_url_that_lacks_what_its_file_system_needs() -> None:
-    pytest.importorskip("fsspec")
-    pytest.importorskip("requests")
-    with pytest.raises(UsageError, match=r"github://a/b: fsspec needs org and repo for github://"):
-        locators.describe("github://a/b")
-
-
-def test_secrets_stay_out_of_variables_too(call_files: None) -> None:
-    url = with_secrets("nonsense://host/x.npy")
-    for name in ("NDTOOL_OUTPUT", "NDTOOL_SPILL", "NDTOOL_SCHEDULER", "NDTOOL_THREADS"):
-        output = [] if name == "NDTOOL_OUTPUT" else ["-o", "new.npy"]
-        ((status, text),) = run([["gather-nd", "data.npy", "idx.npy", *output]], **{name: url})
-        assert status != 1, text
-        assert not any(secret in text for secret in SECRETS), text
-    assert not os.path.exists("nonsense:")

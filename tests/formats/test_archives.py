@@ -1,11 +1,9 @@
 """The .npz reader validates everything that an archive declares."""
 
-import io
 import os
 import struct
 import tracemalloc
 import zipfile
-import zlib
 from contextlib import suppress
 from functools import partial
 from unittest.mock import Mock
@@ -14,18 +12,17 @@ import inputs
 import numpy as np
 import pytest
 from command import ndtool
-from hostile import ARCHIVES, METHODS, pack
+from hostile import ARCHIVES, METHODS, pack, zip64_everywhere
 from inputs import load, open_input
 from npyfile import ARRAY, npy, npy_with_header
 
-from ndtool.arrays import loaded
+from ndtool.arrays.source import row_major
 from ndtool.errors import InputError, ResourceError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.npz import archive as reader
 from ndtool.formats.npz import writer
 from ndtool.rules.operators import Attributes
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import descriptors
 
 
@@ -90,18 +87,6 @@ def test_bad_archives_are_refused(write_archive, raw, member, reason):
         locators.describe("x.npz")
 
 
-def test_a_member_that_declares_512_gib_in_its_own_header_is_refused(write_archive):
-    claimed_size = 1 << 39
-    name = b"a.npy"
-    head = writer.local_header(name, claimed_size, 0)
-    end = bytearray(writer.central_directory(name, claimed_size, 0))
-    body = npy()
-    # The central directory is found from the end of the file, whatever its declared offset.
-    record = end.index(b"PK\6\6")
-    end[record + 48 : record + 56] = struct.pack("<Q", len(head) + len(body))
-    check_refused(write_archive(head + body + bytes(end)), "claims 549755813888 bytes, only")
-
-
 def test_members_of_similar_names_are_told_apart(write_archive):
     path = write_archive(pack(("a.npy", npy()), ("a.npy.npy", npy(ARRAY + 1))))
     assert np.array_equal(load(f"{path}:a"), ARRAY)
@@ -128,14 +113,6 @@ def test_a_script_before_the_archive_is_skipped(write_archive, method):
     )  # and from the start of the archive
 
 
-def test_a_missing_member_is_reported_with_the_existing_ones(write_archive):
-    path = write_archive(pack(("a.npy", npy()), ("b.npy", b"text")))
-    error = check_refused(f"{path}:q", "q is not a member")
-    assert error.places[0] == "a: float32[2,3,4]"
-    assert error.places[1].startswith("b: not a .npy array")
-    check_refused(f"{path}:", "is not a member")
-
-
 def test_a_member_of_a_hundred_thousand_is_read(write_archive):
     body = npy()
     path = write_archive(pack(*((f"arr_{i}.npy", body) for i in range(100_000))))
@@ -144,10 +121,11 @@ def test_a_member_of_a_hundred_thousand_is_read(write_archive):
         load(path)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["stored", "deflate"])
 def test_headers_of_many_members_cost_few_reads(write_archive, method, monkeypatch):
+    body = npy()
     path = write_archive(
-        pack(*((f"arr_{i}.npy", npy()) for i in range(1000)), method=METHODS[method])
+        pack(*((f"arr_{i}.npy", body) for i in range(1000)), method=METHODS[method])
     )
     reads = Mock(wraps=os.pread)
     monkeypatch.setattr(os, "pread", reads)
@@ -201,38 +179,6 @@ def test_a_member_of_more_than_4_gib_is_read(write_archive):
     os.close(fd)
 
 
-def test_streamed_archives_are_read(write_archive):
-    class Pipe(io.RawIOBase):
-        def __init__(self):
-            self.raw = b""
-
-        def writable(self):
-            return True
-
-        def write(self, content):
-            self.raw += bytes(content)
-            return len(content)
-
-    pipe = Pipe()
-    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.npy", npy())
-        with archive.open("b.npy", "w", force_zip64=True) as file:
-            file.write(npy())
-    path = write_archive(pipe.raw)
-    assert np.array_equal(load(f"{path}:a"), ARRAY)
-    assert np.array_equal(load(f"{path}:b"), ARRAY)
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.usefixtures("workdir")
-def test_files_of_numpy_are_read(save):
-    arrays = {"a": ARRAY, "wide": np.arange(99_999), "f": np.asfortranarray(ARRAY)}
-    save("x.npz", **arrays)
-    for name in ("a", "wide"):
-        assert np.array_equal(load(f"x.npz:{name}"), arrays[name])
-    assert [e.metadata.order for e in locators.describe("x.npz")] == ["C", "C", "F"]
-
-
 def test_bytes_after_the_array_in_a_member_are_ignored_with_a_warning(write_archive):
     for method in METHODS.values():
         path = write_archive(pack(("a.npy", npy() + b"123"), method=method))
@@ -241,29 +187,7 @@ def test_bytes_after_the_array_in_a_member_are_ignored_with_a_warning(write_arch
             assert bytes(source.load()) == ARRAY.tobytes()
 
 
-def test_a_zip64_locator_without_its_record_is_refused(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
-    name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
-    raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
-    assert np.array_equal(load(write_archive(raw)), ARRAY)
-    offset = raw.rindex(b"PK\6\6")
-    check_refused(
-        write_archive(raw[:offset] + b"PK\6\5" + raw[offset + 4 :]),
-        "the central directory is damaged",
-    )
-
-
-def zip64_everywhere(raw, comment=b""):
-    """Return an archive with ZIP64 end records that nothing requires, as miniz writes it."""
-    end = raw.rindex(b"PK\5\6")
-    count, length, offset = struct.unpack_from("<H2L", raw, end + 10)
-    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
-    record += struct.pack("<4sLQL", b"PK\6\7", 0, end, 1)
-    return raw[:end] + record + raw[end : end + 20] + struct.pack("<H", len(comment)) + comment
-
-
-@pytest.mark.parametrize("comment", [b"", b"by hand"])
-@pytest.mark.parametrize("prefix", [b"", b"#!/bin/sh\n"])
+@pytest.mark.parametrize(("comment", "prefix"), [(b"", b""), (b"by hand", b"#!/bin/sh\n")])
 def test_zip64_end_records_that_nothing_requires(write_archive, comment, prefix):
     raw = pack(("a.npy", npy()), ("b.npy", npy(ARRAY + 1)))
     path = write_archive(prefix + zip64_everywhere(raw, comment))
@@ -295,32 +219,6 @@ def test_an_archive_of_torch_is_refused_with_the_way_on(write_archive):
     assert "weights_only=True" in check_refused("x.npz:w", "an archive of torch.save").hint
 
 
-def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
-    name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
-    raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
-    start = 30 + len(name)
-    end = start + struct.unpack_from("<H", raw, 28)[0]
-    sizes, padding = raw[start : start + 20], raw[start + 20 : end]
-    reordered = raw[:start] + padding + sizes + raw[end:]
-    assert np.array_equal(load(write_archive(reordered)), ARRAY)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_member_that_is_truncated_during_the_read_is_refused(write_archive, method):
-    array = np.random.default_rng(0).random(1 << 14)
-    raw = pack(("a.npy", npy(array)), method=METHODS[method])
-    path = write_archive(raw)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        opened = reader.Archive(partial(descriptors.read_at, fd), len(raw), path)
-        os.truncate(path, len(raw) // 2)
-        with pytest.raises(InputError, match=r"^x.npz: the compressed bytes are damaged: .+"):
-            opened.check(opened.infos[0], path)
-    finally:
-        os.close(fd)
-
-
 def test_a_lack_of_memory_to_decompress_is_reported(write_archive, monkeypatch):
     def unpack(*_):
         raise MemoryError
@@ -328,13 +226,6 @@ def test_a_lack_of_memory_to_decompress_is_reported(write_archive, monkeypatch):
     path = write_archive(pack(("a.npy", npy()), method=zipfile.ZIP_LZMA))
     monkeypatch.setattr(zipfile.ZipFile, "open", unpack)
     check_refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
-
-
-@pytest.mark.parametrize(("method", "module"), [("bzip2", "bz2"), ("lzma", "lzma")])
-def test_a_python_without_the_decompressor_is_reported(write_archive, monkeypatch, method, module):
-    path = write_archive(pack(("a.npy", npy()), method=METHODS[method]))
-    monkeypatch.setattr(zipfile, module, None)
-    check_refused(path, f"x.npz:a: Compression requires the .missing. {module} module")
 
 
 def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
@@ -350,6 +241,6 @@ def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
     request = Request("scatter_nd", "d.npy", "i.npy", "x.npz:u", None, attributes)
     with OpenCall(request) as call:
         assert call.sources["updates"].position == len(raw)
-        normalized = loaded.row_major(call, "updates", "<", aligned=True)
+        normalized = row_major(call, "updates", "<", aligned=True)
     assert np.frombuffer(normalized).tolist() == [0, 1, 2]
     assert np.frombuffer(normalized, np.uint8).ctypes.data % 8 == 0

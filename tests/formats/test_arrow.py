@@ -313,27 +313,6 @@ def test_a_column_is_named_unless_it_is_the_only_one(suffix: str) -> None:
         read(f"x.{suffix}")
 
 
-@every_suffix
-@pytest.mark.parametrize("change", [1, 0x80, 0xFF])
-def test_damaged_files_are_refused(suffix: str, change: int) -> None:
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12.0)), 3)
-    write_table(f"x.{suffix}", pa.table({"a": np.arange(4), "e": lists}))
-    raw = bytearray(Path(f"x.{suffix}").read_bytes())
-    for offset in range(0, len(raw), 3):
-        raw[offset] ^= change
-        Path(f"x.{suffix}").write_bytes(raw)
-        for name in ("a", "e"):
-            try:
-                assert read(f"x.{suffix}:{name}").nbytes < 1 << 20
-            except NdtoolError:
-                pass
-        raw[offset] ^= change
-    for size in range(0, len(raw), 7):
-        Path(f"x.{suffix}").write_bytes(raw[:size])
-        with pytest.raises(NdtoolError):
-            read(f"x.{suffix}:a")
-
-
 def test_encrypted_and_version_1_files_are_refused() -> None:
     Path("x.parquet").write_bytes(b"PARE" + bytes(20) + b"PARE")
     with pytest.raises(InputError, match="the file is encrypted"):

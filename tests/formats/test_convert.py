@@ -170,26 +170,6 @@ def test_invalid_arguments_are_refused(
     assert snapshot(Path()) == before
 
 
-def test_standard_output_may_not_be_the_input() -> None:
-    save(a=DATA)
-    with open("a.npy", "r+b") as file:
-        completed = run_with_stdout(file.fileno())
-    assert completed.status == 7
-    assert "standard output is redirected to a.npy, which is the input" in completed.err
-    assert Path("a.npy").read_bytes() == npy(DATA)
-
-
-def run_with_stdout(fd: int) -> Any:
-    import subprocess
-
-    from command import Completed, environment
-
-    completed = subprocess.run(
-        [*NDTOOL, "convert", "a.npy", "-"], stdout=fd, stderr=subprocess.PIPE, env=environment()
-    )
-    return Completed(completed.returncode, b"", completed.stderr.decode())
-
-
 def test_a_source_that_changes_during_the_run_is_an_error() -> None:
     save(a=DATA)
     with convert.Conversion(convert.Request("a.npy", "b.npy")) as conversion:
@@ -207,10 +187,3 @@ def test_memory_is_bounded(target: str, fortran: bool) -> None:
     write_sparse("a.npy", ">f4", (1 << 15, 1 << 11), fortran)
     assert peak_megabytes("convert", "a.npy", target) < 64
     assert os.path.getsize(target) > 1 << 28
-
-
-@pytest.mark.parametrize("target", ["x.npy", "m.safetensors:x"])
-def test_raw_bytes_are_converted(target: str) -> None:
-    Path("dump").write_bytes(b"head" + DATA.tobytes())
-    assert ndtool("convert", "raw:float32[4,6]:dump@4", target).status == 0
-    assert bits_equal(load(target), DATA)

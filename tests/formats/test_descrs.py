@@ -21,8 +21,7 @@ from ndtool.formats import npy
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 I4 = "<i4"
 # Descriptions that NumPy reads and ndtool refuses, each with the reason.

@@ -15,12 +15,10 @@ from inputs import assert_refused, load, open_input, piped
 from limits import fail_with
 from npyfile import ARRAY, npy, npy_with_header, write_sparse
 
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
 from ndtool.formats import npy as headers
 from ndtool.formats.streams import Streams
-from ndtool.rules import dtypes
 from ndtool.storage import descriptors, local, tempfiles
 
 LARGE = np.arange(1 << 17, dtype="<i8")
@@ -83,8 +81,6 @@ def test_paths_without_a_readable_file():
     write_file("plain", npy())
     assert_refused("plain/x", "Not a directory")
     assert_refused("plain:a", "the file holds one array, and has no members")
-    write_file("n.nc", b"CDF\x01 and more")
-    assert_refused("n.nc:v", "^n.nc: NetCDF-3: expected NetCDF-4")
     os.symlink("loop", "loop")
     assert_refused("loop", "symbolic links")
 
@@ -132,17 +128,6 @@ def test_a_sparse_file_of_terabytes():
         source.advise("random")
         source.advise("willneed", nbytes - 10_000, 4096)
         del buffer
-
-
-def test_a_file_that_is_replaced():
-    write_file("x.npy", npy())
-    with open_input("x.npy") as source:
-        write_file("y.npy", npy())
-        os.replace("y.npy", "x.npy")
-        with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
-            source.require_unchanged()
-        os.unlink("x.npy")
-        source.require_unchanged()  # the content is unchanged, and the name refers to no other file
 
 
 def test_a_file_that_is_truncated():
@@ -316,41 +301,6 @@ def test_tmpdir_may_be_invalid(monkeypatch, directory):
         assert np.array_equal(load("-", stdin), LARGE)
 
 
-def test_spools_without_unnamed_files(monkeypatch):
-    monkeypatch.delattr(os, "O_TMPFILE")
-    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
-    spool = tempfiles.Spool()
-    for block in (b"12345", b"67890", b"abc", b""):
-        spool.write(block)
-    assert bytes(spool.finish()) == b"1234567890abc"
-    assert bytes(tempfiles.Spool().finish()) == b""
-
-
-def test_describe():
-    np.save("x.npy", np.asfortranarray(ARRAY))
-    (entry,) = locators.describe("x.npy")
-    assert (entry.name, entry.member, entry.position) == ("x.npy", None, 128)
-    assert (entry.metadata.order, entry.problem) == ("F", "")
-    assert entry.metadata.notes == {"npy_version": (1, 0), "offset": 128}
-    assert (entry.file_size, entry.label) == (224, "float32[2,3,4]")
-    np.savez_compressed("y.npz", a=ARRAY, b=LARGE)
-    first, second = locators.describe("y.npz")
-    assert (first.name, first.member, first.position) == ("y.npz:a", "a", None)
-    assert first.problem == "compressed with deflate"
-    assert second.label == "int64[131072]"
-    assert locators.describe("y.npz:b") == [second]
-    np.savez("z.npz", b=LARGE)
-    (entry,) = locators.describe("z.npz")
-    with open("z.npz", "rb") as file:
-        file.seek(entry.position)
-        assert file.read(LARGE.nbytes) == LARGE.tobytes()
-    for argument in ("missing", "z.npz:q"):
-        with pytest.raises(InputError):
-            locators.describe(argument)
-    with pytest.raises(InputError, match="no members"):
-        locators.describe("x.npy:a")
-
-
 def test_a_disk_error_in_a_header(monkeypatch):
     write_file("x.npy", npy())
     monkeypatch.setattr(os, "pread", fail_with(errno.EIO))
@@ -359,81 +309,12 @@ def test_a_disk_error_in_a_header(monkeypatch):
             read("x.npy")
 
 
-def test_refused_memory_advice_is_ignored():
-    class Area(bytearray):
-        advice_count = 0
-
-        def madvise(self, *_):
-            self.advice_count += 1
-            raise OSError(errno.EINVAL, "no such advice")
-
-    area = Area(100)
-    metadata = ArrayMetadata(dtypes.from_name("uint8"), (100,), "C", (100,), {})
-    source = ContiguousSource("x.npy", metadata, memoryview(area), position=0)
-    source.is_mapped = True
-    source.advise("random")
-    assert area.advice_count == 1
-
-
-@pytest.mark.parametrize(
-    ("error_code", "fraction"), [(errno.EAGAIN, 0.0), (errno.EOPNOTSUPP, 1.0), (None, 1.0)]
-)
-def test_arrays_in_memory(monkeypatch, error_code, fraction):
-    write_file("x.npy", npy(LARGE))
-    if error_code is None:
-        monkeypatch.delattr(os, "RWF_NOWAIT")
-    else:
-        monkeypatch.setattr(os, "preadv", fail_with(error_code))
-    with open_input("x.npy") as source:
-        assert source.is_mapped
-        assert source.cached_fraction() == fraction
-        is_known = error_code == errno.EAGAIN
-        assert source.cached_fraction(1, default=0.5) == (fraction if is_known else 0.5)
-
-
-def test_a_file_that_cannot_be_accessed():
-    write_file("x.npy", npy())
-    file = local.open_file("x.npy")
-    file.close()
-    assert file.describe_change() == "cannot be accessed (Bad file descriptor)"
-
-
-def test_a_close_that_fails_loses_nothing(monkeypatch):
-    write_file("x.npy", npy())
-    close = os.close
-
-    def fail(fd):
-        close(fd)
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "close", fail)
-        assert np.array_equal(load("x.npy"), ARRAY)
-
-
-def test_a_file_that_cannot_be_accessed_when_it_is_opened(monkeypatch):
-    write_file("x.npy", npy())
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", fail_with(errno.EIO))
-        with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
-            local.open_file("x.npy")
-
-
 def test_no_directory_for_temporary_files(monkeypatch):
     monkeypatch.setattr(os, "open", fail_with(errno.EROFS))
     monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     with pytest.raises(ResourceError, match="cannot create a temporary file: Read-only") as excinfo:
         tempfiles.Spool().write(bytes(100))
     assert "TMPDIR" in excinfo.value.hint
-
-
-def test_a_spool_that_cannot_be_mapped(monkeypatch):
-    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
-    spool = tempfiles.Spool()
-    spool.write(bytes(100))
-    monkeypatch.setattr(tempfiles, "map_bytes", fail_with(errno.ENOMEM))
-    with pytest.raises(ResourceError, match="more than 100 bytes: Cannot allocate memory"):
-        spool.finish()
 
 
 def test_short_reads(monkeypatch):

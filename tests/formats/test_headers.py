@@ -1,12 +1,11 @@
 """Headers of .npy files: invalid ones are refused with a reason, valid ones round-trip."""
 
 import io
-import re
 import warnings
 
 import numpy as np
 import pytest
-from hostile import CUT, HEADERS, header, shaped
+from hostile import HEADERS, header, shaped
 from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import npy
@@ -30,18 +29,6 @@ def refusal(raw, available=None):
     return excinfo.value
 
 
-@pytest.mark.parametrize(("raw", "reason"), HEADERS.values(), ids=HEADERS)
-@pytest.mark.filterwarnings("error")
-def test_invalid_headers_are_refused(raw, reason):
-    assert re.search(reason, refusal(raw).message)
-    refusal(raw + bytes(100), len(raw) + 100) if len(raw) > 12 else refusal(raw, len(raw))
-
-
-@pytest.mark.parametrize(("raw", "reason"), CUT.values(), ids=CUT)
-def test_less_data_than_the_header_declares_are_refused(raw, reason):
-    assert re.search(reason, refusal(raw, len(raw)).message)
-
-
 @pytest.mark.parametrize("sizes", ["(3L, 4L)", "(3L, 4L, )", "(3, 4L)", "( 3L,4L )"])
 def test_sizes_of_python_2(sizes):
     assert parse(shaped(sizes)).shape == (3, 4)
@@ -60,6 +47,7 @@ def test_refusals_of_other_formats_have_hints():
     assert "MATLAB file" in refusal(b"MATLAB 5.0 MAT-file" + bytes(40)).hint
     assert "nccopy" in refusal(b"CDF\1" + bytes(40)).hint
     assert "text:FILE" in refusal(b'{"id": 5}\n').hint
+    assert "HDF5" in refusal(b"\x89HDF\r\n\x1a\n" + bytes(40)).hint
 
 
 def test_declared_lengths_are_compared_before_any_read():
@@ -85,17 +73,6 @@ def test_versions(version):
         "float32",
         48,
     )
-
-
-def test_rank_64():
-    assert len(parse(shaped("(" + "1, " * 64 + ")")).shape) == 64
-
-
-def test_a_record_with_many_fields():
-    dtype = np.dtype([(f"field_{i:03}", "<f8") for i in range(300)])
-    raw = npy(np.zeros(3, dtype))
-    result = parse(raw, len(raw))
-    assert (result.dtype.name, result.dtype.itemsize) == ("struct", 2400)
 
 
 def test_names_in_messages_are_on_one_line():

@@ -68,18 +68,6 @@ def test_all_inputs(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         data.file.close()
 
 
-def test_zarr_with_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_zarr(tmp_path, 3)
-    monkeypatch.chdir(tmp_path)
-    array = zarr.open_array("x:y.store/a/data")
-    monkeypatch.chdir("/")
-    if os.path.isabs(array.store.root):
-        assert bits_equal(files.gather(array, [1]).array, DATA[[1]])
-    else:  # zarr would not find it in this folder either
-        with pytest.raises(ndtool.InputError):
-            files.gather(array, [1])
-
-
 def test_zarr_by_fsspec(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     create_zarr(tmp_path, 3)
@@ -120,13 +108,6 @@ def test_unflushed_data_are_not_missed(tmp_path: Path) -> None:
         assert "open for writing" in refusal(file["a/data"])
 
 
-def test_array_that_was_resized_elsewhere(tmp_path: Path) -> None:
-    array = create_zarr(tmp_path, 3)["data"]
-    zarr.open_array(tmp_path / "x:y.store/a/data").resize((20, 3))
-    with pytest.raises(ndtool.InputError, match=r"of shape \[10,3\], but .* has \[20,3\]: open it"):
-        files.gather(array, [0])
-
-
 def test_out_must_be_a_path(tmp_path: Path) -> None:
     array = create_zarr(tmp_path, 3)["data"]
     with pytest.raises(ndtool.UsageError, match="out is <Array"):
@@ -152,16 +133,3 @@ def test_questions(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert bits_equal(np.load(tmp_path / "copy.npy"), DATA)
     if kind == "hdf5":
         data.file.close()
-
-
-def test_questions_about_an_array_that_was_resized_elsewhere(tmp_path: Path) -> None:
-    stale = create_zarr(tmp_path, 3)["data"]
-    zarr.open_array(stale.store_path, mode="r+").resize((9, 3))
-    for question in (
-        lambda: ndtool.stats("gather", stale, [0]),
-        lambda: ndtool.explain("gather", stale, [0], at=(0, 0)),
-    ):
-        with pytest.raises(ndtool.InputError, match=r"open it again$"):
-            question()
-    with pytest.raises(ndtool.UsageError, match="in a MemoryStore"):
-        ndtool.stats("gather", zarr.array(DATA), [0])

@@ -20,7 +20,6 @@ from ndtool.formats.streams import Streams
 DATA = np.arange(12.0).reshape(4, 3)
 IDX = np.array([[2], [0]])
 UPD = np.ones((2, 3))
-LARGE = np.arange(1 << 17)
 
 
 @pytest.fixture(autouse=True)
@@ -48,17 +47,13 @@ def run_bash(script: str, **options: Any) -> tuple[int, bytes, str]:
 
 
 SCRIPTS = (
-    '"$@" gather-nd <(cat data.npy) idx.npy',
-    '"$@" gather-nd data.npy <(cat idx.npy)',
     '"$@" gather-nd <(cat data.npy) <(cat idx.npy)',
     'cat data.npy | "$@" gather-nd /dev/stdin idx.npy',
     'cat data.npy idx.npy | "$@" gather-nd /dev/stdin /dev/stdin',
     'cat data.npy idx.npy | "$@" gather-nd - /dev/stdin',
-    'cat data.npy idx.npy | "$@" gather-nd /dev/fd/0 -',
     'cat data.npy | "$@" gather-nd /proc/self/fd/0 idx.npy',
     'cat idx.npy | "$@" gather-nd <(cat data.npy) -',
     '"$@" gather-nd /dev/fd/5 /dev/fd/5 5< <(cat data.npy idx.npy)',
-    'cat data.npy > fifo & "$@" gather-nd fifo idx.npy',
     'cat data.npy idx.npy > fifo & "$@" gather-nd fifo ./fifo',
     'ln -s fifo soft; cat data.npy idx.npy > fifo & "$@" gather-nd fifo soft',
     '"$@" gather-nd /dev/stdin idx.npy < data.npy',
@@ -122,8 +117,9 @@ def test_a_pipe_that_may_not_be_read() -> None:
             locators.open_source("fifo", Streams())
 
 
-@pytest.mark.parametrize("command", ["gather-nd", "inspect"])
-@pytest.mark.parametrize("situation", ["no writer", "silent writer"])
+@pytest.mark.parametrize(
+    ("command", "situation"), [("gather-nd", "no writer"), ("inspect", "silent writer")]
+)
 def test_ctrl_c_ends_the_wait_for_a_pipe(command: str, situation: str) -> None:
     arguments = ("fifo", "idx.npy", "-o", "out.npy") if command == "gather-nd" else ("fifo",)
     process = subprocess.Popen(

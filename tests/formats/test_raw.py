@@ -1,6 +1,7 @@
 """Raw files as arrays: raw:TYPE[SHAPE]:FILE@OFFSET."""
 
 from contextlib import closing
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from command import ndtool
 from inputs import load
+from strategies import bits_equal
 
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators
@@ -32,18 +34,12 @@ def files(workdir: Path, check_files_closed: None) -> None:
         ("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("offset", [0, 1, 8, 200])
-@pytest.mark.parametrize("shape", ["2,3", "2, 3", "5", "", "0,7"])
-def test_types_shapes_and_offsets(text: str, dtype: Any, offset: int, shape: str) -> None:
-    sizes = [int(size) for size in shape.split(",")] if shape else []
-    count = int(np.prod(sizes))
-    expected = np.frombuffer(RAW, np.dtype(dtype), count, offset).reshape(sizes)
-    actual = load(f"raw:{text}[{shape}]:dump.bin" + (f"@{offset}" if offset else ""))
-    assert (actual.dtype, actual.shape, actual.tobytes()) == (
-        expected.dtype,
-        expected.shape,
-        expected.tobytes(),
-    )
+def test_types_shapes_and_offsets(text: str, dtype: Any) -> None:
+    for shape, offset in (("2,3", 0), ("2, 3", 1), ("5", 8), ("", 200), ("0,7", 3)):
+        sizes = [int(size) for size in shape.split(",")] if shape else []
+        expected = np.frombuffer(RAW, np.dtype(dtype), prod(sizes), offset).reshape(sizes)
+        actual = load(f"raw:{text}[{shape}]:dump.bin" + (f"@{offset}" if offset else ""))
+        assert bits_equal(actual, expected)
 
 
 @pytest.mark.parametrize("name", ["a:b", "a@b", "a@7", "x:y@3", "raw:u1[2]:z", " ", "a\nb", "[1]"])

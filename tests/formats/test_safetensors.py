@@ -172,11 +172,6 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
         raw[offset] ^= change
 
 
-def test_a_file_that_is_too_long() -> None:
-    Path("m.safetensors").write_bytes(small_file() + b"x")
-    assert "claims 65 bytes of data, the file has 66" in str(attempt("m.safetensors:a"))
-
-
 ENTRY = '{"dtype":"U8","shape":[2],"data_offsets":[0,2]}'
 NEXT = '{"dtype":"U8","shape":[2],"data_offsets":[2,4]}'
 
@@ -462,7 +457,7 @@ def test_a_model_in_several_files() -> None:
     with pytest.raises(UsageError, match="has 3 tensors") as excinfo:
         load(INDEX)
     assert "a: one.safetensors" in excinfo.value.places
-    with pytest.raises(InputError, match="x is not a tensor"):
+    with pytest.raises(InputError, match="x is no tensor"):
         load(f"{INDEX}:x")
     before = snapshot(Path())
     for refuse in (open_sink, list_preserved_members):
@@ -542,7 +537,7 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
         ('{"metadata": [' + "[" * 100_000, "not JSON"),
         ('{"weight_map": {"a": ' + "[" * 100_000, "not JSON"),
         ('{"weight_map": {"a": "\xff"}}', "No such file"),
-        ('{"weight_map": {"a": "\udcff\udcfe"}}', "it is not UTF-8"),
+        ('{"weight_map": {"a": "\udcff\udcfe"}}', "not UTF-8"),
     ],
 )
 def test_a_malformed_index(text: str, message: str) -> None:
@@ -568,16 +563,6 @@ def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
 
 
 # Complete runs
-
-
-def test_runs_on_tensors_say_what_stays() -> None:
-    safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
-    np.save("idx.npy", np.array([[2], [0]]))
-    result = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows")
-    assert (result.status, result.err) == (0, "preserved empty, scalar, a, c/d:e, b\n")
-    check_file("m.safetensors", {**ARRAYS, "rows": ARRAYS["a"][[2, 0]]}, METADATA)
-    result = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows", "--json")
-    assert result.json["output"]["kept"] == ["empty", "scalar", "a", "c/d:e", "b"]
 
 
 def test_bfloat16_needs_no_dtype_and_is_kept() -> None:

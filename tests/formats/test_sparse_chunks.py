@@ -1,6 +1,5 @@
 """Gathers that select few elements of many chunks: the chunks are not assembled."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,9 @@ from command import save
 from webserver import serving
 
 from ndtool.engine import tuning
-from ndtool.errors import BoundsError
-from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
-FILLED = Attributes(out_of_bounds="fill")
 TABLE = np.random.default_rng(2).integers(0, 256, (20_000, 64), "u1").view("<f4")
 
 
@@ -58,39 +53,6 @@ def test_few_rows_are_swept_and_many_assembled(
         executed_way, output = run_gather(data, rows, threads=threads)
         assert executed_way == expected
         assert output.tobytes() == TABLE[rows].tobytes()
-
-
-def test_modes_and_bounds_are_those_of_direct_execution(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = write_table("x.h5")
-    rows = np.random.default_rng(4).integers(0, 20_000, 300)
-    rows[[7, 9]] = 20_000, -20_001
-    outputs = {}
-    for spared in (tuning.UNUSED_CHUNKS, TABLE.nbytes // 2):
-        monkeypatch.setattr(tuning, "UNUSED_CHUNKS", spared)
-        with pytest.raises(BoundsError) as excinfo:
-            run_gather(data, rows)
-        executed_way, output = run_gather(data, rows, attributes=FILLED)
-        outputs[executed_way] = (excinfo.value.message, output.tobytes())
-    assert outputs["direct"] == outputs["sweep"]
-
-
-def test_remote_chunks_are_assembled_or_read_several_at_a_time(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
-    monkeypatch.setattr("ndtool.storage.ranged.MAX_GAP", 0)
-    monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
-    path, rows = write_table("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
-    with serving() as server:
-        url = server.add("/x.h5", Path(path), before=lambda number: time.sleep(0.02))
-        executed_way, output = run_gather(url, rows)
-        assert (executed_way, output.tobytes()) == ("direct", TABLE[rows].tobytes())
-        server.most_at_once = 0
-        executed_way, output = run_gather(url, rows, memory=1 << 20)
-        assert (executed_way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
-        assert server.most_at_once > 1
 
 
 def test_reads_of_h5py_never_wait_for_a_thread_that_collects_garbage(

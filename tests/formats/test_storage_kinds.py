@@ -28,8 +28,7 @@ from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import calls, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import descriptors
 
 INPUTS = ("data", "indices", "updates")

@@ -84,21 +84,6 @@ def test_write_indices_have_no_base(question: tuple[str, ...]) -> None:
     assert "hint: write indices are numbers of positions that are in use" in result.err
 
 
-def test_too_many_computed_indices_for_a_question() -> None:
-    huge = "int8[1,1000000000000000]"
-    result = ndtool("stats", COMMAND, huge, huge, "--axis", "1")
-    assert result.status == 6, result.err
-    assert "computed indices" in result.err
-
-
-def test_too_many_indices_for_a_cluster(tmp_path: Path) -> None:
-    np.save(tmp_path / "past.npy", np.zeros((1, 70_000)))
-    arguments = (tmp_path / "past.npy", tmp_path / "past.npy", "--axis", "1")
-    result = ndtool(COMMAND, *arguments, "--workers", 2, "-o", tmp_path / "o.npy")
-    assert result.status == 2
-    assert "70000 computed indices are too many for a cluster" in result.err
-
-
 def test_a_bad_index_leaves_the_output(cache: Any, tmp_path: Path) -> None:
     (past, update, _), _ = cache
     out = tmp_path / "o.npy"
@@ -138,27 +123,3 @@ def test_infer(cache: Any) -> None:
         ndtool_package.infer("tensor_scatter", past)
     with pytest.raises(UsageError, match="has no attribute 'pad': expected axis, mode"):
         ndtool_package.infer("tensor_scatter", past, update, pad=1)
-
-
-def test_questions_about_a_call(cache: Any, tmp_path: Path) -> None:
-    (past, update, write), arrays = cache
-    result = ndtool("explain", COMMAND, past, update, write, "--at", "1,0,16,3", "--json")
-    assert result.status == 0, result.err
-    assert result.json["operator"] == "tensor_scatter"
-    data_step, scatter_step = result.json["steps"]
-    assert data_step["value"] == pytest.approx(arrays[0][1, 0, 16, 3])
-    assert (scatter_step["position"], scatter_step["tuple"]) == ([1, 0, 1, 3], [16])
-    result = ndtool("stats", COMMAND, "float32[3,2,40,8]", "float32[3,2,25,8]", write, "--json")
-    assert result.status == 0, result.err
-    assert (result.json["operator"], result.json["duplicated"]) == ("tensor_scatter", 0)
-    assert (result.json["components"][0]["lowest"], result.json["components"][0]["highest"]) == (
-        0,
-        39,
-    )
-    result = ndtool("verify", COMMAND, past, update, write, past, "--json")
-    assert result.status == 8
-    out = tmp_path / "o.npy"
-    np.save(out, reference.tensor_scatter(*arrays))
-    comparison = ndtool_package.verify("tensor_scatter", past, update, write, out).comparison
-    assert comparison is not None
-    assert not comparison.different

@@ -1,6 +1,5 @@
 """Text outputs: .csv, .tsv and .txt, whose numbers round-trip exactly."""
 
-import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save
-from limits import fail_with
 from outputs import open_sink
 from outputs import save as write
 from test_text import read
 
-from ndtool.errors import OutputError, ResourceError, RuleError, UsageError
+from ndtool.errors import RuleError, UsageError
 from ndtool.formats.text import writer
-from ndtool.publish import encoded, sinks
+from ndtool.publish import encoded
 
 pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 RNG = np.random.default_rng(3)
@@ -108,32 +106,6 @@ def test_refusals(name: str, wanted: Any, kind: type[Exception], text: str) -> N
         open_sink(name, wanted)
     assert text in str(excinfo.value)
     assert os.listdir() == []
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
-def test_a_disk_that_is_full_or_fails(
-    call: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("x.csv").write_bytes(b"old")
-    kind = ResourceError if code == errno.ENOSPC else OutputError
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, fail_with(code))
-        with pytest.raises(kind, match=r"^x.csv: "):
-            write("x.csv", np.arange(10))
-    assert (os.listdir(), Path("x.csv").read_bytes()) == (["x.csv"], b"old")
-
-
-def test_the_old_file_stays_until_the_commit() -> None:
-    Path("x.csv").write_bytes(b"old")
-    out = open_sink("x.csv", np.arange(3))
-    out.write(0, memoryview(np.arange(3).tobytes()))
-    assert Path("x.csv").read_bytes() == b"old"
-    sinks.commit(out)
-    out.abort()
-    assert (os.listdir(), Path("x.csv").read_text()) == (["x.csv"], "0\n1\n2\n")
-    with pytest.raises(OutputError, match="exists and may not be replaced"):
-        open_sink("x.csv", np.arange(3), clobber=False)
 
 
 def test_commands_write_text() -> None:

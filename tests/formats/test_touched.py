@@ -1,6 +1,5 @@
 """Partial reads: a gather from chunked or remote data reads only the parts that it needs."""
 
-import errno
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,18 @@ from toy_format import Blocks
 
 from ndtool.analysis import explain, infer, preview, typed, verify
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.preview import Positions
 from ndtool.arrays import assembly
-from ndtool.errors import BoundsError, OutputError, ResourceError
+from ndtool.errors import BoundsError
 from ndtool.formats import locators, table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.runs.touched import TouchedByGather
 from ndtool.storage import descriptors, tempfiles
 
-CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")
 ORDERS = ("C", "F")
 
 
@@ -106,12 +102,6 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
     assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
     if granule == 1:
         assert (actual == expected).all()
-
-
-def test_an_index_that_was_changed_since_is_an_error() -> None:
-    plan = shapes.infer("gather_nd", {"data": (4, 4), "indices": (3, 1)}, Attributes())[1]
-    with pytest.raises(OutputError, match="indices changed during the run"):
-        list(gathered(plan, np.array([[9], [-(2**63)], [2]])).blocks((1, 4)))
 
 
 # Sources that count reads
@@ -194,19 +184,6 @@ def test_a_preview_reads_only_the_blocks_that_the_gather_reads(read: Any) -> Non
     assert block_numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_byte_ranges_of_few_elements(order: str) -> None:
-    few = Positions((5, 4, 3), [(4, 1, 2), (0, 3, 0), (4, 0, 0), (0, 3, 0)])
-    array = np.asarray(np.arange(60, dtype="<i2").reshape(5, 4, 3), order=order)
-    stored = array.tobytes("A")
-    read = [np.frombuffer(stored[a:b], "<i2").tolist() for a, b in few.ranges(2, order)]
-    assert sorted(read) == sorted([[array[4, 1, 2]], [array[0, 3, 0]], [array[4, 0, 0]]])
-    ranges = list(few.ranges(2, order))
-    assert ranges == sorted(ranges)
-    assert list(few.blocks((2, 3, 3))) == [1, 4]
-    assert list(few.blocks((5, 4, 3))) == [0]
-
-
 def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None:
     put(data=DATA, indices=ROWS, updates=DATA[:5])
     with typed.open_typed_call(Request("gather_nd", "data.toy", "indices.toy")) as call:
@@ -262,19 +239,3 @@ def test_holes_are_zeros_and_take_no_space(
     nbytes = sum(stop - start for start, stop in reserved)
     many = 2 * len(selected_blocks) >= grid.count_blocks(DATA.shape, step)
     assert nbytes == (DATA.nbytes if many else selected_bytes)
-
-
-def test_no_space_for_the_touched_blocks_is_reported_first(
-    read: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raise_disk_full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    put(data=DATA, indices=ROWS)
-    with OpenCall(Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as call:
-        validated = operands.validate(call)
-        monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
-        monkeypatch.setattr(descriptors.os, "posix_fallocate", raise_disk_full)
-        with pytest.raises(ResourceError, match=r"^temporary copy of data.toy: needs"):
-            operands.load_data(validated)
-    assert read == [("indices.toy", 0)]

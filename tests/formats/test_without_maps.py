@@ -5,8 +5,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest.mock import Mock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,53 +13,13 @@ from command import save
 from inputs import open_input
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.engine import gathers, scatters, tuning
 from ndtool.errors import OutputError, ResourceError
 from ndtool.formats import locators, outputs
 from ndtool.formats.streams import Streams
-from ndtool.machine import threads as teams
 from ndtool.publish import sinks
 from ndtool.rules import dtypes
-from ndtool.rules.operators import Attributes
-from ndtool.runs import direct, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs import direct
 from ndtool.storage import tempfiles
-
-REFUSALS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
-
-
-class Case(NamedTuple):
-    """A run with one algorithm: shapes of data and indices, and the axis."""
-
-    algorithm: str
-    operator: str
-    data: tuple[int, ...]
-    indices: tuple[int, ...]
-    axis: int = 0
-    reduction: str = "none"
-
-
-CASES = (
-    Case("scatter_by_destination", "scatter_nd", (100_000,), (50_000, 1)),
-    Case("scatter_by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="add"),
-    Case("scatter_by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="mean"),
-    Case("scatter_by_destination", "scatter_nd", (1 << 15, 12), (20_000, 1), reduction="max"),
-    Case("scatter_by_destination", "scatter_elements", (300_000,), (60_000,), reduction="mul"),
-    Case("_in_order", "scatter_nd", (1 << 15, 24), (20_000, 1), reduction="max"),
-    Case("_by_batches", "scatter_elements", (300, 400), (300, 200), 1, "add"),
-    Case("_by_batches", "scatter_elements", (300, 400), (300, 200), 1),
-    Case("_in_order", "scatter_nd", (400, 300), (50, 1), reduction="min"),
-    Case("_in_order", "scatter_nd", (400, 300), (50, 1)),
-    Case("_by_units", "scatter_elements", (400, 300), (200, 300), reduction="add"),
-    Case("_by_units", "scatter_elements", (400, 300), (200, 200)),
-    Case("copy_data", "scatter_nd", (100_000,), (0, 1)),
-    Case("gather_item", "gather_nd", (400, 300), (5000, 1)),
-    Case("gather_tiles", "gather_elements", (400, 300), (200, 300)),
-)
-ALGORITHM_MODULES = {
-    case.algorithm: gathers if case.algorithm.startswith("gather") else scatters for case in CASES
-}
 
 
 @pytest.fixture
@@ -87,58 +46,6 @@ def refuse_maps(patch: pytest.MonkeyPatch, disk: Path, number: int, *, reading: 
 
     patch.setattr(mmap, "mmap", instead)
     return refused_calls
-
-
-def run(case: Case, output: str, threads: int) -> bytes:
-    updates = None if case.operator.startswith("gather") else "upd.npy"
-    request = Request(
-        case.operator,
-        "data.npy",
-        "idx.npy",
-        updates,
-        output,
-        Attributes(axis=case.axis, reduction=case.reduction),
-        threads=threads,
-    )
-    with OpenCall(request) as call:
-        steps.run(call)
-    return Path(output).read_bytes()
-
-
-def make_inputs(case: Case) -> None:
-    rng = np.random.default_rng(0)
-    nd = case.operator.endswith("nd")
-    shape = case.indices[:-1] + case.data[1:] if nd else case.indices
-    save(data=rng.random(case.data, "f4"), upd=rng.random(shape, "f4"))
-    save(idx=rng.integers(-case.data[case.axis], case.data[case.axis], case.indices))
-
-
-@pytest.mark.parametrize("reading", [False, True], ids=["writing", "reading too"])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.algorithm} {case.reduction}")
-def test_a_run_gives_the_same_file(
-    case: Case, threads: int, reading: bool, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_inputs(case)
-    monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)
-    monkeypatch.setattr(tuning, "LOCAL_FRACTION", 2)
-    monkeypatch.setattr(teams, "MIN_WORK", 1)
-    expected = case.algorithm
-    if expected == "scatter_by_destination" and threads == 1 and case.reduction != "mean":
-        expected = "_in_order"
-    for name in ("out.npy", "out.npz"):
-        expected_result = run(case, name, threads)
-        for number, memory in zip(
-            REFUSALS, (1 << 12, tempfiles.MAX_IN_MEMORY, 1 << 12), strict=True
-        ):
-            with monkeypatch.context() as patch:
-                patch.setattr(tempfiles, "MAX_IN_MEMORY", memory)
-                refused_calls = refuse_maps(patch, disk, number, reading=reading)
-                algorithm = Mock(wraps=getattr(ALGORITHM_MODULES[expected], expected))
-                patch.setattr(ALGORITHM_MODULES[expected], expected, algorithm)
-                assert run(case, name, threads) == expected_result
-                assert algorithm.called
-                assert refused_calls or (case.algorithm == "gather_item" and not reading)
 
 
 def test_a_large_input_is_read_within_the_memory_bound(

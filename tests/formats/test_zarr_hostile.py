@@ -2,7 +2,6 @@
 
 import bz2
 import json
-import lzma
 import os
 import re
 import socket
@@ -10,7 +9,6 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,7 +97,6 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "gzip": ("gzip", lambda: compress(zlib.compressobj(9, zlib.DEFLATED, 31))),
     "zlib": ("zlib", lambda: compress(zlib.compressobj(9))),
     "bz2": ("bz2", lambda: compress(bz2.BZ2Compressor())),
-    "lzma": ("lzma", lambda: compress(lzma.LZMACompressor())),
     "zstd that says its size": ("zstd", lambda: frame(BOMB, BOMB)),
     "zstd that does not": ("zstd", lambda: frame(BOMB, None)),
     "zstd that lies": ("zstd", lambda: frame(BOMB, CHUNK)),
@@ -164,104 +161,59 @@ def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(options: Any, web: S
 @pytest.mark.parametrize("version", [2, 3])
 def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
     """Stores written by the package are read bit for bit."""
-    filters: list[dict[str, Any]] = [
-        {"id": "delta", "dtype": "<f4"}, {"id": "delta", "dtype": "<f4", "astype": "<f8"},
-        {"id": "fixedscaleoffset", "dtype": "<f4", "astype": "<i2", "scale": 2, "offset": 1},
-        {"id": "quantize", "digits": 2, "dtype": "<f4"}, {"id": "bitround", "keepbits": 9},
-        {"id": "astype", "encode_dtype": "<f8", "decode_dtype": "<f4"},
-    ]  # fmt: skip
     compressors: list[dict[str, Any]] = [
         {"id": "blosc", "cname": "lz4", "shuffle": 2}, {"id": "bz2"}, {"id": "gzip"}, {"id": "lz4"},
-        {"id": "lzma"}, {"id": "zlib"}, {"id": "zstd", "checksum": True}, {"id": "shuffle"},
-        {"id": "adler32"}, {"id": "crc32"}, {"id": "crc32c"}, {"id": "fletcher32"},
-        {"id": "jenkins_lookup3"},
+        {"id": "zlib"}, {"id": "zstd", "checksum": True}, {"id": "shuffle"}, {"id": "crc32c"},
+        {"id": "fletcher32"},
     ]  # fmt: skip
     data = np.arange(600, dtype="<f4").reshape(20, 30) / 4
-    for item in (*filters, *compressors):
+    for item in compressors:
         options: dict[str, Any]
         if version == 2:
-            options = {"filters": [numcodecs.get_codec(dict(item))]}
-            if item in compressors:
-                options = {"filters": None, "compressors": numcodecs.get_codec(dict(item))}
+            options = {"filters": None, "compressors": numcodecs.get_codec(dict(item))}
         else:
             configuration = {key: value for key, value in item.items() if key != "id"}
-            named = {"name": f"numcodecs.{item['id']}", "configuration": configuration}
-            options = {"filters" if item in filters else "compressors": [named]}
-        with suppress(FileNotFoundError):
-            __import__("shutil").rmtree("x.zarr")
+            options = {
+                "compressors": [{"name": f"numcodecs.{item['id']}", "configuration": configuration}]
+            }
         put("x.zarr", data, zarr_format=version, **options)
         assert bits_equal(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), item
 
 
-def test_packed_bits() -> None:
-    data = np.arange(70).reshape(7, 10) % 3 == 0
-    put("x.zarr", data, zarr_format=2, filters=[numcodecs.PackBits()])
-    assert bits_equal(load("x.zarr"), data)
-
-
 @pytest.mark.parametrize("sizes", [(5,), (3, 2), (1, 4)])
 def test_frames_of_zstd(sizes: tuple[int, ...]) -> None:
-    """As streams write them: a single or last frame without a size, and skippable frames."""
-    decode = codecs.make({"id": "zstd"}, 1).decode
+    """As streams write them: frames with or without a size, skippable and empty ones."""
+    decode = codecs.make({"id": "zstd"}).decode
     skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
-    first = b"".join(frame(size << 17, size << 17) for size in sizes[:-1])
-    last = frame(sizes[-1] << 17, None)
-    total = sum(sizes) << 17
-    for raw in (first + last, skippable + first + last):
-        assert decode(memoryview(raw), total, True) == bytes(total)
-        for wrong in (total - 1, total + 1):
-            with pytest.raises((ValueError, RuntimeError)):
-                decode(memoryview(raw), wrong, True)
-        for length in range(len(raw)):
-            with suppress(ValueError, RuntimeError):
-                assert len(decode(memoryview(raw)[:length], total, True)) < total
-    with pytest.raises(ValueError, match="has no content size"):
-        decode(memoryview(last + last), total, True)
-    with pytest.raises(ValueError, match="has no content size"):
-        decode(memoryview(last), total, False)
-    with pytest.raises(ValueError, match="not a zstd frame"):
-        decode(memoryview(b"nonsense"), total, True)
-    with pytest.raises(ValueError, match="more than 1048576 zstd blocks"):
-        decode(memoryview(first + last[:6] + bytes(4 << 20)), total, True)
-
-
-def test_frames_of_zstd_without_a_size_or_bytes() -> None:
-    """One without a size may be anywhere; one of size 0 must be empty."""
-    decode = codecs.make({"id": "zstd"}, 1).decode
-    with_size, without_size, size = frame(1 << 17, 1 << 17), frame(1 << 18, None), 1 << 18
     empty = bytes(numcodecs.Zstd().encode(b""))
-    nothing = b"\x28\xb5\x2f\xfd\0\x50\x01\0\0"  # without a size, too
-    skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
-    for after in (b"", skippable, empty, nothing):
-        assert decode(memoryview(without_size + after), size, True) == bytes(size)
-        assert decode(memoryview(after + without_size), size, True) == bytes(size)
-    assert decode(memoryview(without_size + with_size), size + (1 << 17), True) == bytes(
-        size + (1 << 17)
-    )
-    assert decode(memoryview(empty + nothing), 0, False) == b""
-    for exact in (True, False):
-        for raw in (
-            frame(1 << 17, 0),
-            with_size + frame(1 << 17, 0),
-            frame(1 << 17, 0) + with_size,
-        ):
-            with pytest.raises(ValueError, match="has a content size of 0, but is not empty"):
-                decode(memoryview(raw), 1 << 17, exact)
-    with pytest.raises(ValueError, match="has no content size"):
-        decode(memoryview(with_size + without_size), 1 << 17, True)  # without remaining bytes
+    first = b"".join(frame(size << 17, size << 17) for size in sizes[:-1])
+    last, last_with_size = frame(sizes[-1] << 17, None), frame(sizes[-1] << 17, sizes[-1] << 17)
+    total = sum(sizes) << 17
+    for raw in (first + last, skippable + first + last, first + last_with_size, last + empty):
+        expected = total if raw != last + empty else sizes[-1] << 17
+        assert bytes(decode(memoryview(raw), expected)) == bytes(expected)
+        for wrong in (expected - 1, expected + 1):
+            with pytest.raises((ValueError, RuntimeError)):
+                decode(memoryview(raw), wrong)
+        for length in range(len(raw) - len(empty)):
+            with pytest.raises((ValueError, RuntimeError, IndexError)):
+                decode(memoryview(raw)[:length], expected)
+    for raw in (frame(1 << 17, 0), frame(1 << 17, 1 << 16), frame(1 << 17, 1 << 18), b"nonsense"):
+        with pytest.raises((ValueError, RuntimeError)):
+            decode(memoryview(raw), 1 << 17)
 
 
-@pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
+@pytest.mark.parametrize("name", ["gzip", "bz2"])
 def test_several_streams_in_a_chunk(name: str) -> None:
-    compress = {"gzip": __import__("gzip").compress, "bz2": bz2.compress, "lzma": lzma.compress}
-    decode = codecs.make({"id": name}, 1).decode
+    compress = {"gzip": __import__("gzip").compress, "bz2": bz2.compress}
+    decode = codecs.make({"id": name}).decode
     raw = compress[name](b"abc") + compress[name](b"de")
-    assert decode(memoryview(raw), 5, True) == b"abcde"
-    assert decode(memoryview(raw + b"trailing"), 5, True) == b"abcde"
+    assert decode(memoryview(raw), 5) == b"abcde"
+    assert decode(memoryview(raw + b"trailing"), 5) == b"abcde"
     with pytest.raises(ValueError, match="a chunk has more than 4 bytes"):
-        decode(memoryview(raw), 4, True)
+        decode(memoryview(raw), 4)
     with pytest.raises(ValueError, match="truncated"):
-        decode(memoryview(raw[:-3]), 5, True)  # the second stream is truncated
+        decode(memoryview(raw[:-3]), 5)  # the second stream is truncated
 
 
 @pytest.mark.parametrize(
@@ -403,18 +355,14 @@ def test_elements_that_would_fill_the_memory(version: int, key: str, value: Any)
 
 
 FILTERS: list[tuple[dict[str, Any], str]] = [
-    ({"id": "delta", "dtype": "|u1", "astype": "S1000000000"}, "expected numeric types"),
-    ({"id": "delta", "dtype": "<f8", "astype": "|u1"}, "at most 131072 are valid"),
-    ({"id": "fixedscaleoffset", "scale": 1, "offset": [[0]] * 999, "dtype": "|u1"}, "offset is "),
-    ({"id": "fixedscaleoffset", "scale": 10**99, "offset": 0, "dtype": "|u1"}, "scale is "),
-    ({"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<c32"}, "at most 32768 are valid"),
     ({"id": "shuffle", "elementsize": 1 << 40}, "multiple of elementsize"),
     (
         {"id": "pickle"},
         "codec pickle is for variable-length elements: expected a type of fixed size",
     ),
     ({"id": "vlen-utf8"}, "codec vlen-utf8 is for variable-length elements"),
-    ({"id": "pcodec"}, "codec pcodec is not allowed: expected one of adler32, "),
+    ({"id": "pcodec"}, "codec pcodec is not allowed: expected one of blosc, "),
+    ({"id": "delta", "dtype": "<i4"}, "codec delta is not allowed: expected one of blosc, "),
     ({"id": ["x"]}, "codec ['x'] is not allowed"),
     ({"id": 3}, "codec 3 is not allowed"),
 ]
@@ -430,6 +378,9 @@ def test_filters_that_are_not_bounded(value: Any, expected_text: str) -> None:
     assert expected_text in error_of()
     meta.write_text(json.dumps({**document, "filters": [{"id": "zlib"}, value]}))
     assert error_of()
+    twice = [{"id": "zlib"}, {"id": "bz2"}]
+    meta.write_text(json.dumps({**document, "filters": twice}))
+    assert "codec bz2 after another compressor" in error_of()
 
 
 SHARDING = {
@@ -477,8 +428,10 @@ def test_the_zarr_package_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 # Limits of the process
 
 
-@pytest.mark.parametrize("megabytes", [40, 60, 140, 280, 350, 512])
-@pytest.mark.parametrize("to", ["o.npy", "o.zarr"])
+@pytest.mark.parametrize(
+    ("megabytes", "to"),
+    [(60, "o.zarr"), (140, "o.npy"), (280, "o.zarr"), (350, "o.npy"), (512, "o.zarr")],
+)
 @pytest.mark.usefixtures("without_coverage")
 def test_little_memory(megabytes: int, to: str) -> None:
     store(compressors="auto")
@@ -494,7 +447,7 @@ def test_little_memory(megabytes: int, to: str) -> None:
         assert bits_equal(actual, DATA)
 
 
-@pytest.mark.parametrize("count", [6, 7, 8, 10])
+@pytest.mark.parametrize("count", [6, 8])
 def test_few_descriptors(count: int) -> None:
     store(compressors="auto")
     put("old.zarr", np.arange(3), chunks=(1,))

@@ -18,15 +18,11 @@ from test_zarr import CODES, SHAPES, load, put, random_array
 
 from ndtool.arrays import sink
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.engine import tuning
 from ndtool.errors import DtypeError, NdtoolError, OutputError, UsageError
 from ndtool.formats import outputs
 from ndtool.formats.zarr import hierarchy
 from ndtool.publish import newfolder, sinks
 from ndtool.rules import dtypes
-from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = [
@@ -67,16 +63,15 @@ def all_files(path: str = ".") -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(Path(path).rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", CODES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: int) -> None:
-    array = random_array(code, shape)
-    write("x.zarr", array, data_layout=layout_of(version))
-    assert bits_equal(load("x.zarr"), array)
-    reference = zarr.open_array("x.zarr", mode="r")
-    assert reference.metadata.zarr_format == version
-    assert raw_bytes(np.asarray(reference[...]).astype(array.dtype)) == raw_bytes(array)
+def test_every_type_is_read_as_it_was_written(code: Any) -> None:
+    for number, shape in enumerate(SHAPES):
+        array, version = random_array(code, shape), 2 + number % 2
+        write("x.zarr", array, data_layout=layout_of(version), only=True)
+        assert bits_equal(load("x.zarr"), array)
+        reference = zarr.open_array("x.zarr", mode="r")
+        assert reference.metadata.zarr_format == version
+        assert raw_bytes(np.asarray(reference[...]).astype(array.dtype)) == raw_bytes(array)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -148,20 +143,12 @@ def test_options_of_chunks_are_for_stores(output: str) -> None:
     assert all_files() == before
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--chunks=",
-        "--chunks=0,1",
-        "--shards=a",
-        "--codec=lz4",
-        "--codec=zstd:",
-        "--codec=zstd:23",
-        "--codec=none:1",
-    ],
-)
-def test_malformed_options(option: str) -> None:
-    assert ndtool("gather-nd", "a", "b", "-o", "x.zarr", option).status == 2
+def test_malformed_options() -> None:
+    options = (
+        "--chunks= --chunks=0,1 --shards=a --codec=lz4 --codec=zstd: --codec=zstd:23 --codec=none:1"
+    )
+    for option in options.split():
+        assert ndtool("gather-nd", "a", "b", "-o", "x.zarr", option).status == 2
 
 
 # Stores that have other arrays
@@ -192,35 +179,28 @@ def test_a_new_array_leaves_the_others_as_they_are(version: int, consolidated: b
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_attributes_of_other_arrays_keep_their_numbers(version: int) -> None:
-    """Also numbers beyond Python's types, or that it writes differently."""
-    put("x.zarr:a", DATA, zarr_format=version)
+def test_attributes_of_other_arrays_keep_their_values(version: int) -> None:
+    values = [0.1, 1e300, 1 << 70, float("inf"), "1e999", None]
+    put("x.zarr:a", DATA, zarr_format=version, attributes={"values": values})
     zarr.consolidate_metadata("x.zarr", zarr_format=version)
-    digits = "1" * 5000
-    numbers = ["1e999", digits, f"-{digits}", "0.10", "1E2", "NaN", "-Infinity", str(1 << 64)]
-    attributes = f'{{"numbers": [{", ".join(numbers)}], "text": "1e999"}}'
-    file = Path("x.zarr") / ("zarr.json" if version == 3 else ".zattrs")
-    if version == 3:
-        content = file.read_text()
-        attributes = content.replace('"attributes": {}', f'"attributes": {attributes}', 1)
-    file.write_text(attributes)
     write("x.zarr:b", DATA)
-    text = (Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")).read_text()
-    tokens = text.replace(",", " ").split()
-    assert [tokens.count(number) for number in numbers] == [1] * len(numbers)
-    assert '"text": "1e999"' in text
-    assert '"b' in text
+    group = zarr.open_consolidated("x.zarr", zarr_format=version)
+    assert group["a"].attrs["values"] == values
+    assert sorted(group) == ["a", "b"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_damaged_attributes_are_consolidated_as_they_were(version: int) -> None:
-    put("x.zarr:a", DATA, zarr_format=version, attributes={"unit": "m"})
+@pytest.mark.parametrize("damage", ["{", "1" * 5000])
+def test_damaged_consolidated_metadata_are_not_replaced(version: int, damage: str) -> None:
+    put("x.zarr:a", DATA, zarr_format=version)
     zarr.consolidate_metadata("x.zarr", zarr_format=version)
-    file = Path("x.zarr/a") / ("zarr.json" if version == 3 else ".zattrs")
-    file.write_text("{")
-    write("x.zarr:b", DATA)
-    text = (Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")).read_text()
-    assert '"unit": "m"' in text
+    file = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
+    text = file.read_text()
+    file.write_text(text.replace('"metadata": {', f'"metadata": {{"x": {damage},', 1))
+    before = all_files()
+    with pytest.raises(OutputError, match=r"its consolidated metadata are damaged|is not a group"):
+        write("x.zarr:b", DATA)
+    assert all_files() == before
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -238,11 +218,6 @@ def test_metadata_are_not_made_longer_than_they_are_read(
             for attempt in (write, list_preserved_members):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
-            patch.setattr(
-                hierarchy, "require_consolidated_size", lambda *_: None
-            )  # a concurrent run
-            with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
-                write("x.zarr:g/b", DATA)
         assert all_files() == before
     write("x.zarr:g/b", DATA)
     assert bits_equal(load("x.zarr:g/b"), DATA)
@@ -305,33 +280,6 @@ def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> No
         with pytest.raises(ValueError, match=r"only \d of 4 chunks were written"):
             sinks.commit(out)
     assert os.listdir() == []
-
-
-def test_the_planned_metadata_equal_the_arrays() -> None:
-    """Version 2 has no shards, whatever the layout of data; with --only, the version may change."""
-    put("x.zarr:a", DATA, zarr_format=2)
-    put("data.zarr", DATA, chunks=(4, 5), shards=(8, 10))
-    save(indices=np.arange(24)[:, None])
-    for only in (False, True):
-        request = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
-        with OpenCall(request) as call:
-            planned = steps.resolve_output(call)
-            assert planned is not None
-            out = outputs.create(planned)
-            out.abort()
-        assert planned.metadata == out.metadata
-        assert out._array.metadata.layout.chunks == planned.metadata.layout.chunks
-
-
-def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    save(data=DATA, indices=np.arange(24)[::-1, None])
-    monkeypatch.setattr(tuning, "WORK_ITEM", 4 * DATA[0].nbytes)
-    shares: list[float] = []
-    request = Request("gather_nd", "data.npy", "indices.npy", output="x.zarr", chunks=(5, 10))
-    with OpenCall(request) as call:
-        steps.run(call, shares.append)
-    assert shares[:6] == [i / 6 for i in range(1, 7)]
-    assert bits_equal(load("x.zarr"), DATA[::-1])
 
 
 @pytest.mark.parametrize(
@@ -407,8 +355,10 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("output", ["x.zarr", "old.zarr", "old.zarr:g/a"])
+@pytest.mark.parametrize(
+    ("number", "output"),
+    [(signal.SIGTERM, "x.zarr"), (signal.SIGINT, "old.zarr"), (signal.SIGHUP, "old.zarr:g/a")],
+)
 def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -> None:
     put("old.zarr:a" if ":" in output else "old.zarr", DATA)
     save(data=DATA, indices=INDICES, updates=DATA[:3])
@@ -494,19 +444,11 @@ def test_functions_change_no_signals() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "x.zarr\nx.npy\n", "")
 
 
-STARTED = [
-    sys.executable,
-    "-c",
-    SLOW_WRITER_SCRIPT,
-    "convert",
-    "data.npy",
-    "x.zarr",
-    "--chunks",
-    "1,1",
-]
+RUN = "convert data.npy x.zarr --chunks 1,1"
+STARTED = [sys.executable, "-c", SLOW_WRITER_SCRIPT, *RUN.split()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU])
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGALRM])
 def test_fatal_signals(number: signal.Signals) -> None:
     save(data=DATA)
     with subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as child:
@@ -519,7 +461,7 @@ def test_fatal_signals(number: signal.Signals) -> None:
     assert os.listdir() == ["data.npy"]
 
 
-@pytest.mark.parametrize("output", ["x.zarr", "x.zarr:a", "../x.zarr", "x.npy", "x.npz:a"])
+@pytest.mark.parametrize("output", ["x.zarr:a", "../x.zarr", "x.npy"])
 def test_a_current_directory_that_was_removed_takes_no_output(output: str) -> None:
     save(data=DATA)
     script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
@@ -655,29 +597,3 @@ def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.returncode == 6, result
     assert b"Traceback" not in result.stderr
     assert all_files() == before
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
-def test_types_that_zarr_lacks(name: str) -> None:
-    """Void elements are copied unchanged; other types require an option."""
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    saved = pytest.importorskip("safetensors.numpy")
-    data = np.arange(6).astype(getattr(ml_dtypes, name)).reshape(3, 2)
-    code = f"V{data.itemsize}"
-    saved.save_file({"a": data}, "a.safetensors")
-    save(indices=np.array([[2]]))
-    for options in ((), ("--dry-run",)):
-        result = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *options)
-        assert result.status == 4
-        assert f"error: x.zarr: its format does not support {name}: expected one" in result.err
-        assert "warning" not in result.err
-    assert ndtool("convert", "a.safetensors", "x.zarr").status == 4
-    assert sorted(os.listdir()) == ["a.safetensors", "indices.npy"]
-    assert ndtool("convert", "a.safetensors", "x.zarr", "--as-void").status == 0
-    for options in ((), ("--dtype", name)):
-        result = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *options)
-        assert (result.status, result.err) == (0, "")
-        assert bits_equal(load("y.zarr"), data[2:].view(code))
-    result = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
-    assert result.status == 0, result.err
-    assert Path("b.safetensors").read_bytes().endswith(raw_bytes(data))

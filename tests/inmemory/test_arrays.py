@@ -1,8 +1,5 @@
 """The operators in Python: any arguments give a result or an NdtoolError."""
 
-import inspect
-import pydoc
-import subprocess
 import sys
 from array import array
 from collections.abc import Callable, Iterator
@@ -15,13 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from limits import fail_with
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from strategies import (
     ALL_DTYPES,
-    EXAMPLES,
     LAYOUTS,
     bits_equal,
     random_values,
@@ -31,16 +24,8 @@ from strategies import (
 )
 
 import ndtool
-from ndtool import (
-    BoundsError,
-    DtypeError,
-    NdtoolError,
-    ResourceError,
-    RuleError,
-    UsageError,
-    errors,
-)
-from ndtool.engine import layouts, scatters, tuning
+from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError
+from ndtool.engine import layouts, tuning
 from ndtool.inmemory import buffers
 from ndtool.rules import dtypes
 
@@ -112,40 +97,12 @@ HUGE = 10**5000
 
 def unusual_objects() -> Iterator[Any]:
     """Yield new objects of many kinds."""
-    yield from (None, Ellipsis, NotImplemented, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1)
-    yield from (HUGE, -HUGE, 10**700, 1.0, 0.5, float("nan"), float("inf"), 1j, Decimal(1))
-    yield from (
-        Fraction(1, 2),
-        "",
-        "x",
-        "none",
-        "add",
-        "onnx:13",
-        "\0\n\x1b[31m",
-        "\udcff",
-        b"",
-        b"ab",
-    )
-    yield from (
-        Word("add"),
-        Word("ndtool"),
-        np.str_("add"),
-        Level.ONE,
-        "9" * 5000,
-        "onnx:" + "9" * 5000,
-    )
+    yield from (None, Ellipsis, True, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, HUGE, -HUGE, 10**700)
+    yield from (1.0, 0.5, float("nan"), float("inf"), 1j, Decimal(1), Fraction(1, 2), Level.ONE)
+    yield from ("", "x", "none", "add", "onnx:13", "\0\n\x1b[31m", "\udcff", b"", b"ab", "9" * 5000)
+    yield from (Word("add"), Word("ndtool"), np.str_("add"), "onnx:" + "9" * 5000)
     yield from (set(), {1, 2}, {}, {"a": 1}, (n for n in range(3)), range(3), iter([]), object())
-    yield from (
-        int,
-        len,
-        np.add,
-        np,
-        type,
-        lambda: 0,
-        bytearray(4),
-        memoryview(b"abcd"),
-        array("i", [1]),
-    )
+    yield from (int, len, np.add, np, lambda: 0, bytearray(4), memoryview(b"abcd"), array("i", [1]))
     yield from (
         [],
         [[]],
@@ -153,7 +110,6 @@ def unusual_objects() -> Iterator[Any]:
         [[0], [1, 2]],
         [[HUGE]],
         [[2**63], [-1]],
-        [[2**64]],
         [None],
         ["a", 1],
         [[object()]],
@@ -178,17 +134,9 @@ def unusual_objects() -> Iterator[Any]:
         yield np.zeros((2, 1), code)
     records = np.zeros((2, 1), [("a", "i4"), ("b", "f8")])
     yield from (records, records.view(np.recarray), records["b"], np.zeros(2, [("a", "O")]))
-    yield from (
-        np.True_,
-        np.int8(0),
-        np.uint64(2**64 - 1),
-        np.float32(0),
-        np.datetime64("NaT"),
-        np.str_("x"),
-    )
+    yield from (np.True_, np.int8(0), np.uint64(2**64 - 1), np.float32(0), np.datetime64("NaT"))
     yield from (
         np.array(0),
-        np.array(1),
         np.array([1, 2]),
         np.array(True),
         np.array([HUGE]),
@@ -196,22 +144,15 @@ def unusual_objects() -> Iterator[Any]:
     )
     yield from (np.zeros((0, 1), int), np.zeros((2, 0), int), np.zeros((1,) * 64), np.zeros((3, 4)))
     yield from (np.matrix([[0, 1]]), np.ma.array([[0], [1]]), np.ma.masked, [np.ma.array([0])])
-    yield from (np.ma.array([[0], [1]], mask=[[0], [1]], dtype="f4"), np.ma.array(DATA))
     matrix = DATA.copy()
+    yield from (matrix, matrix.T, matrix[::-1], matrix[:, ::2], np.broadcast_to(matrix[0], (3, 4)))
     yield from (
-        matrix,
-        matrix.T,
-        matrix[::-1],
-        matrix[:, ::2],
-        np.broadcast_to(matrix[0], (3, 4)),
         ROWS.copy(),
         AXIS_INDICES.copy(),
-    )
-    yield from (
         matrix.view(np.recarray),
         np.asfortranarray(matrix),
-        as_strided(np.zeros(8, "f4"), (3, 4), (4, 4)),
     )
+    yield as_strided(np.zeros(8, "f4"), (3, 4), (4, 4))
     for error in ERRORS:
         for methods in (("__array__",), ("__index__", "__int__"), ("__array_interface__",), ("__repr__",),
                         ("__array_struct__",), ("__len__", "__getitem__"), ("__class__",), ("__iter__",)):  # fmt: skip
@@ -262,45 +203,20 @@ def test_an_unusual_argument_is_accepted_or_refused(name: str, argument: str) ->
     assert [raw_bytes(a) for a in (DATA, ROWS, UPDATES, AXIS_INDICES)] == before
 
 
-@pytest.mark.filterwarnings("ignore")
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(st.data())
-def test_unusual_arguments_together_are_accepted_or_refused(drawn: st.DataObject) -> None:
-    name = drawn.draw(st.sampled_from(sorted(CALLS)))
-    names = drawn.draw(st.sets(st.sampled_from([*CALLS[name], *OPTIONS]), min_size=2))
-    objects = list(unusual_objects())
-    unusual = {n: objects[drawn.draw(st.integers(0, len(objects) - 1))] for n in sorted(names)}
-    check_result_or_error(name, **unusual)
-
-
 # Subclasses of ndarray
 
 
 def test_masked_arrays_are_refused_with_a_hint() -> None:
     masked = np.ma.array(DATA, mask=DATA > 5)
-    unmasked = np.ma.array(ROWS)
+    hint = r"^data is a masked .* pass data\.filled\(\.\.\.\), or data\.data$"
     for name in CALLS:
-        with pytest.raises(
-            DtypeError, match=r"^data is a masked .* pass data\.filled\(\.\.\.\), or data\.data$"
-        ):
-            call(name, data=masked)
-        with pytest.raises(DtypeError, match=r"^indices is a masked .*: pass indices\.filled"):
-            call(name, indices=unmasked)
-        with pytest.raises(DtypeError, match=r"^data is a masked"):
-            call(name, data=[masked[0], masked[1], masked[2]])
-        with pytest.raises(DtypeError, match=r"^data is a masked"):
-            call(name, data=[[1, np.ma.masked], (2, 3)])
-        with pytest.raises(
-            DtypeError,
-            match=r"^out is a masked array, and ndtool does not support masks: pass out\.data$",
-        ):
+        for data in (masked, [*masked], [[1, np.ma.masked], (2, 3)]):
+            with pytest.raises(DtypeError, match=hint if data is masked else "^data is a masked"):
+                call(name, data=data)
+        with pytest.raises(DtypeError, match=r"^out is a masked array, .* pass out\.data$"):
             call(name, out=np.ma.zeros(shape_of_result(name), "f4"))
-    for name in SCATTERS:
-        with pytest.raises(DtypeError, match=r"^updates is a masked .*: pass updates\.filled"):
-            call(name, updates=np.ma.array(UPDATES))
-        with pytest.raises(DtypeError, match=r"^data is a masked"):
-            call(name, data=masked, out=masked)
-    assert bits_equal(call("gather_nd", data=masked.filled(9)), masked.filled(9)[[2, 0]])
+    with pytest.raises(DtypeError, match=r"^data is a masked"):
+        call("scatter_nd", data=masked, out=masked)
 
 
 def subclasses(folder: Path, array: np.ndarray) -> list[np.ndarray]:
@@ -351,17 +267,9 @@ def test_records_of_a_record_array_are_records() -> None:
     structured = np.zeros(4, [("a", "i4"), ("b", "f8")])
     structured["a"] = range(4)
     records = structured.view(np.recarray)
-    for data, updates in (
-        (structured, records[2:]),
-        (records, structured[2:]),
-        (records, records[2:]),
-    ):
+    for data, updates in ((structured, records[2:]), (records, structured[2:])):
         result = ndtool.scatter_nd(data, [[0], [1]], updates)
         assert result["a"].tolist() == [2, 3, 2, 3]
-        assert (
-            ndtool.scatter_nd(data.copy(), [[0], [1]], updates, out=structured.copy()).tolist()
-            == result.tolist()
-        )
     assert ndtool.scatter_nd(records, [[0]], structured[3:].copy(), out=records) is records
     assert records.a.tolist() == [3, 1, 2, 3]
 
@@ -389,21 +297,6 @@ def test_small_arrays_are_normalized_as_large_ones(
                     )
                 assert normalized[0] == normalized[1]
                 assert raw_bytes(view) == before
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_compiled_calls_have_the_bits_of_large_ones(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = call(name)
-    monkeypatch.setattr(tuning, "NUMPY_COPY", 1 << 12)
-    for layout in LAYOUTS:
-        if layout != "broadcast":
-            assert bits_equal(call(name, data=to_layout(DATA, layout)), expected)
-    big_endian = {"data": DATA.astype(">f4")}
-    if name in SCATTERS:
-        big_endian["updates"] = UPDATES.astype(">f4")
-    assert call(name, **big_endian).tolist() == expected.tolist()
 
 
 # An `out` whose elements overlap
@@ -472,14 +365,9 @@ def digits(request: pytest.FixtureRequest) -> Iterator[None]:
     sys.set_int_max_str_digits(limit)
 
 
-@pytest.mark.parametrize("value", [HUGE, -HUGE, 10**700, 2**63, -(2**63) - 1], ids=int.bit_length)
+@pytest.mark.parametrize("value", [HUGE, -(10**700), 2**63], ids=int.bit_length)
 def test_integers_of_thousands_of_digits_are_refused(digits: None, value: int) -> None:
-    for name, argument, error_type in (
-        ("gather_nd", "batch_dims", RuleError),
-        ("gather_elements", "axis", RuleError),
-        ("scatter_elements", "axis", RuleError),
-        ("scatter_nd", "threads", UsageError),
-    ):
+    for name, argument, error_type in INTEGER_ARGUMENTS:
         with pytest.raises(
             error_type,
             match=rf"^{argument} is (-?[0-9.]+|about -?10\^\d+): it must fit in 64 bits$",
@@ -491,31 +379,17 @@ def test_integers_of_thousands_of_digits_are_refused(digits: None, value: int) -
     assert str(excinfo.value).isascii()
 
 
-def test_an_axis_out_of_range_is_refused() -> None:
-    for axis in (2**63 - 1, -(2**63), 5000):
-        with pytest.raises(RuleError, match=f"axis is {axis}: with rank"):
-            call("gather_elements", axis=axis)
+INTEGER_ARGUMENTS = (
+    ("gather_nd", "batch_dims", RuleError), ("gather_elements", "axis", RuleError),
+    ("scatter_nd", "threads", UsageError),
+)  # fmt: skip
 
 
-def test_a_bool_is_no_integer_anywhere() -> None:
-    for value in (True, False, np.True_, np.array(True)):
-        for name, argument, error_type in (
-            ("gather_nd", "batch_dims", RuleError),
-            ("gather_elements", "axis", RuleError),
-            ("scatter_elements", "axis", RuleError),
-            ("gather_nd", "threads", UsageError),
-        ):
-            with pytest.raises(error_type, match=f"^{argument} is .*: it must be an integer$"):
-                call(name, **{argument: value})
-
-
-@pytest.mark.parametrize("value", ["2", 1.5, np.array([1, 2]), None, [1]])
+@pytest.mark.parametrize("value", [True, np.True_, np.array(True), "2", 1.5, np.array([1, 2]), [1]])
 def test_non_integers_are_refused_in_one_line(value: Any) -> None:
-    if value is not None:
-        with pytest.raises(UsageError, match=r"^threads is .*: it must be an integer$"):
-            call("gather_nd", threads=value)
-    with pytest.raises(RuleError, match=r"^axis is .*: it must be an integer$"):
-        call("gather_elements", axis=value)
+    for name, argument, error_type in INTEGER_ARGUMENTS:
+        with pytest.raises(error_type, match=f"^{argument} is .*: it must be an integer$"):
+            call(name, **{argument: value})
 
 
 def test_integers_of_other_types_are_integers() -> None:
@@ -555,23 +429,6 @@ def test_an_index_of_more_than_64_bits_is_out_of_bounds(
     assert (excinfo.value.value, excinfo.value.component) == (value, None)
 
 
-def test_a_hint_is_about_the_value_of_the_caller() -> None:
-    from ndtool import files
-
-    for value in (2**70, -(2**70)):
-        with pytest.raises(BoundsError) as excinfo:
-            files.gather(np.arange(300.0), [value])
-        assert (excinfo.value.value, excinfo.value.hint) == (value, "")
-    with pytest.raises(BoundsError) as excinfo:
-        files.gather(np.arange(300.0), [2**32 - 1, 2**70])
-    assert "was a sign lost?" in excinfo.value.hint
-
-
-def test_a_broken_shape_is_reported_before_an_index_of_more_than_64_bits() -> None:
-    with pytest.raises(RuleError, match=r"indices\.shape\[-1\] is 3"):
-        ndtool.gather_nd(DATA, [[2**70, 0, 0]])
-
-
 @pytest.mark.parametrize(
     ("indices", "dtype"),
     [
@@ -604,12 +461,6 @@ def test_values_that_numpy_cannot_convert_are_refused() -> None:
                 assert isinstance(excinfo.value.__cause__, RuntimeError)
 
 
-def test_object_dtypes_are_refused() -> None:
-    for argument in ("data", "updates", "indices"):
-        with pytest.raises(DtypeError, match=rf"^{argument}: dtype object holds Python objects"):
-            call("scatter_nd", **{argument: {1, 2}})
-
-
 def test_an_output_beyond_memory_is_refused() -> None:
     large_slice = np.broadcast_to(np.zeros(1), (1, 1 << 46))
     with pytest.raises(
@@ -621,15 +472,6 @@ def test_an_output_beyond_memory_is_refused() -> None:
         ndtool.scatter_nd(large_slice, np.zeros((1, 2), int), [1.0])
     with pytest.raises(ResourceError, match="gather_nd: not enough memory"):
         ndtool.gather_nd(raising("__array__", error=MemoryError()), [[0]])
-    with pytest.raises(ResourceError, match=r"gather: not enough memory$"):
-        ndtool.gather(np.zeros(1), np.broadcast_to(np.int64(0), (1 << 58,)))
-
-
-def test_a_failed_mapping_is_reported_as_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "COMPILED_CALL", 0)
-    monkeypatch.setattr(scatters, "scatter", fail_with(12))
-    with pytest.raises(ResourceError, match="scatter_nd: not enough memory"):
-        call("scatter_nd")
 
 
 def test_a_size_that_numpy_cannot_represent_is_refused() -> None:
@@ -641,43 +483,6 @@ def test_a_size_that_numpy_cannot_represent_is_refused() -> None:
 
 
 # The module's public names
-
-
-def test_dir_lists_the_public_names() -> None:
-    script = "import ndtool; print([n for n in vars(ndtool) if n[0] != '_']); print(dir(ndtool))"
-    completed = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    loaded, listed = completed.stdout.splitlines()
-    assert eval(listed) == dir(ndtool)
-    # `import *` must not need the libraries of integrations
-    assert sorted({*dir(ndtool)} - {*ndtool.__all__}) == ["dask", "torch", "xarray"]
-    assert set(CALLS) <= set(dir(ndtool))
-    assert eval(loaded) == []
-    for name in ndtool.__all__:
-        assert hasattr(ndtool, name)
-
-
-def test_every_error_class_is_public() -> None:
-    error_types = {
-        value
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, NdtoolError)
-    }
-    assert {value.__name__ for value in error_types} <= set(ndtool.__all__)
-    assert all(getattr(ndtool, value.__name__) is value for value in error_types)
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_help_begins_with_a_readable_signature(name: str) -> None:
-    operator = getattr(ndtool, name)
-    text = str(inspect.signature(operator))
-    assert text.startswith("(data: 'ArrayLike', indices: 'ArrayLike'")
-    assert len(text) < 600
-    documentation = pydoc.render_doc(operator, renderer=pydoc.plaintext).partition("\n\n")[2]
-    # since Python 3.13 on several lines
-    assert "".join(documentation.split()).startswith("".join(f"{name}{text}".split()))
-    assert name in pydoc.render_doc(ndtool, renderer=pydoc.plaintext)
 
 
 def test_lists_without_elements_are_integers() -> None:
@@ -692,15 +497,3 @@ def test_lists_without_elements_are_integers() -> None:
     assert ndtool.tensor_scatter(np.zeros((0, 2, 3)), np.zeros((0, 1, 3)), []).shape == (0, 2, 3)
     with pytest.raises(DtypeError, match="indices has dtype float64"):
         ndtool.gather(table, np.array([]))  # an array has a type
-
-
-@pytest.mark.parametrize("kind", [ValueError, RuntimeError, ZeroDivisionError])
-def test_errors_of_an_argument_s_methods_are_ours(kind: type[Exception]) -> None:
-    class Broken:
-        def __index__(self) -> int:
-            raise kind
-
-    for name in ("pad", "batch_dims", "axis"):
-        arguments: Any = {name: Broken()}
-        with pytest.raises(RuleError, match=f"{name} is .*: it must be an integer"):
-            ndtool.gather(np.arange(3), [0], **arguments)

@@ -13,8 +13,9 @@ from ndtool import DuplicatesError, RuleError
 from ndtool.analysis.oracle import reference
 
 
-@pytest.mark.parametrize("memory", [None, "1MiB"])
-@pytest.mark.parametrize("positions", [(0, 1), (5, 299_999), (123_456, 299_998)])
+@pytest.mark.parametrize(
+    ("positions", "memory"), [((0, 1), None), ((5, 299_999), "1MiB"), ((123_456, 299_998), "1MiB")]
+)
 def test_duplicates_in_files_are_refused_or_ignored(
     workdir: Path, memory: str | None, positions: tuple[int, int]
 ) -> None:
@@ -82,15 +83,6 @@ def test_duplicates_among_few_of_many_rows_are_those_among_all() -> None:
                     package.scatter(data, rows, updates, **arguments)
                 expected = (earlier[repeated[0]],), (repeated[0],)
                 assert (raised.value.first, raised.value.second) == expected
-
-
-def test_the_first_of_several_records_in_files(workdir: Path) -> None:
-    data = np.zeros(3, [("a", "i2"), ("b", "f4")])
-    records = np.array([(1, 2), (3, 4)], data.dtype)
-    save(data=data, rows=np.array([1, 1]), upd=records)
-    inputs = "data.npy", "rows.npy", "upd.npy"
-    result = package.files.scatter(*inputs, duplicates="first").array
-    assert result.tolist() == [(0, 0), (1, 2), (0, 0)]
 
 
 def test_data_in_place_keep_their_bits() -> None:

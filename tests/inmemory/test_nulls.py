@@ -12,7 +12,7 @@ from strategies import bits_equal
 
 import ndtool
 from ndtool import files
-from ndtool.errors import DtypeError, NdtoolError, RuleError, UsageError
+from ndtool.errors import DtypeError, RuleError, UsageError
 
 BIG = 2**53 + 1  # the first integer that float64 lacks
 ROWS = np.array([2, 0])
@@ -45,21 +45,8 @@ WITH_NULLS = {
     "null_count, a method": make_object(null_count=lambda self: 1, __array__=ARRAY_WITH_NAN),
     "isna": make_object(dtype="Int64", isna=lambda self: np.array([False, True]), __array__=ARRAY_WITH_NAN),
     "isna that returns a list": make_object(dtype="x", isna=lambda self: [False, True], __array__=ARRAY_WITH_NAN),
-    "a proxy of a table": make_object(
-        __getattr__=lambda self, name: {
-            "__array__": lambda *_, **__: np.array([float(BIG), np.nan]),
-            "itercolumns": lambda: [integers(null_count=1)],
-        }[name]
-        if name in ("__array__", "itercolumns")
-        else object.__getattribute__(self, name)
-    ),
     "a dictionary with nulls": make_object(
         null_count=0, type=make_object(value_type=1), is_null=lambda self: [False, True], __array__=ARRAY_WITH_NAN
-    ),
-    "columns": make_object(itercolumns=lambda self: [integers(null_count=1)], __array__=ARRAY_WITH_NAN),
-    "get_columns": make_object(get_columns=lambda self: [integers(null_count=1)], __array__=ARRAY_WITH_NAN),
-    "columns and items": make_object(
-        columns=["a"], items=lambda self: [("a", integers(null_count=1))], __array__=ARRAY_WITH_NAN
     ),
 }  # fmt: skip
 WITH_MASKS = {
@@ -90,7 +77,6 @@ LAZY = {
     "compute": (integers(compute=lambda self: 1), r"data\.compute\(\)"),
     "collect": (integers(collect=lambda self: 1), r"data\.collect\(\)"),
     "chunks": (integers(chunks=(2,)), r"data\[\.\.\.\]"),
-    "h5py": (make_object("h5py._hl.dataset", __array__=ARRAY_WITH_NAN), r"data\[\.\.\.\]"),
     "netCDF4": (make_object("netCDF4._netCDF4", __array__=ARRAY_WITH_NAN, mask=True), r"data\[\.\.\.\]"),
     "tensorstore": (make_object("tensorstore", __array__=ARRAY_WITH_NAN), r"data\.read\(\)\.result\(\)"),
     "xarray in a file": (
@@ -109,13 +95,7 @@ def calls(value: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield "indices", lambda m=module: m.gather(data, value)
         yield "indices", lambda m=module: m.gather_nd(data, value)
         yield "updates", lambda m=module: m.scatter_elements(data, ROWS, value)
-        for sequence in (
-            [value, value],
-            (value,),
-            [[value], [value]],
-            deque([value]),
-            UserList([value]),
-        ):
+        for sequence in ([value, value], (value,), [[value], [value]], deque([value])):
             yield "data", lambda m=module, p=sequence: m.gather(p, [0])
             yield "indices", lambda m=module, p=sequence: m.gather(data, p)
             yield "updates", lambda m=module, p=sequence: m.scatter_elements(data, ROWS, p)
@@ -172,22 +152,6 @@ def test_arrays_without_nulls_are_accepted_by_every_protocol() -> None:
         result = ndtool.gather(array, [0])
         assert (result.dtype, result.tolist()) == (np.int64, [BIG])
         assert files.gather(array, [0]).array.tolist() == [BIG]
-
-
-def test_arrays_wrapped_by_xarray_are_checked() -> None:
-    column = make_object(null_count=1, __array__=ARRAY_WITH_NAN)
-    value = make_object(
-        "xarray.core.dataarray", variable=make_object(data=column), data=1, compute=len
-    )
-    with pytest.raises(DtypeError, match=r"^data is a Column with nulls"):
-        ndtool.gather(value, [0])
-
-
-def test_subclasses_of_library_types_are_recognized() -> None:
-    dask_type = type(make_object("dask.array.core", __array__=ARRAY_WITH_NAN))
-    array = type("Own", (dask_type,), {})()
-    with pytest.raises(DtypeError, match="would load completely"):
-        ndtool.gather(array, [0])
 
 
 def test_a_mask_property_that_raises_is_no_mask() -> None:
@@ -266,20 +230,8 @@ def test_datetimes_of_several_units_get_the_finest() -> None:
     assert (spans.dtype, spans.astype(int).tolist()) == ("m8[m]", [120, 5])
 
 
-def test_datetimes_beyond_the_range_of_the_finest_unit_are_refused() -> None:
-    with pytest.raises(DtypeError, match=r"is a list with .*3000-01-01.*: give its elements one"):
-        ndtool.gather([np.datetime64("3000-01-01"), np.datetime64(1, "ns")], [0])
-
-
 def test_a_null_in_a_list_is_refused() -> None:
-    for elements in (
-        [BIG, None],
-        [[1], [None]],
-        [None, 0.5],
-        (None,),
-        deque([1, None]),
-        [[1, 2], None],
-    ):
+    for elements in ([BIG, None], [[1], [None]], [None, 0.5], (None,), deque([1, None])):
         for argument, call in calls(elements):
             with pytest.raises((DtypeError, RuleError), match=f"^{argument}"):
                 call()
@@ -329,30 +281,12 @@ def test_an_integer_fill_is_exact_or_refused(fill: Any) -> None:
 
 @pytest.mark.parametrize(
     "fill",
-    [
-        0.1,
-        Decimal("0.1"),
-        Fraction(1, 10),
-        1e23,
-        float(BIG),
-        Decimal("0.5"),
-        FloatLike(),
-        -0.0,
-        Decimal("-0.0"),
-        Decimal("2.9999999999999999999"),
-    ],
+    [0.1, Decimal("0.1"), Fraction(1, 10), 1e23, float(BIG), FloatLike(), Decimal("-0.0")],
     ids=stable_id,
 )
 def test_a_fill_that_is_no_integer_is_rounded_to_the_nearest(fill: Any) -> None:
     result = ndtool.gather([1.0], [7], out_of_bounds="fill", fill=fill)
     assert result.tobytes() == np.float64(float(fill)).tobytes()
-
-
-def test_an_attribute_that_is_masked_is_no_integer() -> None:
-    with pytest.raises(RuleError, match=r"axis is .*: it must be an integer"):
-        ndtool.gather([1], [0], axis=np.ma.array(0, mask=True))
-    with pytest.raises(NdtoolError, match=r"threads is .*: it must be an integer"):
-        ndtool.gather([1], [0], threads=np.ma.array(1, mask=True))
 
 
 # Columns and arrays of other packages
@@ -426,20 +360,11 @@ def test_pandas_columns_of_dictionaries_and_categories() -> None:
     pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     dictionary_with_null = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([BIG, None]))
     column = pd.Series(pd.arrays.ArrowExtensionArray(dictionary_with_null))
-    for value in (column, column.array, column.to_frame()):
-        for argument, call in calls(value):
-            with pytest.raises(DtypeError, match=rf"^{argument} is a pandas .* with nulls"):
-                call()
+    with pytest.raises(DtypeError, match=r"^data is a pandas .* with nulls"):
+        ndtool.gather(column, [0])
     frame = pd.DataFrame({"a": pd.Categorical([BIG]), "b": pd.Categorical([0.5])})
     with pytest.raises(DtypeError, match="pandas DataFrame of category: cast its columns"):
         ndtool.gather(frame, [0])
-
-
-def test_subclasses_of_pandas_columns_are_recognized() -> None:
-    pd = pytest.importorskip("pandas")
-    column = type("Own", (pd.Series,), {})([BIG, None], dtype="Int64")
-    with pytest.raises(DtypeError, match="with nulls"):
-        ndtool.gather(column, [0])
 
 
 def test_arrays_of_xarray(tmp_path: Any) -> None:
@@ -498,7 +423,6 @@ def list_columns(rows: list[Any]) -> Iterator[Any]:
     """Yield columns of lists of several libraries, with the same rows."""
     pa, pd, pl = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
     yield pa.array(rows)
-    yield pa.array(rows, pa.large_list(pa.int64()))
     yield pa.chunked_array([rows[:1], rows[1:]])
     yield pd.Series(rows)
     yield pd.Series(pa.array(rows), dtype=pd.ArrowDtype(pa.list_(pa.int64())))
@@ -506,24 +430,13 @@ def list_columns(rows: list[Any]) -> Iterator[Any]:
 
 
 def test_columns_of_lists_of_equal_lengths_are_arrays() -> None:
-    pa, pl = pytest.importorskip("pyarrow"), pytest.importorskip("polars")
     rows = [[1, 2], [3, 4], [5, 6]]
     table, indices = np.array(rows), np.array([2, 0])
-    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(table)
-    fixed = pa.array(rows, pa.list_(pa.int64(), 2)), pl.Series(rows, dtype=pl.Array(pl.Int64, 2))
-    for column in (*list_columns(rows), *fixed, tensors):
+    for column in list_columns(rows):
         assert bits_equal(ndtool.gather(column, indices), table[indices])
         assert bits_equal(ndtool.gather(np.arange(9), column), table)
-    for column in list_columns(rows):
         if str(getattr(column, "dtype", "")) != "object":  # pandas' has no element type
             assert bits_equal(ndtool.gather(column[:0], []), np.zeros((0, 0), "i8"))
-    assert ndtool.gather(pa.chunked_array([], pa.list_(pa.list_(pa.int8(), 2), 3)), []).shape == (
-        0,
-        3,
-        2,
-    )
-    nested = pa.array([[[1, 2]], [[3, 4]]])
-    assert ndtool.gather(nested, [1]).tolist() == [[[3, 4]]]
 
 
 @pytest.mark.parametrize(

@@ -83,22 +83,6 @@ def test_onnx_tensors(tmp_path: Path, name: str, small_thresholds: bool) -> None
         assert are_equal(load_array(out), array)
 
 
-def test_initializers_and_numbers(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    array = random_array("int4", (3, 5))
-    numbers = onnx.helper.make_tensor("numbers", onnx.TensorProto.INT4, (3, 5), array.flatten())
-    raw = onnx.numpy_helper.from_array(array, "raw")
-    graph = onnx.helper.make_graph([], "g", [], [], [numbers, raw])
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
-    for member in ("numbers", "raw"):
-        argument = f"{tmp_path}/m.onnx:{member}"
-        assert are_equal(load_array(argument), array)
-        result = files.gather(argument, [2, 0], out=tmp_path / "o.pb")
-        assert result.dtype == "int4"
-        assert are_equal(load_array(tmp_path / "o.pb"), array[[2, 0]])
-    assert "int4[3,5]" in ndtool("inspect", tmp_path / "m.onnx").out.decode()
-
-
 @pytest.mark.parametrize("name", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
 @pytest.mark.parametrize("small_thresholds", [False, True])
 def test_safetensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
@@ -123,22 +107,6 @@ def test_safetensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
             assert are_equal(load_array(f"{path}:{member}"), array)
         assert bytes(entries["bytes"]["data"]) == bytes(range(7))
         assert bytes(entries["wide"]["data"]) == np.arange(3.0).tobytes()
-
-
-def test_a_file_of_the_safetensors_package(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors", minversion="0.8")
-    array = random_array("float4_e2m1fn", (4, 6))
-    packed = np.frombuffer(packing.pack(array.tobytes(), 4), "u1")
-    spec = safetensors.TensorSpec(
-        dtype="float4_e2m1fn_x2", shape=[4, 3], data_ptr=packed.ctypes.data, data_len=12
-    )
-    raw = safetensors.serialize({"output": spec})
-    (tmp_path / "m.safetensors").write_bytes(raw)
-    assert are_equal(load_array(tmp_path / "m.safetensors"), array)
-    files.gather(array, [0, 1, 2, 3], out=tmp_path / "own.safetensors")
-    assert safetensors.deserialize((tmp_path / "own.safetensors").read_bytes()) == (
-        safetensors.deserialize(raw)
-    )
 
 
 def test_arrays_that_a_safetensors_file_cannot_hold(tmp_path: Path) -> None:
@@ -182,28 +150,6 @@ def test_the_standards_accept_packed_types_for_tensor_scatter_alone(tmp_path: Pa
         "scatter", tmp_path / "past.pb", "[0]", tmp_path / "past.pb", "--reduction", "add"
     )
     assert completed.status == 4
-
-
-def test_worker_processes(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    pytest.importorskip("onnx")
-    array = random_array("int4", (301, 7))
-    np.save(tmp_path / "a.npy", array.view("V1"))
-    assert ndtool("convert", tmp_path / "a.npy", tmp_path / "a.pb", "--dtype", "int4").status == 0
-    options = ("-o", tmp_path / "o.pb", "--workers", 2)
-    completed = ndtool("gather", tmp_path / "a.pb", "[300, 1, -1]", *options)
-    assert completed.status == 0, completed.err
-    assert are_equal(load_array(tmp_path / "o.pb"), array[[300, 1, -1]])
-
-
-def test_remote_files(s3: Any) -> None:
-    array = random_array("float4_e2m1fn", (12, 4))
-    for name in ("a.pb", "a.safetensors"):
-        url = f"s3://bucket/{name}"
-        files.gather(array, np.arange(12), out=url)
-        assert len(s3.get(name)) < 300
-        assert are_equal(load_array(url), array)
-        assert are_equal(files.gather(url, [11, 3]).array, array[[11, 3]])
 
 
 def test_fill_values(tmp_path: Path) -> None:

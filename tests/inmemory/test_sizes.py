@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,26 +16,16 @@ from command import save
 from strategies import Array, bits_equal
 
 import ndtool
-from ndtool import _kernels
 from ndtool.analysis.oracle import reference
-from ndtool.engine import bind, copies, gathers, layouts, tuning
+from ndtool.engine import tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
-from ndtool.rules import dtypes, inference, shapes
+from ndtool.rules import inference, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 G = 1 << 30
 THREADS = (1, 2)
-
-
-@pytest.fixture
-def emptied_workdir(workdir: Path) -> Iterator[Path]:
-    """Change to a folder that is emptied afterwards: pytest would retain gigabytes."""
-    yield workdir
-    for path in workdir.iterdir():
-        path.unlink()
 
 
 @pytest.fixture
@@ -215,18 +204,6 @@ def test_indices_beyond_31_bits(workdir: Path, require_memory: None) -> None:
     assert (error.position, error.count, error.total) == ((2 * G + 3,), 1, 2 * G + 5)
 
 
-@pytest.mark.slow("offsets in files have 64 bits")
-def test_scatter_to_a_file_beyond_31_bits(workdir: Path, require_memory: None) -> None:
-    sparse((2 * G + 10,))
-    save(tuples=POSITIONS[:5, None], updates=distinct_elements("u1", 5))
-    result = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
-    assert result.status == 0, result.err
-    out = np.load("out.npy", mmap_mode="r")
-    assert out.shape == (2 * G + 10,)
-    assert bits_equal(np.array(out[POSITIONS[:5]]), distinct_elements("u1", 5))
-    assert not out[7::4096].any()
-
-
 # Counts beyond int64
 
 
@@ -262,63 +239,6 @@ def test_slices_of_broadcast_data_stay_in_its_buffer() -> None:
         ndtool.gather_nd(data, [*index, [1 << 58, 0]])
 
 
-@pytest.mark.parametrize(("itemsize", "count"), [(1, 3 << 20), (24, 99_999), (3 << 20, 2)])
-def test_elements_are_normalized_in_boxes(
-    itemsize: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C ends a run between two kernel calls."""
-    monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 20)
-    packed, swapped = Mock(wraps=_kernels.copy_pieces), Mock(wraps=_kernels.swap)
-    monkeypatch.setattr(_kernels, "copy_pieces", packed)
-    monkeypatch.setattr(_kernels, "swap", swapped)
-    dtype = dtypes.from_code(f"<U{itemsize // 4}" if itemsize % 4 == 0 else "|u1")
-    raw = np.random.default_rng(0).integers(0, 256, itemsize * count, np.uint8)
-    data, out = bind.Operand(memoryview(raw), 0, (itemsize,)), memoryview(bytearray(raw.nbytes))
-    copies.normalize(data, (count,), dtype, ">", out, 1)
-    assert bytes(out) == raw.reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
-    max_size = max(1, (1 << 20) // itemsize)
-    assert [call.args[4:6] for call in packed.call_args_list] == [
-        (first, min(first + max_size, count)) for first in range(0, count, max_size)
-    ]
-    assert all(len(call.args[0]) <= 1 << 20 for call in swapped.call_args_list)
-    assert (swapped.call_count > 0) == (dtype.swap_size > 1)
-
-
-@pytest.mark.parametrize("shape", [(), (1, 1)])
-def test_one_element_is_byte_swapped(shape: tuple[int, ...]) -> None:
-    data, out = bind.Operand(memoryview(b"abcd"), 0, (7,) * len(shape)), memoryview(bytearray(4))
-    copies.normalize(data, shape, dtypes.from_code("<f4"), ">", out, 1)
-    assert bytes(out) == b"dcba"
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
-def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None:
-    data = bind.Operand(memoryview(b""), 0, layouts.contiguous_strides(shape, 4, order == "F"))
-    copies.normalize(data, shape, dtypes.from_code("<f4"), ">", memoryview(bytearray()), 2)
-
-
-@pytest.mark.parametrize(
-    ("width", "expected"),
-    [
-        (4, [24, 16]),
-        (8, [24, 24, 24, 8]),
-        (16, [16] * 10),
-        (28, [24, 4] * 10),
-        (60, [24, 24, 12] * 10),
-    ],
-)
-def test_work_items_are_complete_output_elements(width: int, expected: list[int]) -> None:
-    runs = bind.BoundSlices(None, None, width, 4, 10, 1, 10)
-    work_items = list(gathers.work_items(runs, 27))
-    assert [work_item.tuples * work_item.width for work_item in work_items] == expected
-    positions = [work_item.byte_range(runs.width) for work_item in work_items]
-    assert [location.start for location in positions[1:]] == [
-        location.stop for location in positions[:-1]
-    ]
-    assert gathers.round_to_elements(40, 27) == 40
-
-
 def test_the_largest_output_that_can_be_counted() -> None:
     max_size = (1 << 63) - 1
     plan = shapes.infer("gather_nd", {"data": (1, max_size), "indices": (1, 1)}, Attributes())[1]
@@ -333,7 +253,7 @@ def test_the_largest_output_that_can_be_counted() -> None:
 # 64 axes, long tuples, many batches
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_64_axes(seed: int, several_threads: None) -> None:
     rng = np.random.default_rng(seed)
     shape = rng.permutation([2] * 8 + [3, 5] + [1] * 54)
@@ -354,47 +274,14 @@ def test_64_axes(seed: int, several_threads: None) -> None:
         moved = flat.reshape(-1, steps[k - 1]).copy()
         moved[rows] += updates.reshape(len(rows), -1)
         assert result.tobytes() == moved.tobytes()
-    for axis in range(64):
-        index = rng.integers(-sizes[axis], sizes[axis], data.shape)
-        positions = np.arange(flat.size).reshape(data.shape)
-        own = positions // steps[axis] % sizes[axis]
-        positions = (positions + (index % sizes[axis] - own) * steps[axis]).ravel()
-        actual = ndtool.gather_elements(data, index, axis, threads=2)
-        assert bits_equal(actual, flat[positions].reshape(data.shape))
-        updates = rng.integers(0, 99, data.shape)
-        actual = ndtool.scatter_elements(data, index, updates, axis, "add", threads=2)
-        expected = flat.copy()
-        np.add.at(expected, positions, updates.ravel())
-        assert bits_equal(actual, expected.reshape(data.shape))
     for b in (1, 31, 62):
         index = np.zeros((*data.shape[:b], 1), int)
         assert bits_equal(ndtool.gather_nd(data, index, b), data.take(0, b))
 
 
-def test_batches_leave_an_axis_of_tuples() -> None:
-    with pytest.raises(RuleError, match="batch_dims is 2"):
-        ndtool.gather_nd(np.zeros((2, 1, 3)), np.zeros((2, 1), int), 2)
-
-
 def test_an_output_of_65_axes_is_refused() -> None:
     with pytest.raises(RuleError, match="rank 65: at most 64"):
         ndtool.gather_nd(np.zeros((1,) * 64), np.zeros((1, 1, 1), int))
-
-
-def test_a_million_batches_of_one_tuple(several_threads: None) -> None:
-    rng = np.random.default_rng(41)
-    data = rng.integers(0, 255, (1_000_003, 3), np.uint8)
-    index = rng.integers(-3, 3, (1_000_003, 1, 1))
-    batches = np.arange(1_000_003)[:, None]
-    for threads in THREADS:
-        actual = ndtool.gather_nd(data, index, 1, threads=threads)
-        assert bits_equal(actual, data[batches, index[..., 0]])
-        actual = ndtool.gather_elements(data, index[..., 0], 1, threads=threads)
-        assert bits_equal(actual, data[batches, index[..., 0]])
-    doubled = ndtool.scatter_elements(data, index[..., 0], actual, 1, "add", threads=2)
-    expected = data.copy()
-    np.add.at(expected, (batches, index[..., 0]), actual)
-    assert bits_equal(doubled, expected)
 
 
 # Empty arrays
@@ -447,38 +334,32 @@ def require_agreement(actual: Any, expected: Any) -> bool:
     return isinstance(actual, np.ndarray) and bits_equal(actual, expected)
 
 
-@pytest.mark.slow("each operator takes each combination of empty axes")
-def test_every_empty_combination(several_threads: None) -> None:
+def test_every_empty_combination(workdir: Path, several_threads: None) -> None:
     results, refusals = 0, 0
-    for operator, arrays, options in empty_calls((1, 2, 3)):
-        expected = outcome(getattr(reference, operator), *arrays, **options)
-        function, report = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
-        for threads in THREADS:
-            assert require_agreement(
-                outcome(function, *arrays, **options, threads=threads), expected
-            ), report
-        if isinstance(expected, np.ndarray):
-            results += 1
-            out = np.full(expected.shape, -1)
-            assert function(*arrays, **options, out=out) is out, report
-            assert bits_equal(out, expected), report
-        else:
-            refusals += 1
-    assert (results > 2000, refusals > 2000) == (True, True)
-
-
-def test_every_empty_combination_of_files(workdir: Path) -> None:
     for operator, arrays, options in empty_calls((1, 2)):
-        names = ("data", "indices", "updates")[: len(arrays)]
-        save(**dict(zip(names, arrays, strict=True)))
-        request = Request(
-            operator,
-            *(f"{name}.npy" for name in names),
-            output="out.npy",
-            attributes=Attributes(**options),
-        )
         expected = outcome(getattr(reference, operator), *arrays, **options)
-        assert require_agreement(outcome(run, request), expected), (operator, request, arrays)
+        function, call = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
+        for threads in THREADS:
+            actual = outcome(function, *arrays, **options, threads=threads)
+            assert require_agreement(actual, expected), call
+        if not isinstance(expected, np.ndarray):
+            refusals += 1
+            continue
+        results += 1
+        out = np.full(expected.shape, -1)
+        assert function(*arrays, **options, out=out) is out, call
+        assert bits_equal(out, expected), call
+        if results % 5 == 0:
+            names = ("data", "indices", "updates")[: len(arrays)]
+            save(**dict(zip(names, arrays, strict=True)))
+            request = Request(
+                operator,
+                *(f"{name}.npy" for name in names),
+                output="out.npy",
+                attributes=Attributes(**options),
+            )
+            assert bits_equal(run(request), expected), call
+    assert min(results, refusals) > 100
 
 
 def run(request: Request) -> Array:

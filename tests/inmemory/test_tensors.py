@@ -36,10 +36,8 @@ def test_a_torch_tensor_gives_a_torch_tensor(torch: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
-     "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"],
-)  # fmt: skip
+    "name", ["bool", "int8", "float32", "complex128", "bfloat16", "float8_e5m2"]
+)
 def test_every_torch_type_moves_bit_for_bit(torch: Any, name: str) -> None:
     pytest.importorskip("ml_dtypes")
     bits = torch.arange(12, dtype=torch.uint8).repeat_interleave(16)
@@ -50,15 +48,6 @@ def test_every_torch_type_moves_bit_for_bit(torch: Any, name: str) -> None:
     assert rows.dtype == kind
     plain = torch.uint8
     assert torch.equal(rows.contiguous().view(plain), data[[2, 0]].contiguous().view(plain))
-
-
-def test_a_reduction_of_bfloat16_rounds_after_each_update(torch: Any) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    data = torch.full((4,), 256.0, dtype=torch.bfloat16)
-    summed = ndtool.scatter_nd(data, [[1]] * 3, torch.ones(3, dtype=torch.bfloat16), "add")
-    plain = np.full(4, 256, ml_dtypes.bfloat16)
-    expected = ndtool.scatter_nd(plain, [[1]] * 3, np.ones(3, ml_dtypes.bfloat16), "add")
-    assert summed.view(torch.int16).tolist() == expected.view("i2").tolist()
 
 
 def test_a_torch_tensor_is_not_copied(torch: Any) -> None:
@@ -90,11 +79,6 @@ def test_torch_tensors_that_are_refused(torch: Any) -> None:
         ndtool.gather_nd(position, [[0], [1], [2]], out=position)
 
 
-def test_a_torch_tensor_without_memory_is_refused(torch: Any) -> None:
-    with pytest.raises(DtypeError, match="data is a Tensor that NumPy cannot convert to an array"):
-        torch.func.vmap(lambda row: ndtool.gather(row, [0]))(torch.ones(3, 4))
-
-
 def test_64_bit_jax_arrays_keep_their_dtype_without_jax_enable_x64(jax: Any) -> None:
     with jax.enable_x64(True):
         data = jax.numpy.asarray([2**40 + 1, 2**41 + 1])
@@ -113,19 +97,6 @@ def test_a_jax_array_gives_a_jax_array(jax: Any) -> None:
         ndtool.gather(PLAIN, [1], out=jax.numpy.zeros((1, 4)))
 
 
-def test_polars_columns_without_gaps() -> None:
-    polars = pytest.importorskip("polars")
-    series = polars.Series([5, 6, 7])
-    assert ndtool.gather(series, [2, 0]).tolist() == [7, 5]
-    assert ndtool.gather(np.arange(9), series).tolist() == [5, 6, 7]
-    with pytest.raises(DtypeError, match="data is a polars Series with nulls: fill them first"):
-        ndtool.gather(polars.Series([5, None, 7]), [2, 0])
-    with pytest.raises(DtypeError, match="indices is a polars Series with nulls"):
-        ndtool.gather(np.arange(9), polars.Series([5, None, 7]))
-    frame = polars.DataFrame({"a": [1, 2], "b": [3, 4]})
-    assert ndtool.gather(frame, [1]).tolist() == [[2, 4]]
-
-
 def test_polars_values_that_numpy_would_change() -> None:
     polars = pytest.importorskip("polars")
     pairs = polars.Array(polars.Int64, 2)
@@ -134,6 +105,7 @@ def test_polars_values_that_numpy_would_change() -> None:
     for data, message in (
         (polars.DataFrame({"a": [2**60 + 1], "b": [0.5]}), "DataFrame of Int64, Float64: cast"),
         (polars.Series([{"a": 2**60 + 1, "b": 0.5}]), "Series of Int64, Float64: cast"),
+        (polars.Series([5, None, 7]), "data is a polars Series with nulls: fill them first"),
         (polars.Series([{"a": 1, "b": None}]), "with nulls"),
         (polars.Series([[1, None], [3, 4]], dtype=pairs), "with nulls"),
         (polars.Series([1], dtype=polars.Int128), "no 128-bit integer"),
@@ -159,13 +131,6 @@ def test_arrays_outside_memory_are_refused(module: str, message: str) -> None:
     ):
         with pytest.raises(DtypeError, match=message):
             call()
-
-
-def test_a_zarr_array_is_refused(tmp_path: Any) -> None:
-    zarr = pytest.importorskip("zarr")
-    array = zarr.create_array(tmp_path / "a.zarr", shape=(3, 4), dtype="f4")
-    with pytest.raises(DtypeError, match=r"ndtool\.files"):
-        ndtool.gather_nd(array, ROWS)
 
 
 def test_a_name_is_no_array(tmp_path: Any) -> None:

@@ -12,9 +12,7 @@ from typing import get_args
 import pytest
 
 from ndtool import signatures
-from ndtool.rules import modes
-from ndtool.rules.modes import MODES
-from ndtool.rules.operators import ALL_OPERATORS
+from ndtool.rules.operators import ALL_OPERATORS, MODES, OPERATORS, mode_names
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 
 VALID_CALLS = """
@@ -63,8 +61,8 @@ INVALID_CALLS = (
 def test_the_literals_are_the_words_of_the_tables() -> None:
     assert get_args(signatures.Reduction) == (*REDUCTIONS, *ALIASES)
     assert get_args(signatures.Mode) == tuple(MODES)
-    assert get_args(signatures.GatherMode) == modes.names_for(scatters=False)
-    assert get_args(signatures.ScatterMode) == modes.names_for(scatters=True)
+    assert get_args(signatures.GatherMode) == mode_names(scatters=False)
+    assert get_args(signatures.ScatterMode) == mode_names(scatters=True)
     assert get_args(signatures.OperatorName) == tuple(ALL_OPERATORS)
 
 
@@ -73,14 +71,7 @@ def test_every_front_end_has_the_full_signatures(module: str) -> None:
     if module.endswith(("torch", "dask")):
         pytest.importorskip(module.partition(".")[2])
     front_end = importlib.import_module(module)
-    for name in (
-        "gather_nd",
-        "scatter_nd",
-        "gather_elements",
-        "scatter_elements",
-        "gather",
-        "scatter",
-    ):
+    for name in OPERATORS:
         function = getattr(front_end, name)
         protocol = getattr(signatures, signatures.Operators.__annotations__[name].partition("[")[0])
         expected = inspect.signature(protocol.__call__).parameters

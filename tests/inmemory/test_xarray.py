@@ -15,8 +15,6 @@ da = pytest.importorskip("dask.array", exc_type=ImportError)
 
 from ndtool.xarray import isel_points  # noqa: E402
 
-SIZES = {"time": 4, "y": 5, "x": 6}
-
 
 @pytest.fixture
 def dataset() -> Any:

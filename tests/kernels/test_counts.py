@@ -106,40 +106,6 @@ def test_dropped_updates_are_not_counted(dtype: str, has_nans: bool) -> None:
         assert bits_equal(padded, expected), options
 
 
-def test_means_of_a_small_call_count_all_updates() -> None:
-    """Once all elements have updates, the updates of means are still counted."""
-    rng = np.random.default_rng(8)
-    data, updates = np.full(3, 100, "u4"), rng.integers(0, 9, 6000).astype("u4")
-    rows = rng.integers(0, 3, 6000).astype("i4")
-    for axis_first in (False, True):
-        shape = (6000, 1) if axis_first else (6000,)
-        arrays = data.reshape(-1, *shape[1:]), rows.reshape(shape), updates.reshape(shape)
-        with patched_thresholds({(tuning, "COMPILED_CALL"): 1 << 16}):
-            actual = ndtool.scatter_elements(*arrays, reduction="mean", include_self=False)
-        sums, counts = np.bincount(rows, updates), np.bincount(rows)
-        assert actual.ravel().tolist() == (sums // counts).tolist()
-
-
-@pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("mode", [{"out_of_bounds": "drop"}, {"pad": 300}], ids=["drop", "pad"])
-def test_updates_of_long_slices_in_batches_are_dropped(
-    mode: dict[str, Any], include_self: bool
-) -> None:
-    """Updates longer than a cache line are dropped also if a batch is updated in cache."""
-    rng = np.random.default_rng(7)
-    data, indices = np.ones((8, 300, 17), "f4"), rng.integers(0, 301, (8, 200, 1))
-    updates = rng.integers(1, 9, (8, 200, 17)).astype("f4")
-    for name in ("add", "max", "mean"):
-        options: dict[str, Any] = {"reduction": name, "include_self": include_self}
-        actual = ndtool.scatter_nd(data, indices, updates, batch_dims=1, **options, **mode)
-        for batch in range(8):
-            valid = indices[batch, :, 0] < 300
-            expected = ndtool.scatter_nd(
-                data[batch], indices[batch][valid], updates[batch][valid], **options
-            )
-            assert bits_equal(actual[batch], expected), (name, batch)
-
-
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("width", [1, 40])
 def test_a_call_in_place_costs_what_its_updates_cost(

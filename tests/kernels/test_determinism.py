@@ -27,7 +27,7 @@ import thresholds
 from bits import results_match
 from command import execute, save
 from command import ndtool as command
-from floatstates import STATES, float_state
+from floatstates import float_state
 from limits import fail_with
 from strategies import (
     ARITHMETIC,
@@ -45,7 +45,7 @@ from thresholds import patched_thresholds
 import ndtool
 from ndtool import _kernels
 from ndtool._kernels import Calls
-from ndtool.engine import check, dispatch, gathers, scatters, tuning
+from ndtool.engine import check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
 from ndtool.inmemory import calls
@@ -54,8 +54,7 @@ from ndtool.machine import threads as thread_counts
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 THREAD_COUNTS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -267,13 +266,9 @@ def test_every_type_and_reduction_has_the_bits_of_one_thread(
     compare(calls, REPEATS, called)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [s if s == "both" else pytest.param(s, marks=pytest.mark.slow("as others")) for s in STATES],
-)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_all_threads_calculate_in_the_callers_floating_point_state(
-    dtype: np.dtype, state: str, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
+    dtype: np.dtype, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounding modes and flushed subnormal numbers; threads have started in another state."""
     monkeypatch.setattr(tuning, "WIDE_SLICE", tuning.WIDE_SLICE)
@@ -290,7 +285,7 @@ def test_all_threads_calculate_in_the_callers_floating_point_state(
                 small = rng.integers(0, 4, array.shape).astype(f"u{dtype.itemsize}").view(dtype)
                 array[...] = np.where(rng.integers(0, 2, array.shape), small, array)
             before = call.run(2)
-            with float_state(state):
+            with float_state("both"):
                 results = [call.run(threads) for threads in (1, 2, 4)]
                 expected = expected_scatter(
                     data, call.linear_indices, updates, **call.reduction_options
@@ -347,24 +342,6 @@ def test_non_temporal_stores_have_the_bits_of_assignments(
             )
 
 
-@pytest.mark.parametrize("max_packed", [0, 1 << 28])
-def test_gathers_have_the_bits_of_numpy(
-    max_packed: int, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "MAX_PACKED", max_packed)
-    rng = np.random.default_rng(33)
-    base = random_values(rng, np.dtype("f4"), (20, 21, 22))
-    other_layouts = base.transpose(2, 0, 1), np.asfortranarray(base)
-    for data in (base, *other_layouts, base[::2, ::-1]):
-        rows = rng.integers(-10, 10, (3000, 1))
-        index_arrays = [rng.integers(-10, 10, data.shape) for _ in data.shape]
-        for threads in (1, 2, 3, 5, 8, 16):
-            assert bits_equal(ndtool.gather_nd(data, rows, threads=threads), data[rows[:, 0]])
-            for axis, index in enumerate(index_arrays):
-                actual = ndtool.gather_elements(data, index, axis, threads=threads)
-                assert bits_equal(actual, np.take_along_axis(data, index, axis))
-
-
 @pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several passes", "one pass"])
 @pytest.mark.parametrize("sizes", [(60_000,), (300, 200)], ids=str)
 @pytest.mark.parametrize("reduction", ["add", "mean"])
@@ -393,29 +370,36 @@ def test_tuples_sorted_in_several_passes_are_updated_in_order(
         assert "apply_partitions" in called or (threads == 1 and reduction == "add")
 
 
+@pytest.mark.parametrize("negatives", [True, False])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda w: w.name)
 def test_every_algorithm_detects_an_index_out_of_bounds(
     algorithm: Algorithm,
+    negatives: bool,
     lowered_thresholds: None,
     called: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Skip the first validation, as if the indices changed after it."""
     monkeypatch.setattr(check, "check", lambda *_: None)
+    options = {"reduction": "add", "negatives": negatives}
     call = make_call(
         np.random.default_rng(38), algorithm, np.dtype("f4"), {"reduction": "add"}, True
-    )
+    )._replace(reduction_options=options)
     data, indices, updates = call.arrays
     size, last = algorithm.data[algorithm.axis or 0], indices.size - 1
+    indices = indices if negatives else indices % size
     gather = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
     force_algorithm(algorithm)
-    for position, value, threads in product((0, last // 2, last), (size, -size - 1), (1, 3)):
+    assert bits_equal(call._replace(arrays=(data, indices, updates)).run(3), call.expected)
+    for position, value, threads in product((0, last // 2, last), (size, -size - 1, -1), (1, 3)):
+        if negatives and value == -1:
+            continue
         wrong = indices.copy()
         wrong.flat[position] = value
         with pytest.raises(BoundsError, match=f"{value}"):
             call._replace(arrays=(data, wrong, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}"):
-            gather(data, wrong, algorithm.axis or 0, threads=threads)
+            gather(data, wrong, algorithm.axis or 0, threads=threads, negatives=negatives)
     assert algorithm.function in called
 
 
@@ -445,46 +429,6 @@ def test_an_index_out_of_bounds_leaves_the_output_unchanged(
                 assert bits_equal(out, before), (position, threads, reduction)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda w: w.name)
-def test_every_algorithm_refuses_negative_indices_of_specs(
-    algorithm: Algorithm,
-    lowered_thresholds: None,
-    called: dict[str, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(check, "check", lambda *_: None)
-    call = make_call(
-        np.random.default_rng(42), algorithm, np.dtype("f4"), {"reduction": "add"}, True
-    )
-    call = call._replace(reduction_options={"reduction": "add", "negatives": False})
-    data, indices, updates = call.arrays
-    size = algorithm.data[algorithm.axis or 0]
-    gather = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
-    force_algorithm(algorithm)
-    for value, threads in product((-1, -size), (1, 3)):
-        index = indices % size
-        assert bits_equal(call._replace(arrays=(data, index, updates)).run(threads), call.expected)
-        index.flat[-1] = value
-        with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
-            call._replace(arrays=(data, index, updates)).run(threads)
-        with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
-            gather(data, index, algorithm.axis or 0, threads=threads, negatives=False)
-    assert algorithm.function in called
-
-
-def test_gathers_of_axes_that_cannot_be_merged_are_correct(lowered_thresholds: None) -> None:
-    rng = np.random.default_rng(40)
-    data = random_values(rng, np.dtype("f4"), (8, 6, 10, 6))[:, ::2, ::2, ::2]
-    for axis in range(4):
-        index = rng.integers(0, data.shape[axis], data.shape)
-        expected = np.take_along_axis(data, index, axis)
-        assert bits_equal(ndtool.gather_elements(data, index, axis, threads=2), expected)
-    index = rng.integers(0, 3, (8, 50, 1))  # slices with gaps, in batches
-    expected = data[np.arange(8)[:, None], index[..., 0]]
-    for threads in (1, 2, 5):
-        assert bits_equal(ndtool.gather_nd(data, index, 1, threads=threads), expected)
-
-
 @pytest.mark.parametrize("width", [16, 700, 40_000])
 def test_ctrl_c_ends_a_gather_between_two_work_items(
     width: int, monkeypatch: pytest.MonkeyPatch
@@ -492,7 +436,7 @@ def test_ctrl_c_ends_a_gather_between_two_work_items(
     """Nothing between the signal and the end of the call executes bytecode, which would see it."""
     monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 12)
     compiled = Calls(
-        np.ndarray, np.empty, calls.make_typed_call, min, dispatch.needs_algorithm, calls.execute,
+        np.ndarray, np.empty, calls.make_typed_call, min, scatters.needs_algorithm, calls.execute,
         vars(tuning),
     )  # fmt: skip
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
@@ -519,9 +463,8 @@ def arguments(algorithm: Algorithm, reduction: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype(">f2"), np.dtype(">f8")], ids=str)
 def test_files_have_the_same_bits_for_any_chunk_size(
-    dtype: np.dtype, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    dtype: np.dtype, lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch, workdir: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(34)
     for algorithm in ALGORITHMS:
         call = make_call(rng, algorithm, dtype.newbyteorder("="), {"reduction": "add"}, True)
@@ -549,26 +492,13 @@ def test_files_have_the_same_bits_for_any_chunk_size(
 
 
 # Units of 12 bytes, such as long doubles on some machines, occur only in files.
-SWAP_UNITS = {
-    "i2": 2,
-    "f4": 4,
-    "m8[s]": 8,
-    "f12": 12,
-    "f16": 16,
-    "c8": 4,
-    "c24": 12,
-    "c32": 16,
-    "U3": 4,
-}
+SWAP_UNITS = {"i2": 2, "m8[s]": 8, "f12": 12, "f16": 16, "c8": 4, "c24": 12, "U3": 4}
 
 
 @pytest.mark.parametrize("code", SWAP_UNITS)
 @pytest.mark.parametrize("order", "<>")
-def test_updates_in_the_other_byte_order_are_swapped(
-    order: str, code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_updates_in_the_other_byte_order_are_swapped(order: str, code: str, workdir: Path) -> None:
     """A copy needs only the item size of a type, and the size of its byte-swapped units."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(44)
     swapped_order = "<>".replace(order, "")
     itemsize = dtypes.from_code(order + code).itemsize
@@ -595,13 +525,8 @@ def test_updates_in_the_other_byte_order_are_swapped(
         assert raw_bytes(result) == expected.tobytes()
 
 
-@pytest.mark.parametrize(
-    "algorithm", [ALGORITHMS[2], ALGORITHMS[6], ALGORITHMS[8]], ids=lambda w: w.name
-)
-def test_streams_have_the_same_bits(
-    algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("algorithm", [ALGORITHMS[2], ALGORITHMS[8]], ids=lambda w: w.name)
+def test_streams_have_the_same_bits(algorithm: Algorithm, workdir: Path) -> None:
     call = make_call(
         np.random.default_rng(35), algorithm, np.dtype("f2"), {"reduction": "mul"}, True
     )

@@ -14,7 +14,6 @@ import pytest
 from bits import results_match
 from strategies import (
     ARITHMETIC,
-    BFLOAT16,
     COMPLEX,
     INTEGERS,
     Array,
@@ -33,10 +32,9 @@ import ndtool
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine import gathers, tuning
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
-THREADS = (1, 2, 3, 4)
+THREADS = (1, 2, 3)
 
 
 class ScatterCase(NamedTuple):
@@ -175,7 +173,6 @@ def test_scatter_elements(axis: int, dtype_and_reduction: tuple[np.dtype, str]) 
     rng = np.random.default_rng(21)
     for shape, index_shape in (
         ((60, 70, 65), (60, 70, 65)),
-        ((60, 70, 65), (60, 69, 1)),
         ((2, 300, 301), (1, 299, 300)),
         ((3, 5, 7), (3, 5, 7)),
         ((2, 1, 300_007), (2, 1, 40_001)),
@@ -235,23 +232,7 @@ def test_data_in_fortran_order(code: str) -> None:
                 assert raw_bytes(scattered) == raw_bytes(expected)
 
 
-@pytest.mark.parametrize("width", [1, 3, 20])
-def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "SCRATCH", 1 << 22)
-    rng = np.random.default_rng(27)
-    data = order_sensitive_values(rng, np.dtype("f4"), (400_003, width))
-    indices = rng.integers(-400_003, 400_003, (500_001, 1))
-    indices[::3] = 5
-    updates = order_sensitive_values(rng, np.dtype("f4"), (500_001, width))
-    flat = (indices % 400_003 * width + np.arange(width)).ravel()
-    for reduction in ("none", "add"):
-        expected = expected_scatter(data, flat, updates, reduction)
-        for threads in THREADS:
-            actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
-            assert bits_equal(actual, expected), (reduction, threads)
-
-
-@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 100])
+@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 7, 8, 16, 100])
 def test_gather_nd(itemsize: int) -> None:
     rng = np.random.default_rng(22)
     dtype = np.dtype(f"V{itemsize}")
@@ -275,7 +256,7 @@ def test_gather_nd(itemsize: int) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 8, 12, 16, 40])
+@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 8, 16, 40])
 def test_gather_elements(itemsize: int, axis: int) -> None:
     rng = np.random.default_rng(23)
     dtype = np.dtype(f"V{itemsize}")
@@ -290,8 +271,11 @@ def test_gather_elements(itemsize: int, axis: int) -> None:
             )
 
 
-@pytest.mark.parametrize("layout", ["Fortran", "reversed", "strided", "unaligned", "broadcast"])
-@pytest.mark.parametrize("code", [d.newbyteorder(o).str for d in INTEGERS for o in "<>"])
+LAYOUTS = ("Fortran", "reversed", "strided", "unaligned", "broadcast")
+CODES = [dtype.newbyteorder(order).str for dtype in INTEGERS for order in "<>"]
+
+
+@pytest.mark.parametrize(("code", "layout"), sample_third(CODES, LAYOUTS))
 def test_index_types_and_layouts(code: str, layout: str) -> None:
     rng = np.random.default_rng(24)
     dtype = np.dtype(code)
@@ -318,12 +302,10 @@ def test_index_types_and_layouts(code: str, layout: str) -> None:
 def test_the_first_of_many_invalid_indices_is_reported(threads: int) -> None:
     rng = np.random.default_rng(25)
     data = random_values(rng, np.dtype("f4"), (300, 200))
-    for _ in range(10):
+    for _ in range(5):
         indices = rng.integers(0, 200, (7, 30_000, 2))
         invalid_rows = np.sort(rng.choice(210_000, 3, replace=False))
-        tuples = indices.reshape(-1, 2)
-        tuples[invalid_rows, [1, 0, 1]] = [200, 300, -201]
-        tuples[invalid_rows[0], 0] = 5
+        indices.reshape(-1, 2)[invalid_rows, [1, 0, 1]] = [200, 300, -201]
         out = np.full(indices.shape[:-1], 7, np.float32)
         with pytest.raises(ndtool.BoundsError) as excinfo:
             ndtool.gather_nd(data, indices, out=out, threads=threads)
@@ -335,58 +317,21 @@ def test_the_first_of_many_invalid_indices_is_reported(threads: int) -> None:
         with pytest.raises(ndtool.BoundsError) as excinfo:
             ndtool.scatter_nd(data, indices, out, "add", out=data, threads=threads)
         assert excinfo.value.fields() == error.fields()
-        flat = tuples[:, 0].reshape(300, 700)
         for axis in (0, 1):
-            positions = [
-                tuple(int(v) for v in np.unravel_index(w, flat.shape)) for w in invalid_rows
-            ]
-            columns = flat[:, :200] % 200
-            invalid = columns.copy()
-            first_position = (positions[0][0], positions[0][1] % 200)
-            invalid[first_position] = -301
-            invalid[-1, -1] = 300
-            count = 2 if first_position != (299, 199) else 1
+            invalid = rng.integers(0, 200, (300, 200))
+            position = (int(rng.integers(299)), int(rng.integers(200)))
+            invalid[position], invalid[-1, -1] = -301, 300
             with pytest.raises(ndtool.BoundsError) as excinfo:
                 ndtool.gather_elements(data, invalid, axis, threads=threads)
             error = excinfo.value
-            assert error.count == count
-            assert error.position == (first_position if count == 2 else (299, 199))
+            assert (error.position, error.count) == (position, 2)
             assert (error.axis, error.component) == (axis, None)
 
 
-@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("f2"), BFLOAT16, np.dtype("?")])
-def test_big_endian_and_unusual_layouts_of_large_data(dtype: np.dtype) -> None:
-    rng = np.random.default_rng(26)
-    data, updates = (
-        order_sensitive_values(rng, dtype, (300, 64)),
-        order_sensitive_values(rng, dtype, (6000, 64)),
-    )
-    indices = rng.integers(-300, 300, (6000, 1))
-    flat = (indices % 300 * 64 + np.arange(64)).ravel()
-    swapped_dtype = dtype.newbyteorder("S")
-    for reduction in reductions_of(dtype):
-        expected = expected_scatter(data, flat, updates, reduction)
-        for layout in ("Fortran", "reversed", "unaligned"):
-            arrays: list[Any] = [to_layout(a, layout) for a in (data, indices, updates)]
-            assert bits_equal(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
-        swapped = ndtool.scatter_nd(
-            data.astype(swapped_dtype),
-            indices.astype(">i8"),
-            updates.astype(swapped_dtype),
-            reduction,
-        )
-        assert bits_equal(swapped, expected.astype(swapped_dtype))
-        target = to_layout(data, "strided")
-        assert ndtool.scatter_nd(target, indices, updates, reduction, out=target) is target
-        assert bits_equal(target, expected)
-
-
-@pytest.mark.parametrize("width", [1, 600, 20_000])
-@pytest.mark.parametrize("count", [20, 3000, 60_000])
+@pytest.mark.parametrize(("count", "width"), [(20, 600), (3000, 20_000), (60_000, 1)])
 def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
-    count: int, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    count: int, width: int, monkeypatch: pytest.MonkeyPatch, workdir: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(28)
     data = rng.integers(0, 256, (3_000_000 // width, width), np.uint8)
     index = rng.integers(0, len(data), (count * 40 // width or 1, 1))
@@ -410,3 +355,22 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
         steps.run(open_call)
     assert bits_equal(np.load("out.npy"), data[index[:, 0]])
     assert 0 < sum(calls) <= data.nbytes // 4096 + 1
+
+
+def test_an_index_out_of_bounds_leaves_out_unchanged_in_large_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning, "MAX_PARTITIONS", 4)
+    monkeypatch.setattr(tuning, "MAX_PARTITION", 1 << 18)
+    size, count = 1 << 25, 1 << 15
+    data, out = np.zeros(size, np.uint8), np.full(size, 7, np.uint8)
+    indices = np.random.default_rng(0).integers(0, size, (count, 1))
+    updates = np.ones(count, np.uint8)
+    ndtool.scatter_nd(data, indices, updates, out=out)
+    assert out[indices[0, 0]] == 1
+    out[:] = 7
+    indices[-1] = size
+    for threads in (1, 2):
+        with pytest.raises(ndtool.BoundsError, match="1 of 32768"):
+            ndtool.scatter_nd(data, indices, updates, out=out, threads=threads)
+        assert (out == 7).all()

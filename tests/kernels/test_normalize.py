@@ -3,7 +3,6 @@
 import os
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +12,13 @@ from hypothesis import strategies as st
 from strategies import Array, raw_bytes
 
 import ndtool
-from ndtool.engine import copies, gathers, layouts, tuning
+from ndtool.engine import copies, layouts, tuning
 from ndtool.engine.bind import Operand
-from ndtool.errors import BoundsError, ResourceError
+from ndtool.errors import BoundsError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import tempfiles
 
 TYPES = ("|u1", ">f4", ">c8", "<U3", "|V100")
@@ -80,43 +78,12 @@ def fail_if_called(*_: object) -> None:
     raise AssertionError("this must not be called")
 
 
-@pytest.mark.parametrize(
-    "shape", [(1 << 20, 8), (512, 1 << 12), (3, 1 << 20), (1 << 10, 3, 1 << 10), (2,) * 21], ids=str
-)
-@pytest.mark.parametrize("itemsize", [1, 4, 100, 5 << 20])
-def test_boxes_fit_in_the_limit_and_have_cache_lines(shape: tuple[int, ...], itemsize: int) -> None:
-    steps, limit = layouts.contiguous_strides(shape, itemsize, True), 1 << 20
-    first = next(copies.divide_into_boxes(shape, steps, itemsize, limit))
-    size = int(np.prod(first.shape)) * itemsize
-    assert size <= max(limit, itemsize)
-    assert size > limit // 8 or size == itemsize  # few calls: a box is nearly as large as allowed
-    assert first.shape[0] == shape[0] or first.shape[0] * itemsize >= 64
-
-
 # Runs on files
-
-ORDERS = ("C", "F")
-CASES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
-    # data, indices, batch_dims
-    ((40, 30), (50, 1), 0),
-    ((40, 5, 7), (50, 1), 0),
-    ((40, 5, 7), (30, 3, 2), 0),
-    ((6, 40, 17), (6, 50, 1), 1),
-    ((3, 2, 9, 33), (3, 2, 20, 1), 2),
-    ((1, 40, 1, 30), (40, 1), 0),
-]
-
-
-def random_indices(data: tuple[int, ...], shape: tuple[int, ...], b: int) -> Array:
-    rng = np.random.default_rng(7)
-    sizes = np.array(data[b : b + shape[-1]])
-    return rng.integers(-sizes, sizes, shape)
 
 
 @pytest.fixture
-def small_boxes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Change to a temporary folder; normalized copies are in files and made by several threads."""
-    monkeypatch.chdir(tmp_path)
+def small_boxes(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> pytest.MonkeyPatch:
+    """Let normalized copies be in files, and be made by several threads."""
     monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
     monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
     return monkeypatch
@@ -129,24 +96,32 @@ def run_operator(operator: str, attributes: Attributes, threads: int, *arrays: s
     return np.load("out.npy")
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("code", TYPES)
+@pytest.mark.parametrize(
+    ("code", "data", "tuples", "b"),
+    [
+        ("|u1", (40, 30), (50, 1), 0),
+        (">f4", (40, 5, 7), (30, 3, 2), 0),
+        (">c8", (6, 40, 17), (6, 50, 1), 1),
+        ("<U3", (3, 2, 9, 33), (3, 2, 20, 1), 2),
+        ("|V100", (1, 40, 1, 30), (40, 1), 0),
+    ],
+)
 def test_gathers_of_rows_from_fortran_files(
-    small_boxes: pytest.MonkeyPatch, case: tuple[tuple[int, ...], tuple[int, ...], int], code: str
+    small_boxes: pytest.MonkeyPatch,
+    code: str,
+    data: tuple[int, ...],
+    tuples: tuple[int, ...],
+    b: int,
 ) -> None:
-    shape, tuples, b = case
     dtype = np.dtype(code)
-    data = distinct_elements(shape, dtype.itemsize)
-    indices = random_indices(shape, tuples, b)
-    expected = raw_bytes(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
-    variants = (
-        ("C", 1 << 28, 70, 1),
-        ("F", 1 << 28, 999, 3),
-        ("C", 1 << 28, 999, 2),
-        ("C", 0, 70, 2),
-    )
-    for order, packed, box, threads in variants:
-        save(data=data.view(dtype), indices=np.array(indices, order=order))
+    array = distinct_elements(data, dtype.itemsize)
+    sizes = np.array(data[b : b + tuples[-1]])
+    indices = np.random.default_rng(7).integers(-sizes, sizes, tuples)
+    expected = raw_bytes(ndtool.gather_nd(np.ascontiguousarray(array), indices, b))
+    for order, packed, box, threads in (
+        ("C", 1 << 28, 70, 1), ("F", 1 << 28, 999, 3), ("C", 0, 70, 2),
+    ):  # fmt: skip
+        save(data=array.view(dtype), indices=np.array(indices, order=order))
         small_boxes.setattr(tuning, "MAX_PACKED", packed)
         small_boxes.setattr(tuning, "NORMALIZED_BOX", box)
         small_boxes.setattr(tuning, "WRITE_SIZE", box + 13)
@@ -173,48 +148,9 @@ def test_scatters_into_fortran_files(small_boxes: pytest.MonkeyPatch, code: str)
         assert raw_bytes(result) == raw_bytes(expected), (index_order, box, threads)
 
 
-def test_many_rows_are_not_gathered_one_element_at_a_time(small_boxes: pytest.MonkeyPatch) -> None:
-    save(data=np.asarray(np.arange(4000.0).reshape(40, 100), order="F"), indices=[[3], [-1]] * 20)
-    real_gather_item = gathers.gather_item
-
-    def gather_item(slices: Any, *arguments: Any) -> bool:
-        assert slices.layout is None
-        return real_gather_item(slices, *arguments)
-
-    small_boxes.setattr(gathers, "gather_item", gather_item)
-    result = run_operator("gather_nd", Attributes(), 1, "data.npy", "indices.npy")
-    assert result[:2, 0].tolist() == [300, 3900]
-
-
 def test_an_index_out_of_bounds_comes_before_a_copy(small_boxes: pytest.MonkeyPatch) -> None:
     save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [40]] * 20)
     small_boxes.setattr(tempfiles, "filled_buffer", fail_if_called)
     with pytest.raises(BoundsError, match="20 of 40"):
         run_operator("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
-
-
-def test_a_copy_larger_than_the_disk(small_boxes: pytest.MonkeyPatch) -> None:
-    save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [4]] * 20)
-
-    def reserve(fd: int, total: int, name: str) -> None:
-        raise ResourceError(f"{name}: needs {total} bytes of disk, 0 are free")
-
-    small_boxes.setattr(tempfiles, "reserve", reserve)
-    with pytest.raises(ResourceError, match=r"temporary copy of data\.npy: needs 32000 bytes"):
-        run_operator("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
-    assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
-
-
-@pytest.mark.parametrize("code", ["u1", "i2", "f4", "f8", "c16", "V3"])
-@pytest.mark.parametrize("shape", [(65, 33), (4099, 40), (40, 4099), (7, 9, 130), (130, 3, 70)])
-def test_transposed_arrays_have_the_elements_of_the_array(
-    shape: tuple[int, ...], code: str
-) -> None:
-    """Small elements are copied in squares, and the last rows one by one."""
-    rng, itemsize = np.random.default_rng(3), np.dtype(code).itemsize
-    data = rng.integers(0, 256, (*shape, itemsize), np.uint8).view(code)[..., 0]
-    transposed, no_index = np.asfortranarray(data), np.zeros((0, 1), np.int64)
-    for source in (transposed, transposed[::-1]):
-        result = ndtool.scatter_nd(source, no_index, np.empty((0, *shape[1:]), code), threads=2)
-        assert raw_bytes(result) == raw_bytes(source)

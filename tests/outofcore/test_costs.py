@@ -1,8 +1,6 @@
 """The requests and bytes of a plan, compared with those that a store and the system count."""
 
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +15,7 @@ from command import save
 from ndtool.outofcore import segments
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 ROOT = f"s3://{bucket.NAME}"
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -67,7 +64,7 @@ def stores(s3: Bucket, workdir: Path) -> Iterator[RequestCounts]:
 
 def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without the ones to open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep).*)"
+    names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep|offsets).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in counts.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
@@ -93,7 +90,7 @@ def test_the_store_counts_the_planned_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     distributed = pytest.importorskip("distributed", exc_type=ImportError)
-    monkeypatch.setattr(segments, "OBJECT_BYTES", object_bytes)
+    monkeypatch.setattr(segments, "FILE_BYTES", object_bytes)
     force_depth(depth)
     with distributed.Client(
         processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0",
@@ -153,40 +150,3 @@ def test_a_sweep_moves_the_planned_bytes(
     assert (plan.way, plan.partitioning.depth >= depth) == ("sweep", True)
     assert 0 <= after["rchar"] - before["rchar"] - plan.read < OVERHEAD
     assert 0 <= after["wchar"] - before["wchar"] - plan.written < OVERHEAD
-
-
-@has_io_counts
-@pytest.mark.usefixtures("arrays")
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
-@pytest.mark.parametrize(
-    "suffix",
-    [pytest.param(".npy", marks=pytest.mark.slow("workers read no byte of files twice")), ".zarr"],
-)
-def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> None:
-    distributed = pytest.importorskip("distributed", exc_type=ImportError)
-    folder = str(tmp_path_factory.mktemp("workers"))
-    quiet = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs=quiet,
-            local_directory=folder, memory_limit=0, silence_logs=100,
-        ) as local,
-        distributed.Client(local, set_as_default=False) as client,
-    ):  # fmt: skip
-        pids = client.run(os.getpid).values()
-
-        def total(key: str) -> int:
-            return sum(io_counts(pid)[key] for pid in pids)
-
-        for operator, inputs in CALLS:
-            for _ in range(5):  # each worker reads modules the first time
-                run_request = request(operator, suffix, inputs, scheduler=client)
-                with (
-                    OpenCall(run_request) as call,
-                    steps.prepare(call, steps.resolve_output(call)) as prepared_run,
-                ):
-                    plan, before = prepared_run.plan, (total("rchar"), total("wchar"))
-                    steps.execute(prepared_run)
-                    after = total("rchar"), total("wchar")
-            assert 0 <= after[0] - before[0] - plan.read < 4 * OVERHEAD
-            assert 0 <= after[1] - before[1] - plan.written < OVERHEAD

@@ -1,12 +1,9 @@
 """Failing system calls, killed processes, changing files: nothing is lost or incomplete."""
 
-import errno
-import importlib
 import io
 import json
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -14,29 +11,19 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
 from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 from npyfile import write_sparse
-from outputs import list_preserved_members
 
-from ndtool import __main__ as program
-from ndtool.arrays.source import ContiguousSource, Source
-from ndtool.cli import program as command_line
-from ndtool.engine import bind, check
-from ndtool.errors import OutputError, ResourceError
-from ndtool.formats import locators
-from ndtool.machine import signals
-from ndtool.rules import dtypes, inference, shapes
+from ndtool.arrays.source import ContiguousSource
+from ndtool.errors import OutputError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17
@@ -520,19 +507,6 @@ def test_little_memory_suffices_or_is_a_resource_error(
         assert np.array_equal(result, data + 1 if arguments == SCATTER else data[::-1])
 
 
-def test_a_systemerror_in_an_import_is_a_lack_of_memory(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An import in CPython may raise SystemError if memory is exhausted."""
-    message = "error return without exception set"
-    Path("unreadable.py").write_text(f"raise SystemError({message!r})\n")
-    monkeypatch.syspath_prepend(workdir)
-    with pytest.raises(SystemError) as excinfo:
-        importlib.import_module("unreadable")
-    assert isinstance(program._resource_error(excinfo.value), ResourceError)
-    assert program._resource_error(SystemError(message)) is None  # a bug
-
-
 def test_files_that_may_not_grow(workdir: Path) -> None:
     before = snapshot(workdir)
     for arguments in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
@@ -829,83 +803,6 @@ def test_ignored_and_harmless_signals_end_no_run(long_run: tuple[str, ...], work
     assert process.returncode == 0
 
 
-@pytest.fixture
-def append_only(workdir: Path) -> Iterator[Callable[[str], None]]:
-    """Yield a function that makes a folder or file append-only."""
-    names: list[str] = []
-
-    def make_append_only(name: str) -> None:
-        names.append(name)
-        if shutil.which("chattr") is None or execute("chattr", "+a", name).status:
-            pytest.skip("the file system has no append-only attribute")
-
-    yield make_append_only
-    for name in names:
-        subprocess.run(["chattr", "-a", name], check=True)
-
-
-@linux
-@tmpfile_modes
-def test_folders_where_no_name_can_be_removed(
-    unnamed: bool, append_only: Callable[[str], None], workdir: Path
-) -> None:
-    os.mkdir("appendonly")
-    Path("appendonly/old.npy").write_bytes(PREVIOUS)
-    append_only("appendonly")
-    before = snapshot(workdir)
-    command = [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER[:-1]]
-    for extra in ((), ("--dry-run", "--no-trace")):
-        completed = execute(*command, "appendonly/old.npy", *extra)
-        assert (completed.status, completed.out) == (7, b"")
-        assert completed.err.startswith(
-            "error: appendonly/old.npy: it cannot be replaced: Operation"
-        )
-        assert snapshot(workdir) == before
-    completed = execute(*command, "appendonly/new.npy")
-    assert sorted(os.listdir("appendonly")) == (["new.npy", "old.npy"] if unnamed else ["old.npy"])
-    if unnamed:
-        assert (completed.status, completed.err, is_gather_result("appendonly/new.npy")) == (
-            0,
-            "",
-            True,
-        )
-    else:
-        assert (completed.status, completed.out) == (7, b"")
-        assert "appendonly/new.npy: files in its folder cannot be removed" in completed.err
-
-
-@linux
-@tmpfile_modes
-def test_append_only_files_are_refused_before_any_work(
-    unnamed: bool, append_only: Callable[[str], None], workdir: Path
-) -> None:
-    append_only("out.npy")
-    before = snapshot(workdir)
-    for extra in ((), ("--dry-run", "--no-trace")):
-        completed = execute(*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER, *extra)
-        assert (completed.status, completed.out) == (7, b"")
-        assert completed.err.startswith("error: out.npy: it cannot be replaced: Operation")
-        assert snapshot(workdir) == before
-
-
-@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
-@pytest.mark.parametrize("user", [0, 54321, 12345])
-def test_another_users_file_in_a_sticky_folder_is_not_replaced(
-    user: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    os.mkdir("shared")
-    os.chmod("shared", 0o1777)
-    Path("shared/old.npy").write_bytes(PREVIOUS)
-    for name in ("shared", "shared/old.npy"):
-        os.chown(name, 54321, 54321)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    if user in (0, 54321):
-        list_preserved_members("shared/old.npy")
-    else:
-        with pytest.raises(OutputError, match=r"^shared/old.npy: it cannot be replaced: Operat"):
-            list_preserved_members("shared/old.npy")
-
-
 def run_torture_script(script: str, *arguments: object) -> Any:
     """Return the output of a script in tests/torture."""
     completed = execute(sys.executable, TORTURE / script, *arguments)
@@ -968,61 +865,6 @@ def test_data_outside_the_page_cache_are_gathered(
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
         steps.run(call)
     assert is_gather_result()
-
-
-def test_indices_that_become_valid_again() -> None:
-    plan = shapes.infer("gather_nd", {"data": (3,), "indices": (2, 1)}, Attributes())[1]
-    index = bind.bind_indices(np.array([0, 2]).tobytes(), dtypes.from_code("<i8"))
-    error = check.locate_bounds_error(plan, index)
-    assert isinstance(error, OutputError)
-    assert error.message == "indices changed during the run"
-
-
-@pytest.mark.parametrize("error_type", [KeyboardInterrupt, MemoryError, OutputError])
-def test_a_run_that_cannot_begin_closes_its_files(
-    error_type: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = []
-    open_source = locators.open_source
-
-    def open_and_record(*args: object, **kwargs: object) -> Source:
-        sources.append(open_source(*args, **kwargs))
-        return sources[-1]
-
-    monkeypatch.setattr(locators, "open_source", open_and_record)
-    monkeypatch.setattr(inference, "infer", Mock(side_effect=error_type("so")))
-    with pytest.raises(error_type, match=r"^so$"):
-        OpenCall(Request("gather_nd", "data.npy", "idx.npy"))
-    assert len(sources) == 2
-    for source in sources:
-        with pytest.raises(ValueError, match="released"):
-            bytes(source.load())
-
-
-def test_a_descriptor_limit_reached_in_a_library_has_its_status(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        command_line, "run", Mock(side_effect=OSError(errno.EMFILE, "Too many", "lib.so"))
-    )
-    assert program._run([]) == 6
-    assert capfd.readouterr() == ("", "error: lib.so: Too many\n")
-
-
-def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    registrations = []
-    monkeypatch.setattr(
-        signals,
-        "signal",
-        SimpleNamespace(
-            SIGINT=2, SIGTERM=15, SIGALRM=14, SIGCHLD=17, valid_signals=lambda: {2, 14, 15, 17}
-        ),
-    )
-    monkeypatch.setattr(
-        signals._kernels, "install_handler", lambda *arguments: registrations.append(arguments)
-    )
-    signals.install_handlers(b"lost", 1, b"stopped")
-    assert registrations == [(2, 130, 2, b"stopped"), (15, 143, 2, b"stopped"), (14, -1, 2, b"")]
 
 
 GUARANTEES = FIXTURES.parent / "docs" / "reliability.md"

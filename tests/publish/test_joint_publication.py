@@ -70,17 +70,6 @@ def test_outputs_are_published_in_order(
     assert sorted(name for name in os.listdir() if "ndtool-" not in name) == NAMES
 
 
-def test_files_of_several_formats_and_none(tmpfile_mode: str) -> None:
-    sinks = create_sinks(["a.npy", "b.npz:x", "/dev/null"])
-    publishing.commit(*sinks)
-    publishing.commit()
-    for out in sinks:
-        out.abort()
-    assert are_published(["a.npy"])
-    with np.load("b.npz") as archive:
-        assert np.array_equal(archive["x"], ARRAY + 1)
-
-
 @pytest.mark.parametrize("position", [0, 2, 4])
 def test_a_refused_output_ends_the_publication(tmpfile_mode: str, position: int) -> None:
     sinks = create_sinks(clobber=False)

@@ -149,21 +149,6 @@ def test_no_output_is_published_if_another_one_is_refused(check_files_closed: No
     assert os.listdir() == ["b.npz"]
 
 
-@pytest.mark.parametrize("call", ["drop", "sync_folder"])
-def test_a_late_failure_leaves_no_temporary_files(call: str, check_files_closed: None) -> None:
-    pytest.importorskip("zarr", exc_type=ImportError)
-    save("s.zarr")
-    with temporary_sink("a.npy") as first_sink, temporary_sink("s.zarr") as second_sink:
-        fill(first_sink, ARRAY)
-        fill(second_sink, ARRAY)
-        files = [first_sink.finish(), second_sink.finish()]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files[0], call, fail_with(5))
-            with pytest.raises(OSError, match="Input/output error"):
-                newfile.publish(files)
-        assert sorted(os.listdir()) == ["a.npy", "s.zarr"]
-
-
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
 def test_a_file_system_without_locks(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
@@ -226,18 +211,6 @@ def test_a_replaced_store_gets_no_part_of_an_array() -> None:
         with pytest.raises(OutputError, match=CONFLICT + "|is not a group"):
             newfile.publish([out.finish()])
     assert array_names("s.zarr") == {""}
-
-
-def test_an_array_that_became_a_group_during_the_run_is_not_replaced() -> None:
-    pytest.importorskip("zarr", exc_type=ImportError)
-    save("s.zarr")
-    with temporary_sink("s.zarr", ARRAY + 1) as out:
-        fill(out, ARRAY + 1)
-        save("s.zarr:a", only=True)
-        save("s.zarr:b")
-        with pytest.raises(OutputError, match=r"s.zarr is a group of 2 arrays"):
-            newfile.publish([out.finish()])
-    assert array_names("s.zarr") == {"a", "b"}
 
 
 WRITER = (

@@ -8,21 +8,13 @@ from platform import machine
 
 import numpy as np
 import pytest
-from bits import (
-    CURRENT_AND_UPDATE,
-    VALUE_NAMES,
-    numpy_matches,
-    result_table,
-    results_match,
-    values_by_name,
-)
+from bits import CURRENT_AND_UPDATE, numpy_matches, result_table, results_match, values_by_name
 from strategies import (
     ALL_DTYPES,
     ARITHMETIC,
     COMPLEX,
     COPY_ONLY,
     FLOATS,
-    INTEGERS,
     ORDERED,
     UFUNCS,
     bits_equal,
@@ -90,7 +82,7 @@ def test_the_bits_of_zeros_infinities_and_nans(dtype: np.dtype, reduction: str) 
 def test_complex_numbers_have_the_bits_of_their_parts(dtype: np.dtype) -> None:
     component_dtype = np.dtype(f"f{dtype.itemsize // 2}")
     add, sub, mul = (result_table(component_dtype, name) for name in ("add", "sub", "mul"))
-    four = list(product(VALUE_NAMES, repeat=4))
+    four = list(product(("0", "-0", "1", "inf", "s1", "-q2"), repeat=4))
     sums = [(add[a, c], add[b, d]) for a, b, c, d in four]
     products = [(sub[mul[a, c], mul[b, d]], add[mul[a, d], mul[b, c]]) for a, b, c, d in four]
 
@@ -161,14 +153,6 @@ def test_copies_preserve_bytes() -> None:
         indices = np.array([6, 0, -1, 3])
         expected = b"".join(raw_bytes(data[i : i + 1]) for i in (6, 0, 6, 3))
         assert raw_bytes(reference.gather_elements(data, indices)) == expected
-
-
-def test_integers_wrap() -> None:
-    for dtype in INTEGERS:
-        top = np.array([np.iinfo(dtype).max], dtype)
-        index, one = np.array([[0]]), np.ones(1, dtype)
-        assert reference.scatter_nd(top, index, one, "add")[0] == np.iinfo(dtype).min
-        assert reference.scatter_nd(top, index, top, "mul")[0] == 1
 
 
 def test_bounds_error_names_the_first_bad_index() -> None:
@@ -254,8 +238,7 @@ def results_of_operators(dtype: np.dtype, reduction: str, order: str) -> list[np
     ]
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
+@pytest.mark.parametrize(("dtype", "order"), [*zip(ARITHMETIC, "CF" * 8, strict=False)], ids=str)
 def test_the_size_of_blocks_changes_no_bit(
     dtype: np.dtype, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,8 +251,7 @@ def test_the_size_of_blocks_changes_no_bit(
                 assert all(map(bits_equal, results_of_operators(dtype, reduction, order), expected))
 
 
-@pytest.mark.parametrize("rank", [32, 33, 64])
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("rank", "order"), [(33, "C"), (64, "F")])
 def test_many_axes(rank: int, order: str) -> None:
     data = np.arange(6.0).reshape([1] * (rank - 2) + [2, 3], order=order)
     indices = np.zeros((2, rank), np.int64)

@@ -12,8 +12,6 @@ from command import ndtool as command_line
 
 import ndtool
 from ndtool.analysis.oracle import reference
-from ndtool.rules import shapes
-from ndtool.rules.operators import Attributes
 
 TABLE = runpy.run_path(str(FIXTURES / "examples.py"))
 EXAMPLES, LAYERS = TABLE["EXAMPLES"], TABLE["LAYERS"]
@@ -42,25 +40,11 @@ def test_the_fixtures_are_what_the_script_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
-def test_the_files_hold_the_literals(example: Any) -> None:
-    for name in ("data", "indices", "updates", "output"):
-        literal = getattr(example, name)
-        arrays = load(example, name)
-        assert len(arrays) == (literal is not None)
-        for array in arrays:
-            assert array.dtype == ("int64" if name == "indices" else example.dtype)
-            assert np.array_equal(array, np.array(literal, array.dtype))
-
-
-@pytest.mark.parametrize("module", [ndtool, reference], ids=["ndtool", "reference"])
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
-def test_examples_in_python(example: Any, module: Any) -> None:
+def test_examples_of_the_oracle(example: Any) -> None:
     (expected,) = load(example, "output")
     arrays = load(example, "data", "indices", "updates")
-    actual = getattr(module, example.operator)(*arrays, **example.attributes)
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    assert actual.tobytes() == expected.tobytes()
+    actual = getattr(reference, example.operator)(*arrays, **example.attributes)
+    assert (actual.dtype, actual.tolist()) == (expected.dtype, expected.tolist())
 
 
 @pytest.mark.parametrize(("example", "spec"), UNDER_SPECS, ids=lambda v: getattr(v, "name", v))
@@ -68,6 +52,7 @@ def test_examples_hold_under_their_specs(example: Any, spec: str) -> None:
     (expected,) = load(example, "output")
     arrays = load(example, "data", "indices", "updates")
     actual = getattr(ndtool, example.operator)(*arrays, **example.attributes, spec=spec)
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     assert actual.tobytes() == expected.tobytes()
 
 
@@ -86,30 +71,6 @@ def test_examples_on_the_command_line(example: Any, tmp_path: Path) -> None:
     assert actual.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("archive", ["stored.npz", "deflated.npz"])
-def test_the_first_example_from_archives(archive: str, tmp_path: Path) -> None:
-    source, out = FIXTURES / archive, tmp_path / "out.npz"
-    result = command_line("gather-nd", f"{source}:data", f"{source}:indices", "-o", f"{out}:picked")
-    assert result.status == 0, result.err
-    with np.load(out) as written, np.load(source) as read:
-        assert np.array_equal(written["picked"], read["output"])
-
-
-@pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])
-def test_openvino_layers_are_inferred(layer: Any) -> None:
-    plan = shapes.infer(
-        "gather_nd", {"data": layer.data, "indices": layer.indices}, Attributes(layer.batch_dims)
-    )[1]
-    assert plan.output == layer.output
-    data, indices = (",".join(map(str, s)) for s in (layer.data, layer.indices))
-    result = command_line(
-        "infer", "gather-nd", f"float32[{data}]", f"int64[{indices}]",
-        f"--batch-dims={layer.batch_dims}", "--spec=openvino:8",
-    )  # fmt: skip
-    assert result.status == 0, result.err
-    assert ",".join(map(str, layer.output)) in (result.out.decode() + result.err).replace(", ", ",")
-
-
 @pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])
 def test_openvino_layers_on_arrays(layer: Any) -> None:
     rng = np.random.default_rng(12)
@@ -126,21 +87,6 @@ def test_openvino_layers_on_arrays(layer: Any) -> None:
     assert (data.tobytes(), indices.tobytes()) == before
 
 
-# The shapes of the validation tests of WebNN's test suite: data, indices, axis, whether accepted.
-WEBNN = (
-    ("gather_elements", (1, 2, 3), (2, 2, 3), 0, True),
-    ("gather_elements", (1, 2, 3, 4), (1, 2, 1, 4), 2, True),
-    ("gather_elements", (1, 2, 3), (1, 2, 3), 4, False),
-    ("gather_elements", (1, 2, 3), (1, 2), 0, False),
-    ("gather_elements", (1, 2, 3, 4), (3, 2, 3, 4), 3, False),
-    ("scatter_elements", (3, 3), (2, 3), 0, True),
-    ("scatter_elements", (3, 3), (3, 2), 1, True),
-    ("scatter_elements", (3, 3), (2, 3), 2, False),
-    ("scatter_elements", (3, 3), (2, 4), 0, False),
-    ("scatter_elements", (3, 3), (2, 2), 1, False),
-)
-
-
 def is_accepted(spec: str, operator: str, data: Any, indices: Any, axis: int) -> bool:
     arrays = [np.zeros(data, "f4"), np.zeros(indices, "i4")]
     arrays += [np.zeros(indices, "f4")] * operator.startswith("scatter")
@@ -149,13 +95,6 @@ def is_accepted(spec: str, operator: str, data: Any, indices: Any, axis: int) ->
     except ndtool.RuleError:
         return False
     return True
-
-
-@pytest.mark.parametrize(("operator", "data", "indices", "axis", "accepted"), WEBNN)
-def test_the_validation_tests_of_webnn(
-    operator: str, data: Any, indices: Any, axis: int, accepted: bool
-) -> None:
-    assert is_accepted("webnn", operator, data, indices, axis) == accepted
 
 
 @pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])

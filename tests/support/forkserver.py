@@ -25,7 +25,7 @@ AVAILABLE = sys.platform == "linux"
 MAX_REQUEST_BYTES = 100_000  # a request is one packet
 PRELOADED = (
     "json", "tempfile", "ndtool.cli.program", "ndtool.cli.reporter", "ndtool.formats.locators",
-    "ndtool.publish.targets", "ndtool.runs.request",
+    "ndtool.publish.targets", "ndtool.runs.calls",
 )  # fmt: skip
 # The package that a command imports if an argument contains the key.
 PACKAGES = {

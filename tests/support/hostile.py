@@ -180,6 +180,15 @@ def declare_512_gib(raw: bytes) -> bytes:
     return patch(raw, *fields)
 
 
+def zip64_everywhere(raw: bytes, comment: bytes = b"") -> bytes:
+    """Return an archive with ZIP64 end records that nothing requires, as miniz writes it."""
+    end = raw.rindex(END)
+    count, length, offset = struct.unpack_from("<H2L", raw, end + 10)
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
+    record += struct.pack("<4sLQL", b"PK\6\7", 0, end, 1)
+    return raw[:end] + record + raw[end : end + 20] + struct.pack("<H", len(comment)) + comment
+
+
 def _archives() -> Iterator[tuple[str, bytes, str, str]]:
     """Yield rows: a name, the bytes, the member to open, and a pattern of the reason."""
     # fmt: off
@@ -198,6 +207,8 @@ def _archives() -> Iterator[tuple[str, bytes, str, str]]:
     yield ("of another volume", patch(one, (CENTRAL, 34, "<H", 1)), "", "the archive is split into volumes")
     locator = b"PK\6\7" + struct.pack("<IQI", 0, 0, 2)
     yield ("on several disks", LOCAL + bytes(96) + locator + END + bytes(18), "", "the central directory is damaged")
+    without_record = zip64_everywhere(one).replace(b"PK\6\6", b"PK\6\5")
+    yield ("a ZIP64 locator without its record", without_record, "", "the central directory is damaged")
     long_header = patch(one, (LOCAL, 28, "<H", 60_000))
     yield ("a header beyond the end", long_header, ":a", f"expected 60005 bytes at offset 30, found {len(one) - 30}")
     same = pack(("a.npy", npy()), ("#.npy", npy(-ARRAY))).replace(b"#", b"a")

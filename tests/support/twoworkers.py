@@ -18,7 +18,7 @@ PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one t
 # `once version` and `once check_access` happen before the tasks.
 _PRELOAD = """
 import asyncio, os, signal, time
-from ndtool.storage.remotefolder import RemoteFolder
+from ndtool.storage.objects import S3Object
 from ndtool.formats.zarr import ZarrSource
 from ndtool.formats.zarr.writer import ChunkWriter
 from ndtool.outofcore import phases, worker
@@ -69,15 +69,15 @@ def die_once(step, call):
     return wrapper
 
 def delay_writes(put):
-    async def wrapper(self, key, body):
-        record("sent", key)
+    async def wrapper(self, body, condition):
+        record("sent", self.url)
         if fault() == ["late", "put"]:
             await asyncio.sleep(2)
-        await put(self, key, body)
+        return await put(self, body, condition)
     return wrapper
 
 if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
-    RemoteFolder.put = delay_writes(RemoteFolder.put)
+    S3Object.put = delay_writes(S3Object.put)
     ZarrSource.block = record_calls("read", ZarrSource.block)
     ChunkWriter.write_chunk = record_calls("write", ChunkWriter.write_chunk)
     phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})

@@ -22,8 +22,7 @@ from ndtool.outofcore.partitioning import partition_chunks, partitioning_for, ro
 from ndtool.rules import grid
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
-from ndtool.runs.calls import OpenCall
-from ndtool.runs.request import Request
+from ndtool.runs.calls import OpenCall, Request
 
 PACKED_RECORD = np.dtype([("a", "i1"), ("b", "i8")])
 

@@ -31,7 +31,6 @@ MODULES = (
     "formats.npy",
     "formats.npz.writer",
     "publish.newfile",
-    "publish.permissions",
 )
 
 

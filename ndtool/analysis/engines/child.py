@@ -1,19 +1,19 @@
 """The script of an engine's process: it runs one call on the engine; and the table of engines.
 
-Its argument is the call, as JSON. Replies are lines of a file: first the engine's version, then for
-each run the type of the output, and its place in the file of outputs, which has each different one.
-The script imports nothing of the package ndtool.
+It receives the call on a connection, whose descriptor is its argument, and replies first with the
+engine's version, then for each run with the type of the output, and its place in the file of
+outputs, which has each different one. The script imports nothing of the package ndtool.
 """
 
 import ctypes
 import hashlib
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Compute = Callable[[], Any]
 _MAX_MESSAGE = 1000  # characters
-_ALIGNMENT = 64  # of outputs in their file, in bytes
-_PR_SET_PDEATHSIG = 1  # of prctl: sets the signal that is sent when the parent ends
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-_REDUCTIONS = tuple(_UFUNCS)
 _UFUNCS |= {"sub": np.subtract, "div": np.divide}
 
 
@@ -33,53 +30,29 @@ class NotOfferedError(Exception):
 
 
 class Call(NamedTuple):
-    """A call of an operator. title: its name in ONNX. version: its version, 0 if ONNX lacks it."""
+    """A call of an operator. title: its name in ONNX. version: its version, 0 if ONNX lacks it.
+
+    axis: the axis along which indices select, not negative. The other attributes are ndtool's.
+    """
 
     operator: str
     title: str
     version: int
-    attributes: dict[str, Any]
+    threads: int
+    axis: int
+    batch_dims: int
+    reduction: str
+    include_self: bool
+    duplicates: str
     data: Array
     indices: Array
-    updates: Array | None
-    threads: int
+    updates: Any = None
 
     @property
     def operands(self) -> dict[str, Array]:
         """The inputs by their names."""
-        operands = {"data": self.data, "indices": self.indices}
-        return operands if self.updates is None else {**operands, "updates": self.updates}
-
-    @property
-    def axis(self) -> int:
-        """The non-negative axis along which indices select."""
-        return int(self.attributes.get("axis", self.batch_dims)) % max(self.data.ndim, 1)
-
-    @property
-    def reduction(self) -> str:
-        """How an update is combined with the current value."""
-        return str(self.attributes.get("reduction", "none"))
-
-    def require_reduction(self, engine: str, names: Iterable[str], needs_self: bool = True) -> bool:
-        """Refuse a reduction that an engine lacks; needs_self: also without current values."""
-        is_first = self.attributes.get("duplicates") == "first"
-        _refuse_if(is_first, f"{engine} may assign any duplicate")
-        include_self = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
-        problem = f"{engine} has no reduction {self.reduction}"
-        _refuse_if(self.reduction not in ("none", *names), problem)
-        _refuse_if(needs_self and not include_self, f"{problem} without the current values")
-        return include_self
-
-    @property
-    def batch_dims(self) -> int:
-        """The number of leading axes that data and indices share."""
-        return int(self.attributes.get("batch_dims", 0))
-
-    @property
-    def selectable(self) -> tuple[slice, ...]:
-        """The region of data that indices can select: on other axes, as long as indices are."""
-        sizes = enumerate(self.indices.shape)
-        return tuple(slice(None) if d == self.axis else slice(n) for d, n in sizes)
+        operands = {"data": self.data, "indices": self.indices, "updates": self.updates}
+        return {name: array for name, array in operands.items() if array is not None}
 
     @property
     def index_arrays(self) -> tuple[Any, ...]:
@@ -98,91 +71,72 @@ class Call(NamedTuple):
         return tuple(grid)
 
 
-def _numpy(_: Any, call: Call) -> Compute:
-    """Call take, take_along_axis, indexing with arrays, or a ufunc's method `at`."""
-    data, indices, axis = call.data, call.indices, call.axis
-    if call.operator == "gather" and not call.batch_dims:
-        return lambda: np.take(data, indices, axis)
-    if call.operator == "gather_elements":
-        return lambda: np.take_along_axis(data[call.selectable], indices, axis)
-    _require_tuples(call, "NumPy")
-    call.require_reduction("NumPy", _UFUNCS)
-    index_arrays = call.index_arrays
-
-    def compute() -> Any:
-        if call.updates is None:
-            return data[index_arrays]
-        out = data.copy()
-        if call.reduction == "none":
-            out[index_arrays] = call.updates
-        else:
-            _UFUNCS[call.reduction].at(out, index_arrays, call.updates)
-        return out
-
-    return compute
-
-
 def _refuse_if(condition: object, reason: str) -> None:
     """Raise NotOfferedError if an engine does not support a call."""
     if condition:
         raise NotOfferedError(reason)
 
 
-def _require_tuples(call: Call, engine: str) -> None:
-    empty = call.operator.endswith("_nd") and not call.indices.shape[-1]
-    _refuse_if(empty, f"{engine} has no empty index tuples")
+def _numpy(_: Any, call: Call) -> Compute:
+    """Index with arrays, assign to them, or call a ufunc's method `at`."""
+    index_arrays = call.index_arrays
+
+    def scatter() -> Array:
+        out = call.data.copy()
+        if call.reduction == "none":
+            out[index_arrays] = call.updates
+        else:
+            _UFUNCS[call.reduction].at(out, index_arrays, call.updates)
+        return out
+
+    return scatter if call.updates is not None else lambda: call.data[index_arrays]
+
+
+def _jax(jax: Any, call: Call) -> Compute:
+    """Index with arrays, or call a method of `data.at[...]`."""
+    jax.config.update("jax_enable_x64", True)
+    data, index_arrays = jax.numpy.asarray(call.data), call.index_arrays
+    if call.updates is None:
+        return lambda: data[index_arrays]
+    method = {"none": "set", "sub": "subtract", "div": "divide"}.get(call.reduction, call.reduction)
+    return lambda: getattr(data.at[index_arrays], method)(call.updates)
 
 
 def _torch(torch: Any, call: Call) -> Compute:
     """Call indexing, gather, index_put, scatter and scatter_reduce, index_copy, _add, _reduce."""
     torch.set_num_threads(call.threads)
     operator, reduction, axis = call.operator, call.reduction, call.axis
-    _require_tuples(call, "torch")
-    dtype, rank = call.indices.dtype.name, call.indices.ndim
-    has_integers = dtype in ("int32", "int64")
-    _refuse_if(not has_integers, f"torch does not accept {dtype} indices: int32, int64")
-    _refuse_if(call.batch_dims, "torch has no batch_dims")
-    is_unknown = operator == "scatter_nd" and reduction not in ("none", "add")
-    _refuse_if(is_unknown, f"torch has no {reduction} for index tuples")
-    is_unknown = operator == "scatter" and rank != 1
-    _refuse_if(is_unknown, f"torch has no {reduction} for indices of rank {rank}")
-    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
-    names |= {"sub": "sub"} if operator == "scatter" else {}
+    is_unknown = call.indices.dtype.name not in ("int32", "int64")
+    _refuse_if(is_unknown, "torch has indices of int32 and int64 only")
     is_sum = operator == "scatter" and reduction in ("add", "sub")
-    needs_self = operator == "scatter_nd" or (is_sum and reduction == "add")
-    keywords = {"include_self": call.require_reduction("torch", names, needs_self)}
-    data, indices = _tensor(torch, call.data), _tensor(torch, call.indices)
-    updates = None if call.updates is None else _tensor(torch, call.updates)
-    by_axis, name = (axis, indices, updates), names.get(reduction)
-    compute: Compute = {
-        "gather": lambda: data[(*[slice(None)] * axis, indices)],
-        "gather_nd": lambda: data[indices.unbind(-1)],
-        "gather_elements": lambda: torch.gather(data, axis, indices),
-        "scatter_nd": lambda: data.index_put(
-            indices.unbind(-1), updates, accumulate=reduction == "add"
-        ),
-        "scatter": lambda: data.index_reduce(*by_axis, name, **keywords),
-        "scatter_elements": lambda: torch.scatter_reduce(data, *by_axis, name, **keywords),
-    }[operator]
+    _refuse_if(is_sum and not call.include_self, f"torch has no include_self in {reduction}")
+
+    def tensor(array: Array) -> Any:
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    data, indices, *rest = map(tensor, call.operands.values())
+    by_axis = axis, indices, *rest
+    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
+    reduced = {"reduce": names.get(reduction), "include_self": call.include_self}
+    calls: dict[tuple[str, bool], Callable[[], Any]] = {  # by operator, and whether it reduces
+        ("gather", False): lambda: data[(*[slice(None)] * axis, indices)],
+        ("gather_nd", False): lambda: data[indices.unbind(-1)],
+        ("gather_elements", False): lambda: torch.gather(data, axis, indices),
+        ("scatter_nd", False): lambda: data.index_put(indices.unbind(-1), *rest),
+        ("scatter_nd", True): lambda: data.index_put(indices.unbind(-1), *rest, True),
+        ("scatter", False): lambda: data.index_copy(*by_axis),
+        ("scatter", True): lambda: data.index_reduce(*by_axis, **reduced),
+        ("scatter_elements", False): lambda: torch.scatter(data, *by_axis),
+        ("scatter_elements", True): lambda: torch.scatter_reduce(data, *by_axis, **reduced),
+    }
+    compute = calls[operator, reduction != "none"]
     if is_sum:
         compute = partial(data.index_add, *by_axis, alpha=1 if reduction == "add" else -1)
-    elif name is None and operator == "scatter":
-        compute = partial(data.index_copy, *by_axis)
-    elif name is None and operator == "scatter_elements":
-        compute = partial(torch.scatter, data, *by_axis)
-    return lambda: _from_torch(torch, compute())
-
-
-def _tensor(torch: Any, array: Array) -> Any:
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def _from_torch(torch: Any, tensor: Any) -> Array:
-    if tensor.dtype == torch.bfloat16:
-        return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(_dtype("bfloat16"))
-    return np.asarray(tensor.numpy())
+    if call.data.dtype.name == "bfloat16":
+        return lambda: compute().contiguous().view(torch.int16).numpy().view(call.data.dtype)
+    return lambda: compute().numpy()
 
 
 def _tensorflow(tf: Any, call: Call) -> Compute:
@@ -190,54 +144,18 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
     tf.config.threading.set_intra_op_parallelism_threads(call.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     operator, axis, b = call.operator, call.axis, call.batch_dims
-    _refuse_if(operator == "scatter_elements", "tensorflow has no ScatterElements")
-    is_unknown = operator == "scatter" and (axis or b)
-    _refuse_if(is_unknown, "tensorflow scatters along the first axis only")
-    _refuse_if(operator == "scatter_nd" and b, "tensorflow has no batch_dims for updates")
-    names = {"none": "update", "add": "add", "sub": "sub", "max": "max", "min": "min"}
-    call.require_reduction("tensorflow", names)
-    data, indices = tf.constant(call.data), tf.constant(call.indices)
-    updates = None if call.updates is None else tf.constant(call.updates)
+    _refuse_if(operator == "scatter" and axis, "tensorflow scatters along the first axis only")
+    data, indices, *rest = map(tf.constant, call.operands.values())
     tuples = indices[..., None] if operator == "scatter" else indices
-    take = tf.experimental.numpy.take_along_axis
+    take = tf.experimental.numpy.take_along_axis  # of as many rows as indices have
+    region = tuple(slice(None if d == axis else n) for d, n in enumerate(call.indices.shape))
+    method = "update" if call.reduction == "none" else call.reduction
     compute: Compute = {
         "gather": lambda: tf.gather(data, indices, axis=axis, batch_dims=b),
         "gather_nd": lambda: tf.gather_nd(data, indices, b),
-        "gather_elements": lambda: take(data[call.selectable], indices, axis),
-    }.get(operator) or partial(
-        getattr(tf, f"tensor_scatter_nd_{names[call.reduction]}"), data, tuples, updates
-    )
+        "gather_elements": lambda: take(data[region], indices, axis),
+    }.get(operator) or partial(getattr(tf, f"tensor_scatter_nd_{method}"), data, tuples, *rest)
     return lambda: compute().numpy()
-
-
-def _jax(jax: Any, call: Call) -> Compute:
-    """Call take, take_along_axis, indexing under vmap, or a method of `data.at[...]`."""
-    jax.config.update("jax_enable_x64", True)
-    jnp = jax.numpy
-    _require_tuples(call, "jax")
-    names = {"none": "set", "sub": "subtract", "div": "divide"}
-    call.require_reduction("jax", (*_REDUCTIONS, *names))
-    data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
-    updates = None if call.updates is None else jnp.asarray(call.updates)
-
-    def gather_tuples(data: Any, indices: Any) -> Any:
-        return data[tuple(jnp.moveaxis(indices, -1, 0))]
-
-    for _ in range(call.batch_dims):
-        gather_tuples = jax.vmap(gather_tuples)
-
-    def scatter() -> Any:
-        method = names.get(call.reduction, call.reduction)
-        return getattr(data.at[call.index_arrays], method)(updates)
-
-    compute: Compute = {
-        "gather": lambda: (
-            data[call.index_arrays] if call.batch_dims else jnp.take(data, indices, call.axis)
-        ),
-        "gather_nd": lambda: gather_tuples(data, indices),
-        "gather_elements": lambda: jnp.take_along_axis(data[call.selectable], indices, call.axis),
-    }.get(call.operator, scatter)
-    return lambda: np.asarray(compute())
 
 
 def _openvino(ov: Any, call: Call) -> Compute:
@@ -246,26 +164,20 @@ def _openvino(ov: Any, call: Call) -> Compute:
     operands = list(call.operands.values())
     inputs = [ops.parameter(array.shape, array.dtype.type) for array in operands]
     reduction = {"add": "sum", "mul": "prod"}.get(call.reduction, call.reduction)
-    axis = np.array(call.attributes.get("axis", 0))
-    if call.operator == "gather_nd":
-        node = ops.gather_nd(*inputs, batch_dims=call.batch_dims)
-    elif call.operator == "gather":
-        node = ops.gather(*inputs, axis, call.batch_dims)
-    elif call.operator == "gather_elements":
-        node = ops.gather_elements(*inputs, int(axis))
-    elif call.batch_dims:
-        raise NotOfferedError("openvino has no batch_dims for updates")
-    elif call.operator == "scatter":
-        _refuse_if(reduction != "none", f"ScatterUpdate has no {call.reduction}")
-        node = ops.scatter_update(*inputs, axis)
-    elif call.operator == "scatter_nd":
-        call.require_reduction("ScatterNDUpdate", (*_REDUCTIONS, "sub"))
-        node = ops.scatter_nd_update(*inputs, reduction=reduction)
-    else:
-        init = call.require_reduction("ScatterElementsUpdate", (*_REDUCTIONS, "mean"), False)
-        node = ops.scatter_elements_update(*inputs, axis, reduction=reduction, use_init_val=init)
+    axis = np.array(call.axis)
+    make_node: Any = {
+        "gather_nd": partial(ops.gather_nd, batch_dims=call.batch_dims),
+        "gather": lambda *values: ops.gather(*values, axis, call.batch_dims),
+        "gather_elements": partial(ops.gather_elements, axis=call.axis),
+        "scatter": lambda *values: ops.scatter_update(*values, axis),
+        "scatter_nd": partial(ops.scatter_nd_update, reduction=reduction),
+        "scatter_elements": lambda *values: ops.scatter_elements_update(
+            *values, axis, reduction=reduction, use_init_val=call.include_self
+        ),
+    }[call.operator]
     settings = {"INFERENCE_NUM_THREADS": call.threads, "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = ov.compile_model(ov.Model([node], inputs, "one node"), "CPU", settings)
+    model = ov.Model([make_node(*inputs)], inputs, "one node")
+    compiled = ov.compile_model(model, "CPU", settings)
     return lambda: compiled(operands)[0]
 
 
@@ -289,123 +201,122 @@ def _onnx(_: Any, call: Call) -> Compute:
 
 def _model(call: Call) -> Any:
     """Return a model of one node, of the newest operator version that ndtool knows."""
-    _refuse_if(not call.version, f"ONNX has no {call.title}")
-    call.require_reduction("ONNX", _REDUCTIONS)
-    _refuse_if(
-        call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
-    )
     helper: Any = import_module("onnx.helper")
-    attributes = {name: value for name, value in call.attributes.items() if value != "none"}
-    for name in ("include_self", "duplicates", *["batch_dims"] * (not call.batch_dims)):
-        attributes.pop(name, None)  # ONNX has no such attributes
-    inputs: dict[str, Any] = {}
-    try:
-        for name, array in call.operands.items():
-            element = helper.np_dtype_to_tensor_dtype(array.dtype)
-            inputs[name] = helper.make_tensor_value_info(name, element, array.shape)
-    except (KeyError, ValueError):
-        raise NotOfferedError(f"ONNX has no {call.data.dtype}") from None
+    attributes: dict[str, Any] = {} if call.operator.endswith("_nd") else {"axis": call.axis}
+    attributes |= {"batch_dims": call.batch_dims} if call.batch_dims else {}
+    attributes |= {} if call.reduction == "none" else {"reduction": call.reduction}
+    inputs = {
+        name: helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in call.operands.items()
+    }
     element = inputs["data"].type.tensor_type.elem_type
     output = helper.make_tensor_value_info("output", element, None)
     node = helper.make_node(call.title, list(inputs), ["output"], **attributes)
     graph = helper.make_graph([node], "one node", list(inputs.values()), [output])
-    opset = helper.make_opsetid("", call.version)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    opsets = [helper.make_opsetid("", call.version)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 class Engine(NamedTuple):
     """An engine.
 
-    modules: the modules that it needs, its own first. packages: their names for pip. compile:
-    returns the function that computes a call. parallel: whether it can use several threads.
+    packages: the modules that it needs, its own first, which are also their names for pip. compile:
+    returns the function that computes a call. offers: by operator, the reductions and attributes.
+    parallel: whether it can use several threads.
     """
 
-    modules: tuple[str, ...]
     packages: str
     compile: Callable[[Any, Call], Compute]
+    offers: dict[str, str]
     parallel: bool = True
 
 
+_BATCHED = {"gather_nd": "batch_dims", "gather": "batch_dims", "gather_elements": ""}
+_UNBATCHED = dict.fromkeys(_BATCHED, "")
+_SCATTERS = ("scatter_nd", "scatter", "scatter_elements")
+_NUMPY = _BATCHED | dict.fromkeys(_SCATTERS, " ".join(["batch_dims", *_UFUNCS]))
+_ONNX = {**_UNBATCHED, "gather_nd": "batch_dims"}
+_ONNX |= dict.fromkeys(("scatter_nd", "scatter_elements"), "add mul max min")
+_OPENVINO = {**_BATCHED, "scatter": "", "scatter_nd": "add mul max min sub"}
+_OPENVINO["scatter_elements"] = _REDUCED = "add mul max min mean include_self"
+_TORCH = {**_UNBATCHED, "scatter_nd": "add", "scatter": f"sub {_REDUCED}"}
+_TORCH["scatter_elements"] = _REDUCED
+_TENSORFLOW = _BATCHED | dict.fromkeys(("scatter_nd", "scatter"), "add sub max min")
 ENGINES = {
-    "onnxruntime": Engine(("onnxruntime", "onnx"), "onnxruntime onnx", _onnxruntime),
-    "openvino": Engine(("openvino",), "openvino", _openvino),
-    "torch": Engine(("torch",), "torch", _torch),
-    "tensorflow": Engine(("tensorflow",), "tensorflow", _tensorflow),
-    "jax": Engine(("jax",), "jax", _jax),
-    "numpy": Engine(("numpy",), "numpy", _numpy, parallel=False),
-    "onnx": Engine(("onnx",), "onnx", _onnx, parallel=False),
+    "onnxruntime": Engine("onnxruntime onnx", _onnxruntime, _ONNX),
+    "openvino": Engine("openvino", _openvino, _OPENVINO),
+    "torch": Engine("torch", _torch, _TORCH),
+    "tensorflow": Engine("tensorflow", _tensorflow, _TENSORFLOW),
+    "jax": Engine("jax", _jax, _NUMPY),
+    "numpy": Engine("numpy", _numpy, _NUMPY, parallel=False),
+    "onnx": Engine("onnx", _onnx, _ONNX, parallel=False),
 }
 
 
-def _dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        extended: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), name))
-        return extended
+def prepare(name: str, module: Any, call: Call) -> Compute:
+    """Return the function that computes a call; NotOfferedError says what an engine lacks."""
+    engine, reduces = ENGINES[name], call.reduction != "none"
+    _refuse_if(call.operator not in engine.offers, f"{name} has no {call.title}")
+    needed = {
+        call.reduction: reduces,
+        "include_self": reduces and not call.include_self,
+        "batch_dims": call.batch_dims,
+        "duplicates": call.duplicates == "first",
+        "empty tuples": call.operator == "scatter_nd" and not call.indices.shape[-1],
+    }
+    for word in filter(needed.get, needed):
+        is_offered = word in engine.offers[call.operator].split()
+        _refuse_if(not is_offered, f"{name} has no {word} in {call.title}")
+    return engine.compile(module, call)
 
 
-def _array(description: dict[str, Any], engine: str) -> Array:
+def _array(fd: int, offset: int, dtype: Any, shape: tuple[int, ...], order: Any) -> Array:
     """Map an input, copy-on-write, and align it."""
-    dtype, shape = _dtype(description["dtype"]), tuple(description["shape"])
-    _refuse_if(
-        dtype.kind == "V" and dtype.isbuiltin != 2 and engine != "numpy",
-        f"{engine} has no {description['type']}",
-    )
     if 0 in shape:
         return np.empty(shape, dtype)
-    with open(description["fd"], "rb", closefd=False) as file:
-        mapped = np.memmap(file, dtype, "c", description["offset"], shape, description["order"])
+    with open(fd, "rb", closefd=False) as file:
+        mapped = np.memmap(file, dtype, "c", offset, shape, order)
     return np.require(np.asarray(mapped), requirements=("C", "A"))
 
 
-def _call(job: dict[str, Any]) -> Call:
-    data, indices, *updates = (_array(description, job["engine"]) for description in job["arrays"])
-    keys = ("operator", "title", "version", "attributes", "threads")
-    update = updates[0] if updates else None
-    return Call(**{key: job[key] for key in keys}, data=data, indices=indices, updates=update)
-
-
-def main() -> None:
+def main(connection: Any) -> None:
     """Run a call several times, with one processor for each thread."""
-    job = json.loads(sys.argv[1])
     if sys.platform == "linux":  # an engine may hang: the kernel kills it with its parent
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    name, runs, output, nbytes, fields, arrays = connection.recv()
     if hasattr(os, "sched_setaffinity"):  # some engines have no setting for threads
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
-    modules: dict[str, Any] = sys.modules
-    modules["openvino_telemetry"] = None  # blocks the import
-
-    def report(**fields: Any) -> None:
-        os.write(job["replies"], json.dumps(fields).encode() + b"\n")
-
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: fields["threads"]])
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # blocks the import
     try:
-        engine = import_module(job["engine"])
+        engine = import_module(name)
     except ImportError as exc:
-        report(missing=str(exc)[:_MAX_MESSAGE])
+        connection.send({"missing": str(exc)[:_MAX_MESSAGE]})
         return
-    report(version=getattr(engine, "__version__", ""))
+    connection.send({"version": getattr(engine, "__version__", "")})
     places: dict[str, int] = {}
     try:
-        compute = ENGINES[job["engine"]].compile(engine, _call(job))
-        for _ in range(job["runs"]):
+        operands = {role: _array(*array) for role, array in arrays.items()}
+        compute = prepare(name, engine, Call(**fields | operands))
+        for _ in range(runs):
             array, place = np.asarray(compute()), 0
-            if array.nbytes == job["nbytes"] and not array.dtype.hasobject:
+            if array.nbytes == nbytes and not array.dtype.hasobject:
                 flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
                 digest = hashlib.blake2b(flat.data).hexdigest()
                 if digest not in places:
-                    places[digest] = len(places) * -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-                    with open(job["output"], "wb", closefd=False) as file:
+                    places[digest] = len(places) * nbytes
+                    with open(output, "wb", closefd=False) as file:
                         file.seek(places[digest])
                         flat.tofile(file)
                 place = places[digest]
-            report(dtype=array.dtype.name, shape=array.shape, place=place)
+            connection.send({"dtype": array.dtype.name, "shape": array.shape, "place": place})
     except NotOfferedError as exc:
-        report(refused=f"not offered: {exc}")
+        connection.send({"refused": f"not offered: {exc}"})
     except Exception as exc:
         message = " ".join(str(exc).split()) or type(exc).__name__
-        report(refused=message[:_MAX_MESSAGE])
+        connection.send({"refused": message[:_MAX_MESSAGE]})
 
 
 if __name__ == "__main__":
-    main()
+    main(Connection(int(sys.argv[1])))

@@ -7,15 +7,13 @@ memory-mapped; chunked datasets are read by complete chunks.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo, Source
+from ndtool.arrays.assembly import library_errors
+from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable, refuse
 from ndtool.formats import members, numpytypes
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.chunks import DatasetSource
 from ndtool.formats.hdf5.datasets import StoredDataset
@@ -41,7 +39,9 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all datasets, or of one; an unsupported dataset has no metadata."""
     file, start = open_file(storage, path)
     with library_errors(path), file:
-        selected = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
+        selected = (
+            hierarchy.datasets(file) if member is None else [_choose(storage, file, path, member)]
+        )
         lengths = Lengths(file)
         return [_entry(storage, path, start, dataset, lengths) for dataset in selected]
 
@@ -59,7 +59,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
     with ExitStack() as stack:
         stack.enter_context(file)
         with library_errors(path):
-            dataset = _choose(file, path, member)
+            dataset = _choose(storage, file, path, member)
         source = _open_dataset(
             storage, name, f"{path}:{dataset.name}", start, dataset.node, Lengths(file)
         )
@@ -108,9 +108,8 @@ def _open_dataset(
         metadata = stored.metadata
         datasets.require_filters(stored, label)
         warning = datasets.attribute_warning(dataset, label)
-        if not metadata.nbytes or stored.kind == "compact":
-            buffer = memoryview(_read_compact(dataset, stored))
-            return ContiguousSource(name, metadata, buffer, storage, warning)
+        if not metadata.nbytes:
+            return ContiguousSource(name, metadata, memoryview(b""), storage, warning)
         if stored.kind != "contiguous" or stored.unmapped_reason == "of a type to convert":
             return DatasetSource(name, dataset, stored, storage, start)
         if stored.position is None:
@@ -119,17 +118,6 @@ def _open_dataset(
         _require_in_file(storage, dataset, stored, label, stored.position)
         position = stored.position
         return ContiguousSource.in_file(name, metadata, storage, position, label, warning)
-
-
-def _read_compact(dataset: Any, stored: StoredDataset) -> bytes:
-    """Return the values of a compact dataset, at most 64 KiB, or of an empty one."""
-    import numpy as np
-
-    values = np.zeros(stored.extent, stored.dtype)
-    if values.nbytes:
-        all_elements = library().h5s.ALL
-        dataset.read(all_elements, all_elements, values, datasets.memory_type(dataset, stored))
-    return values.tobytes()
 
 
 def _require_in_file(
@@ -142,49 +130,21 @@ def _require_in_file(
         refuse(label, f"expected {expected} bytes at offset {position}, found {available}")
 
 
-def _choose(file: Any, path: str, member: str | None) -> Dataset:
-    h5d, h5g = library().h5d, library().h5g
-    describe = partial(_describe, path, Lengths(file))
-
-    def listing(found: list[Dataset]) -> tuple[str, ...]:
-        return members.listing(map(describe, found), len(found))
-
-    if member is not None:
-        name = hierarchy.normalize_name(member)
+def _choose(storage: File, file: Any, path: str, member: str | None) -> Dataset:
+    name = None if member is None else hierarchy.normalize_name(member)
+    if name is not None:
         node = hierarchy.find_object(file, path, name)
-        if isinstance(node, h5d.DatasetID):
+        if isinstance(node, library().h5d.DatasetID):
             return Dataset(name, node)
-        all_datasets = list(hierarchy.datasets(file))
-        group_datasets = [
-            dataset for dataset in all_datasets if dataset.name.startswith(f"{name}/")
-        ]
-        if isinstance(node, h5g.GroupID) and group_datasets and name != "/":
-            count = f"{len(group_datasets)} datasets" if len(group_datasets) > 1 else "a dataset"
-            count = f"{printable(member)} is a group of {count}"
-            raise members.unnamed_member_error(
-                path, count, group_datasets[0].name, listing(group_datasets)
-            )
-        refuse(
-            path, f"{printable(member)} is not a dataset of the file", places=listing(all_datasets)
-        )
-    all_datasets = list(hierarchy.datasets(file))
-    dataset = members.only_member(path, all_datasets, "the file has {} datasets", describe)
+    found = {dataset.name: dataset for dataset in hierarchy.datasets(file)}
+    lengths = Lengths(file)
+    dataset = members.choose(
+        path, name, found, "the file", "dataset",
+        lambda dataset: printable(_entry(storage, path, 0, dataset, lengths).label, 80),
+    )  # fmt: skip
     if dataset.node is None:
         raise InputError(f"{printable(path)}:{printable(dataset.name)}: {dataset.problem}")
     return dataset
-
-
-def _describe(path: str, lengths: Lengths, dataset: Dataset) -> tuple[str, str]:
-    """Return the name and the description of a dataset, for errors."""
-    label = f"{path}:{dataset.name}"
-    try:
-        if dataset.node is None:
-            return dataset.name, printable(dataset.problem, 80)
-        with library_errors(label):
-            stored = datasets.describe(dataset.node, label, 0, lengths)
-            return dataset.name, stored.metadata.description
-    except NdtoolError as exc:
-        return dataset.name, exc.message.removeprefix(f"{printable(label)}: ")
 
 
 def _entry(storage: File, path: str, start: int, dataset: Dataset, lengths: Lengths) -> MemberInfo:

@@ -12,16 +12,15 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import AccessedElements, ArrayMetadata
 from ndtool.engine import layouts
 from ndtool.formats import codecs
-from ndtool.formats.chunked import ChunkedSource
 from ndtool.formats.codecs import Chain
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, dimensions
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.library import library
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.rules import grid
 from ndtool.storage.local import File
 
@@ -94,7 +93,7 @@ class DatasetSource(ChunkedSource):
         self.name, self.metadata = name, stored.metadata
         self.warning = datasets.attribute_warning(dataset, name)
         self._dataset, self._stored, self._storage, self._start = dataset, stored, storage, start
-        self.concurrency = pool.MAX_THREADS if storage.is_remote else 1
+        self.concurrency = threads.MAX_WRITERS if storage.is_remote else 1
         self._table: ChunkTable | None = None
         self._lock = Lock()
         self._nbytes = prod(stored.metadata.block_shape) * stored.dtype.itemsize
@@ -103,7 +102,9 @@ class DatasetSource(ChunkedSource):
         if stored.kind == "chunked":
             self.fill = self._stored_fill = datasets.fill_value(dataset, stored)
             if stored.is_native and all(item.is_native for item in stored.filters):
-                self._chain = chain(stored)
+                shape, filters = stored.metadata.block_shape, stored.filters
+                chain = (codecs.make(item.config) for item in filters)
+                self._chain = Chain(shape, stored.dtype, range(len(shape)), chain)
 
     def prefetch(self, touched: AccessedElements | None) -> None:
         if self._storage.is_remote and self._stored.kind == "chunked":
@@ -191,11 +192,3 @@ class DatasetSource(ChunkedSource):
         if self.file is not None:
             self.file.close()
         super().close()
-
-
-def chain(stored: StoredDataset) -> Chain:
-    """Return the codecs of the filters of chunks."""
-    itemsize = stored.dtype.itemsize
-    filters = (codecs.make(item.config(itemsize), itemsize) for item in stored.filters)
-    shape = stored.metadata.block_shape
-    return Chain(shape, stored.dtype, range(len(shape)), filters)

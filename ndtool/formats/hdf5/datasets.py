@@ -26,43 +26,22 @@ FILTERS = {  # by number: the name, and the name in the table of codecs, "" if o
     32015: ("zstd", "zstd"),
 }  # fmt: skip
 _LOSSY = (5, 6)  # filters, as unknown ones may be
-_LIBRARY_CODECS = ("blosc", "zstd")  # of the numcodecs package
 
 
 class Filter(NamedTuple):
-    """A filter of chunks. number: as registered. parameters: of gzip, the compression level."""
+    """A filter of chunks. number: as registered. name: with its level: "gzip 4".
+
+    config: of its codec, {} if only h5py applies it, which decodes one chunk at a time.
+    """
 
     number: int
-    parameters: tuple[int, ...]
     name: str
-    codec: str
-
-    @property
-    def is_lossless(self) -> bool:
-        """Whether values are read as they were written."""
-        return self.number in FILTERS and self.number not in _LOSSY
+    config: dict[str, Any]
 
     @property
     def is_native(self) -> bool:
-        """Whether ndtool applies it without h5py, which decodes one chunk at a time."""
-        return bool(self.codec) and (self.codec not in _LIBRARY_CODECS or codecs.has_library())
-
-    @property
-    def is_written(self) -> bool:
-        """Whether ndtool applies it with the parameters of the dataset."""
-        return self.codec in ("zlib", "shuffle", "fletcher32")
-
-    def config(self, itemsize: int) -> dict[str, Any]:
-        """Return the configuration of its codec. itemsize: of the elements."""
-        defaults = {"zlib": ("level", 4), "shuffle": ("elementsize", itemsize)}
-        if self.codec not in defaults:
-            return {"id": self.codec}
-        name, default = defaults[self.codec]
-        return {"id": self.codec, name: self.parameters[0] if self.parameters else default}
-
-    def __str__(self) -> str:
-        level = f" {self.parameters[0]}" if self.number == 1 and self.parameters else ""
-        return f"{self.name}{level}"
+        """Whether ndtool applies it without h5py."""
+        return bool(self.config) and codecs.is_available(codecs.make(self.config).package)
 
 
 class StoredDataset(NamedTuple):
@@ -98,7 +77,9 @@ class StoredDataset(NamedTuple):
     def keeps_bits(self) -> bool:
         """Whether written values are stored without loss."""
         is_complete = self.extent == self.metadata.shape
-        is_lossless = all(chunk_filter.is_lossless for chunk_filter in self.filters)
+        is_lossless = all(
+            item.number in FILTERS and item.number not in _LOSSY for item in self.filters
+        )
         return self.is_native and not self.inner_shape and is_complete and is_lossless
 
 
@@ -141,9 +122,10 @@ def describe(
         refuse(label, f"chunks {list(chunks)} of shape {list(shape)}")
     require_chunk_size(label, prod(chunks) * element.itemsize)
     filters = tuple(
-        _parse_filter(creation_properties, i) for i in range(creation_properties.get_nfilters())
+        _parse_filter(creation_properties, i, element.itemsize)
+        for i in range(creation_properties.get_nfilters())
     )
-    chunk_layout = ChunkLayout(chunks, None, tuple(map(str, filters)), None)
+    chunk_layout = ChunkLayout(chunks, None, tuple(item.name for item in filters), None)
     metadata = ArrayMetadata(element, shape, "C", chunks, {}, chunk_layout)
     return StoredDataset(metadata, dtype, inner_shape, extent, kind, None, filters, is_native)
 
@@ -185,11 +167,16 @@ def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None
             )
 
 
-def _parse_filter(creation_properties: Any, index: int) -> Filter:
+def _parse_filter(creation_properties: Any, index: int, itemsize: int) -> Filter:
     number, _, parameters, description = creation_properties.get_filter(index)
     text = description.decode("utf-8", "replace").split("\0")[0].split(";")[0].strip()
     unknown = printable(text or f"filter {number}", 40), ""
-    return Filter(int(number), tuple(map(int, parameters)), *FILTERS.get(int(number), unknown))
+    name, codec = FILTERS.get(int(number), unknown)
+    config: dict[str, Any] = {"id": codec} if codec else {}
+    if codec == "shuffle":
+        config["elementsize"] = int(parameters[0]) if parameters else itemsize
+    level = f" {int(parameters[0])}" if number == 1 and parameters else ""
+    return Filter(int(number), f"{name}{level}", config)
 
 
 def _element_type(dataset: Any, label: str) -> tuple[Any, Shape, bool]:

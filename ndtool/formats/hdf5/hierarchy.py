@@ -28,10 +28,11 @@ def normalize_name(member: str) -> str:
     )
 
 
-def find_object(file: Any, path: str, name: str) -> Any:
+def find_object(file: Any, path: str, name: str, follows: bool = True) -> Any:
     """Return the object at a path, None if it does not exist; InputError if a link leaves the file.
 
-    path: the file, for messages.
+    path: the file, for messages. follows: whether soft links are followed, and other objects than
+    groups may be on the path, as to read an object; else they are errors.
     """
     h5l, h5o, h5g = library().h5l, library().h5o, library().h5g
     root = h5g.open(file.id, b"/")
@@ -39,18 +40,18 @@ def find_object(file: Any, path: str, name: str) -> Any:
     components = deque(_split_path(encode_name(name)))
     while components:
         component = components.popleft()
+        if not isinstance(node, h5g.GroupID) and not follows:
+            refuse(f"{path}:{name}", "no group: nothing can be created in a dataset")
         if not isinstance(node, h5g.GroupID) or not node.links.exists(component):
             return None
         link_type = node.links.get_info(component).type
         if link_type == h5l.TYPE_HARD:
             node = h5o.open(node, component)
             continue
-        if link_type != h5l.TYPE_SOFT:
-            refuse(
-                f"{path}:{name}",
-                f"{printable(_decode_name(component))} is a link"
-                " to another file, which is not followed",
-            )
+        if link_type != h5l.TYPE_SOFT or not follows:
+            kind = "a link to another file" if follows else "a soft or external link"
+            link = printable(_decode_name(component))
+            refuse(f"{path}:{name}", f"{link} is {kind}, which is not followed")
         target = node.links.get_val(component)
         if (link_count := link_count + 1) > _MAX_SOFT_LINKS:
             refuse(f"{path}:{name}", f"more than {_MAX_SOFT_LINKS} soft links")

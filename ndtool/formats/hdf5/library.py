@@ -6,8 +6,9 @@ import gc
 import os
 from typing import Any
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable, refuse
-from ndtool.formats.decoding import InputFile, library_errors
+from ndtool.formats.decoding import InputFile
 from ndtool.rules.mistakes import quote
 from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File

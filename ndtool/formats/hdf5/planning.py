@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import InputError, OutputError, UsageError, printable
+from ndtool.errors import InputError, UsageError, printable, refuse
 from ndtool.formats import numpytypes
 from ndtool.formats.chunked import MAX_CHUNK_BYTES, default_chunks
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.dimensions import Lengths
@@ -20,7 +20,7 @@ from ndtool.storage.local import File
 
 DEFAULT_NAME = "output"  # name of a written dataset if none is given
 _DEFAULT_GZIP_LEVEL = 4  # as in h5py
-_COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzma", "lzf")
+_COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzf")
 
 
 class ExistingContent(NamedTuple):
@@ -77,38 +77,17 @@ def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> Exist
         names = tuple(
             dataset.name for dataset in hierarchy.datasets(h5file) if dataset.name != name
         )
-        existing = _find_dataset(h5file, target.path, name)
+        existing = hierarchy.find_object(h5file, target.path, name, follows=False)
         if existing is None:
             return ExistingContent(names, start, file.size)
+        if not isinstance(existing, library().h5d.DatasetID):
+            refuse(label, "a group: expected a dataset, or a new name")
         if not target.clobber:
             raise exists_error(label)
-        options = target.encoding.options
         reused = None
-        if not options:
+        if not target.encoding.options:
             reused = _reusable(existing, label, start, metadata, Lengths(h5file))
         return ExistingContent(names, start, file.size, True, reused)
-
-
-def _find_dataset(file: Any, path: str, name: str) -> Any:
-    """Return the dataset with a name, None if it does not exist; OutputError for another object."""
-    h5g, h5o, h5l, h5d = library().h5g, library().h5o, library().h5l, library().h5d
-    node, prefix = h5g.open(file.id, b"/"), ""
-    for component in name[1:].split("/"):
-        label = printable(f"{path}:{prefix or '/'}")
-        if not isinstance(node, h5g.GroupID):
-            raise OutputError(
-                f"{label} is not a group: {printable(component)} cannot be created in it"
-            )
-        raw, prefix = hierarchy.encode_name(component), f"{prefix}/{component}"
-        label = printable(f"{path}:{prefix}")
-        if not node.links.exists(raw):
-            return None
-        if node.links.get_info(raw).type != h5l.TYPE_HARD:
-            raise OutputError(f"{label} is a soft or external link: expected a dataset or group")
-        node = h5o.open(node, raw)
-    if not isinstance(node, h5d.DatasetID):
-        raise OutputError(f"{label} is a group: expected a dataset, or a new name")
-    return node
 
 
 def _reusable(
@@ -166,12 +145,8 @@ def _codecs(options: Encoding) -> tuple[str, ...]:
         if name not in datasets.CODECS:
             raise UsageError(f"--codec {name}: HDF5 has gzip or none")
         return () if name == "none" else (f"gzip {level or _DEFAULT_GZIP_LEVEL}",)
-    codecs = []
-    for codec in options.data_layout.codecs if options.data_layout else ():
-        name, *parameters = codec.split()
-        if name == "shuffle":
-            codecs.append(name)
-        elif name in _COMPRESSORS:
-            has_level = name in ("gzip", "zlib") and parameters
-            codecs.append(f"gzip {parameters[-1] if has_level else _DEFAULT_GZIP_LEVEL}")
-    return tuple(codecs[-2:] if codecs[-2:-1] == ["shuffle"] else codecs[-1:])
+    like = options.data_layout.codecs if options.data_layout else ()
+    levels = [codec.split()[1:] for codec in like if codec.split()[0] in ("gzip", "zlib")]
+    level = levels[-1][-1] if levels and levels[-1] else str(_DEFAULT_GZIP_LEVEL)
+    is_compressed = any(codec.split()[0] in _COMPRESSORS for codec in like)
+    return ("shuffle",) * ("shuffle" in like) + (f"gzip {level}",) * is_compressed

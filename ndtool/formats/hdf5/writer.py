@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.sink import ChunkSink
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
-from ndtool.formats.decoding import library_errors
-from ndtool.formats.hdf5 import chunks, datasets, hierarchy, planning
+from ndtool.formats.hdf5 import datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
-from ndtool.formats.numpytypes import pad_chunk
 from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target
@@ -173,11 +172,6 @@ class DatasetSink(ChunkSink, FileSink):
     ) -> None:
         ChunkSink.__init__(self)
         FileSink.__init__(self, target, metadata, container)
-        with library_errors(self.name, OutputError):
-            stored = datasets.describe(container.dataset, self.name, 0)
-        self._has_filters = bool(stored.filters)
-        is_native = all(item.is_written for item in stored.filters)
-        self._chain = chunks.chain(stored) if is_native else None
 
     def share(self) -> None:
         """Return None: other processes cannot write chunks."""
@@ -192,14 +186,9 @@ class DatasetSink(ChunkSink, FileSink):
         chunk: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
         origin, dataset = tuple(first for first, _ in box), self._container.dataset
         with library_errors(self.name, OutputError):
-            # HDF5 may store incomplete chunks without filters.
-            if self._chain is not None and (sizes == metadata.block_shape or not self._has_filters):
-                chunk = pad_chunk(chunk, metadata.block_shape)
-                dataset.write_direct_chunk(origin, self._chain.encode(chunk))
-            else:
-                space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
-                space.select_hyperslab(origin, sizes)
-                dataset.write(memory, space, chunk, dataset.get_type())
+            space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
+            space.select_hyperslab(origin, sizes)
+            dataset.write(memory, space, chunk, dataset.get_type())
         self._container.raise_error()
 
     def finish(self) -> Any:

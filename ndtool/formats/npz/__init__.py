@@ -76,8 +76,8 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
     """Return the member with a name, or the only array; else the error lists the members."""
     path, infos = opened.name, opened.members()
 
-    def describe(info: ZipInfo) -> tuple[str, str]:
-        return archive.array_name(info), _entry(opened, storage, info).label
+    def describe(info: ZipInfo) -> str:
+        return _entry(opened, storage, info).label
 
     if not infos:
         refuse(path, "the archive has no arrays")
@@ -95,25 +95,22 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
             f"{printable(path)} is a Zarr store in an archive: expected its folder",
             hint=f"Then: unzip {mistakes.quote(path)} -d {mistakes.quote(f'{stem}.zarr')}",
         )
-    candidates = list(infos.values())
     if name is None:
-        arrays = [info for info in candidates if info.orig_filename.endswith(".npy")]
-        candidates = arrays if len(arrays) == 1 else candidates
-        return members.only_member(path, candidates, "the archive has {} members", describe)
-    matches = [
-        info
-        for member, info in infos.items()
-        if name in (member, info.orig_filename, os.fsdecode(archive.stored_name(info)))
-    ]
-    if len(matches) != 1:
-        reason = "is more than one member" if matches else "is not a member of the archive"
-        candidates = matches or candidates
-        refuse(
-            path,
-            f"{printable(name)} {reason}: expected one of these",
-            places=members.listing(map(describe, candidates), len(candidates)),
-        )
-    return matches[0]
+        arrays = {key: info for key, info in infos.items() if info.orig_filename.endswith(".npy")}
+        infos = arrays if len(arrays) == 1 else infos
+    else:
+        matches = {
+            key: info
+            for key, info in infos.items()
+            if name in (key, info.orig_filename, os.fsdecode(archive.stored_name(info)))
+        }
+        if len(matches) > 1:
+            lines = members.listing(
+                ((key, describe(matches[key])) for key in matches), len(matches)
+            )
+            refuse(path, f"{printable(name)} is more than one member", places=lines)
+        name = next(iter(matches), name)
+    return members.choose(path, name, infos, "the archive", "member", describe)
 
 
 def _entry(opened: Archive, storage: LocalFile, info: ZipInfo) -> MemberInfo:

@@ -84,7 +84,9 @@ def central_directory(
 ) -> bytes:
     """Return the central directory and the end records, which follow the written member."""
     offset = preserved.offset + len(local_header(name, size, crc, preserved.offset)) + size
-    entries = preserved.entries + _entry(_new_info(name, size, crc, preserved.offset))
+    entries = preserved.entries + _entry(
+        _new_info(name, size, crc, preserved.offset), preserved.offset
+    )
     count, length = len(preserved.names) + 1, len(entries)
     end_record = b""
     if offset >= _ZIP64_THRESHOLD or count >= _UINT16_MAX:
@@ -100,9 +102,8 @@ def central_directory(
     return entries + end_record + comment
 
 
-def _entry(info: ZipInfo, shift: int = 0) -> bytes:
-    """Return the central directory entry of a member, whose offset decreases by `shift`."""
-    offset = info.header_offset - shift
+def _entry(info: ZipInfo, offset: int) -> bytes:
+    """Return the central directory entry of a member, with the offset of its header."""
     values = (info.file_size, info.compress_size, offset)
     zip64 = [value for value in values if value >= _ZIP64_THRESHOLD]
     name, extra = archive.stored_name(info), archive.without_zip64(info.extra)
@@ -159,22 +160,16 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
             f" {printable(stem)}.npy.npy: readers cannot tell {printable(stem)}, stored as"
             f" {printable(stem)}.npy, from it"
         )
-    ranges, shifts = _layout(_bounds(opened), {info.header_offset for info in preserved})
-    entries = b"".join(_entry(info, shifts[info.header_offset]) for info in preserved)
+    ranges, offsets = _layout(_bounds(opened), {info.header_offset for info in preserved})
+    entries = b"".join(_entry(info, offsets[info.header_offset]) for info in preserved)
     length = len(entries) + _ENTRY_SIZE + len(member_name(name)) + 28
     if length > archive.MAX_DIRECTORY_BYTES:
         refuse(path, f"central directory of {length} bytes: at most {archive.MAX_DIRECTORY_BYTES}")
-    start, stop, destination = ranges[-1] if ranges else (0, 0, 0)
-    end = destination + stop - start
-    return PreservedMembers(
-        names,
-        replaced,
-        tuple(ranges),
-        _filler_header(ranges[0][2]) if ranges else b"",
-        end + -end % _ALIGNMENT,
-        entries,
-        opened.comment,
-    )
+    start, stop, target = ranges[-1] if ranges else (0, 0, 0)
+    end = target + stop - start
+    filler = _filler_header(ranges[0][2]) if ranges else b""
+    offset = end + -end % _ALIGNMENT
+    return PreservedMembers(names, replaced, tuple(ranges), filler, offset, entries, opened.comment)
 
 
 def _bounds(opened: Archive) -> list[int]:
@@ -201,25 +196,21 @@ def _bounds(opened: Archive) -> list[int]:
 def _layout(
     bounds: list[int], preserved_offsets: set[int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
-    """Return the preserved byte ranges, and by how much each member's offset decreases."""
+    """Return the preserved byte ranges, merged, and the new offset of each member by its offset."""
     ranges = [(0, bounds[0], 0)] if bounds[0] else []
-    shifts: dict[int, int] = {}
-    shift = 0
+    offsets, end = dict[int, int](), bounds[0]
     for start, stop in pairwise(bounds):
         if start not in preserved_offsets:
-            shift += (stop - start) // _ALIGNMENT * _ALIGNMENT
             continue
-        shifts[start] = shift
-        if ranges and ranges[-1][1] == start:
-            start, _, destination = ranges.pop()
+        target = end + (start - end) % _ALIGNMENT
+        if not end and 0 < target < _LOCAL_HEADER_SIZE:
+            target += _ALIGNMENT  # a local file header, which has a minimum size, fills the gap
+        offsets[start], end = target, target + stop - start
+        if ranges and (ranges[-1][1], ranges[-1][2] - ranges[-1][0]) == (start, target - start):
+            ranges[-1] = (ranges[-1][0], stop, ranges[-1][2])
         else:
-            # A gap at the start is filled by a local file header, which has a minimum size.
-            if not ranges and 0 < start - shift < _LOCAL_HEADER_SIZE:
-                shift -= _ALIGNMENT
-                shifts[start] = shift
-            destination = start - shift
-        ranges.append((start, stop, destination))
-    return ranges, shifts
+            ranges.append((start, stop, target))
+    return ranges, offsets
 
 
 def _filler_header(length: int) -> bytes:

@@ -125,20 +125,15 @@ def _declared_type(value: Value) -> DeclaredType:
 
 
 def _operator_node(node: Node, path: str) -> OperatorNode:
-    message = node.message
     return OperatorNode(
         path,
         node.name,
         OPERATORS[node.operator],
         node.operator,
         node.versions.get(""),
-        dict(
-            _parse_attribute(message.message_in(field))
-            for field in message.fields()
-            if field.number == 5
-        ),
-        tuple(node.texts(1)),
-        next(iter(node.texts(2)), None),
+        dict(map(_parse_attribute, node.attributes)),
+        tuple(node.inputs),
+        next(iter(node.outputs), None),
     )
 
 
@@ -200,31 +195,26 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
 
 def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     """Return the tensor with a name, or the only tensor; else the error lists the tensors."""
-    folder = Folder(path, storage)
+    folder, values = Folder(path, storage), _values(storage, path)
 
-    def describe(value: Value) -> tuple[str, str]:
-        entry = _entry(value, storage, path, folder)
-        return entry.member or "", entry.label
+    def describe(value: Value) -> str:
+        return _entry(value, storage, path, folder).label
 
-    if name is None:
-        values = _values(storage, path)
-        if not values:
-            refuse(path, "the model has no initializers and no constants")
-        return members.only_member(path, values, "the model has {} tensors", describe)
-    matches = [value for value in _values(storage, path) if value.member == name]
+    if name is None and not values:
+        refuse(path, "the model has no initializers and no constants")
+    matches = [value for value in values if name in (None, value.member)]
     if len(matches) == 1:
         return matches[0]
-    reason = (
-        "is more than one tensor of the model" if matches else _missing_reason(storage, path, name)
-    )
-    values = _values(storage, path)
-    similar = [value for value in values if value.member.endswith(f"/{name}")]  # in subgraphs
-    candidates = matches or similar or values
-    return refuse(
-        path,
-        f"{printable(name)} {reason}: expected one of these",
-        places=members.listing(map(describe, candidates), len(candidates)),
-    )
+    reason = "is more than one tensor of the model"
+    if name is not None and not matches:
+        reason = _missing_reason(storage, path, name)
+        similar = [value for value in values if value.member.endswith(f"/{name}")]  # in subgraphs
+        matches = similar or values
+    lines = members.listing(((value.member, describe(value)) for value in matches), len(matches))
+    if name is None:
+        count = f"the model has {len(values)} tensors"
+        raise members.unnamed_member_error(path, count, values[0].member, lines)
+    return refuse(path, f"{printable(name)} {reason}: expected one of these", places=lines)
 
 
 def _missing_reason(storage: LocalFile, path: str, name: str) -> str:
@@ -233,7 +223,7 @@ def _missing_reason(storage: LocalFile, path: str, name: str) -> str:
         if isinstance(item, Value):
             if item.kind == "input" and item.member == name:
                 return "is an input of the graph, and has no value in the model"
-        elif any(item.path + output == name for output in item.texts(2)):
+        elif any(item.path + output == name for output in item.outputs):
             return "is computed by a node, and has no value in the model"
     return "is no tensor of the model"
 

@@ -5,15 +5,15 @@ The name of a value in a subgraph or function is a path: node/attribute/name.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ndtool.arrays.source import DeclaredType
 from ndtool.errors import refuse
 from ndtool.formats.onnx import tensorproto
-from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor, Values
+from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor
 from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
-from ndtool.storage.descriptors import BLOCK_SIZE
 
 MAX_DEPTH = 32  # maximum depth of nested graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
@@ -21,20 +21,29 @@ IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
 _NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15  # of a GraphProto
 _VALUE_KINDS = {11: "input", 12: "output", 13: "value"}  # fields of ValueInfoProtos
 INITIALIZED_KINDS = ("initializer", "sparse initializer", "constant")  # kinds that are tensors
-_FLOAT, _INT64 = 1, 7  # keys of ELEMENTS
-# The fields of a Constant's attribute: its name, the element type, the wire type.
-_LITERAL_FIELDS = {
-    2: ("value_float", _FLOAT, FIXED32), 3: ("value_int", _INT64, VARINT),
-    7: ("value_floats", _FLOAT, FIXED32), 8: ("value_ints", _INT64, VARINT),
+_MAX_LITERAL_BYTES = 1 << 24  # of the numbers in an attribute
+# The fields of a Constant's attribute: its name, AttributeProto.type, the key of ELEMENTS, the wire
+# type of its numbers.
+_CONSTANTS = {
+    5: ("value", 4, 0, LENGTH), 2: ("value_float", 1, 1, FIXED32), 3: ("value_int", 2, 7, VARINT),
+    7: ("value_floats", 6, 1, FIXED32), 8: ("value_ints", 7, 7, VARINT),
 }  # fmt: skip
+_REFUSED = {
+    4: "the elements are strings: expected a type of a fixed size",
+    9: "the elements are strings: expected a type of a fixed size",
+    21: "its value refers to an attribute of the function",
+    22: "it is sparse: expected a dense tensor",
+}
 _TENSOR_FIELD, _TYPE_FIELD = 5, 20
 UNKNOWN = DeclaredType(None, None)
-_FIELDS_BY_NAME = {"value": _TENSOR_FIELD} | {
-    title: number for number, (title, _, _) in _LITERAL_FIELDS.items()
-}
-_ATTRIBUTE_TYPES = {2: 1, 3: 2, _TENSOR_FIELD: 4, 7: 6, 8: 7}  # AttributeProto.type by field
-_SCALARS = ("value_float", "value_int")
-_CONTINUATION_BYTES = bytes(range(0x80, 0x100))  # the bytes of a varint before the last
+_NODE_FIELDS = {
+    1: ("inputs", Message.text), 2: ("outputs", Message.text), 3: ("name", Message.text),
+    4: ("operator", Message.text), 5: ("attributes", Message.message_in),
+    7: ("domain", Message.text),
+}  # fmt: skip
+_ATTRIBUTE_FIELDS = {
+    1: ("name", Message.text), 6: ("graph", Message.message_in), 11: ("graphs", Message.message_in)
+}  # fmt: skip
 
 
 class Value(NamedTuple):
@@ -68,25 +77,22 @@ class Node(NamedTuple):
 
     path: str
     operator: str
-    message: Message
+    title: str
+    domain: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: list[Message]
     versions: dict[str, int]
 
     @property
     def name(self) -> str:
         """The path of the node; an unnamed node has the name of its first output."""
-        return self.path + (
-            self.message.text_of(3) or next(iter(self.texts(2)), None) or self.operator
-        )
+        return self.path + (self.title or next(iter(self.outputs), None) or self.operator)
 
     @property
     def is_standard(self) -> bool:
         """Whether the operator is in ONNX's standard domain."""
-        return self.message.text_of(7) in DOMAINS
-
-    def texts(self, number: int) -> list[str]:
-        """Return the names of its inputs (1) or its outputs (2)."""
-        message = self.message
-        return [message.text(field) for field in message.fields() if field.number == number]
+        return self.domain in DOMAINS
 
 
 def walk(model: Message) -> Iterator[Value | Node]:
@@ -156,23 +162,24 @@ def _graph(
 def _node(
     message: Message, path: str, versions: dict[str, int], depth: int
 ) -> Iterator[Value | Node]:
-    operator, attributes = "", []
-    for field in message.fields():
-        if field.number == 4:
-            operator = message.text(field)
-        elif field.number == 5:
-            attributes.append(message.message_in(field))
-    node = Node(path, operator, message, versions)
+    fields = message.parse(_NODE_FIELDS)
+    operator, title, domain = (
+        next(reversed(fields[name]), "") for name in ("operator", "name", "domain")
+    )
+    attributes = fields["attributes"]
+    node = Node(
+        path, operator, title, domain, fields["inputs"], fields["outputs"], attributes, versions
+    )
     yield node
-    is_constant = attributes and operator == "Constant" and node.is_standard
     for attribute in attributes:
-        if is_constant:
-            yield Value(path, next(iter(node.texts(2)), ""), "constant", attribute)
-        graphs = [field for field in attribute.fields() if field.number in (6, 11)]
-        graph_path = f"{node.name}/{attribute.text_of(1)}/" if graphs else ""
-        for index, field in enumerate(graphs):
-            inner_path = graph_path if field.number == 6 else f"{graph_path}{index}/"
-            yield from _graph(attribute.message_in(field), inner_path, versions, depth + 1)
+        if operator == "Constant" and node.is_standard:
+            yield Value(path, next(iter(node.outputs), ""), "constant", attribute)
+        parsed = attribute.parse(_ATTRIBUTE_FIELDS)
+        graph_path = f"{node.name}/{next(reversed(parsed['name']), '')}/"
+        for graph in parsed["graph"]:
+            yield from _graph(graph, graph_path, versions, depth + 1)
+        for index, graph in enumerate(parsed["graphs"]):
+            yield from _graph(graph, f"{graph_path}{index}/", versions, depth + 1)
 
 
 def _initializer_name(value: Value) -> str:
@@ -185,63 +192,50 @@ def _initializer_name(value: Value) -> str:
 
 def _constant_tensor(attribute: Message) -> Tensor:
     """Return the tensor in a Constant's attribute."""
-    name, values, attribute_type = attribute.text_of(1), dict[int, list[Field]](), 0
+    name, attribute_type, tensors = attribute.text_of(1), 0, list[Message]()
+    found, literal, count = set[int](), bytearray(), 0
     for field in attribute.fields():
-        if field.number in (4, 9):
-            refuse(attribute.label, "the elements are strings: expected a type of a fixed size")
-        if field.number == 22:
-            refuse(attribute.label, "it is sparse: expected a dense tensor")
-        if field.number == 21:
-            refuse(attribute.label, "its value refers to an attribute of the function")
+        if field.number in _REFUSED:
+            refuse(attribute.label, _REFUSED[field.number])
         if field.number == _TYPE_FIELD:
             attribute_type = field.value
-        elif field.number in _ATTRIBUTE_TYPES:
-            values.setdefault(field.number, []).append(field)
-    number = _FIELDS_BY_NAME.get(name, 0)
-    if len(values) > 1 or len(values.get(_TENSOR_FIELD, ())) > 1:
-        refuse(attribute.label, "the constant has several values: expected one")
-    if (
-        not number
-        or values.keys() - {number}
-        or attribute_type not in (0, _ATTRIBUTE_TYPES[number])
-    ):
-        supported = ", ".join(_FIELDS_BY_NAME)
-        refuse(attribute.label, f"its attribute {name} is not supported: valid {supported}")
-    if number == _TENSOR_FIELD and values:
-        return tensorproto.read(attribute.message_in(values[number][0]))
-    if not values and (number == _TENSOR_FIELD or name in _SCALARS or not attribute_type):
-        refuse(attribute.label, "the constant has no value")
-    return _literal_tensor(attribute, number, values.get(number, []))
-
-
-def _literal_tensor(attribute: Message, number: int, fields: list[Field]) -> Tensor:
-    """Return the tensor of numbers in a float or int field of an attribute."""
-    name, element_code, wire_type = _LITERAL_FIELDS[number]
-    if any(field.wire_type not in (wire_type, LENGTH) for field in fields):
-        refuse(attribute.label, f"{name} has values of the wrong wire type")
-    if not fields:
-        return Tensor("", ELEMENTS[element_code], (0,), None, None)
-    first, nbytes = fields[0], sum(field.nbytes for field in fields)
-    if name in _SCALARS and (len(fields) > 1 or first.wire_type == LENGTH):
+        elif field.number == _TENSOR_FIELD:
+            tensors.append(attribute.message_in(field))
+        if field.number in _CONSTANTS:
+            found.add(field.number)
+            count += field.number in (2, 3, _TENSOR_FIELD)
+            if field.number != _TENSOR_FIELD:
+                literal += _numbers(attribute, field)
+        if len(literal) > _MAX_LITERAL_BYTES:
+            refuse(attribute.label, f"{name} has more than {_MAX_LITERAL_BYTES} bytes")
+    number = next((number for number, row in _CONSTANTS.items() if row[0] == name), 0)
+    if len(found) > 1 or count > 1:
         refuse(attribute.label, f"{name} has several values: expected one")
-    if wire_type == FIXED32:
-        count, remainder = divmod(nbytes, 4)
-        if remainder:
-            refuse(attribute.label, f"{name} has {nbytes} bytes: expected a multiple of 4")
-    else:
-        count = sum(1 if f.wire_type == VARINT else _count_varints(attribute, f) for f in fields)
-    values = Values(attribute, number, name, wire_type, first, nbytes, len(fields))
-    shape = () if name in _SCALARS else (count,)
-    return Tensor("", ELEMENTS[element_code], shape, values if nbytes else None, None)
+    if not number or found - {number} or attribute_type not in (0, _CONSTANTS[number][1]):
+        supported = ", ".join(row[0] for row in _CONSTANTS.values())
+        refuse(attribute.label, f"its attribute {name} is not supported: valid {supported}")
+    is_scalar = number in (2, 3, _TENSOR_FIELD)
+    if not found and (is_scalar or not attribute_type):
+        refuse(attribute.label, "the constant has no value")
+    if number == _TENSOR_FIELD:
+        return tensorproto.read(tensors[0])
+    element = ELEMENTS[_CONSTANTS[number][2]]
+    shape = () if is_scalar else (len(literal) // element.dtype.itemsize,)
+    return Tensor("", element, shape, attribute, literal=bytes(literal))
 
 
-def _count_varints(message: Message, field: Field) -> int:
-    """Return the number of varints in a packed field."""
-    count = 0
-    for start in range(field.start, field.stop, BLOCK_SIZE):
-        raw = message.read_bytes(start, min(BLOCK_SIZE, field.stop - start))
-        count += len(raw.translate(None, _CONTINUATION_BYTES))
-    return count
+def _numbers(attribute: Message, field: Field) -> bytes:
+    """Return the little-endian elements of a float or int field of an attribute."""
+    name, _, _, wire_type = _CONSTANTS[field.number]
+    is_packed = field.wire_type == LENGTH and field.number in (7, 8)
+    if field.wire_type != wire_type and not is_packed:
+        refuse(attribute.label, f"{name} has values of the wrong wire type")
+    if wire_type == VARINT:
+        values = attribute.varints(field, _MAX_LITERAL_BYTES // 8)
+        return struct.pack(f"<{len(values)}Q", *values)
+    if field.nbytes % 4 or field.nbytes > _MAX_LITERAL_BYTES:
+        refuse(attribute.label, f"{name} has {field.nbytes} bytes: expected a multiple of 4")
+    return attribute.field_bytes(field)
 
 
 def declared_type(message: Message) -> DeclaredType:

@@ -4,7 +4,7 @@ from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, OutputError, UsageError, printable, refuse
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
-from ndtool.formats.onnx.tensorproto import Fields, Tensor
+from ndtool.formats.onnx.tensorproto import Tensor
 from ndtool.formats.onnx.wire import (
     LENGTH,
     MAX_TEXT_BYTES,
@@ -33,9 +33,9 @@ def recognises(storage: LocalFile) -> bool:
     if storage.peek(0, 1) not in _FIRST_KEYS:
         return False
     try:
-        fields = Fields(Message(storage.peek, 0, storage.size, ""))
-        fields.tensor()
-        return not fields.has_unknown
+        message = Message(storage.peek, 0, storage.size, "")
+        tensorproto.read(message)
+        return all(field.number in tensorproto.FIELDS for field in message.fields())
     except InputError:
         return False
 

@@ -12,9 +12,8 @@ from ndtool.engine import packing
 from ndtool.errors import NdtoolError, printable, redact_urls, refuse
 from ndtool.formats import companions
 from ndtool.formats.decoding import join_blocks, open_range
-from ndtool.formats.onnx import tensorproto
-from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
-from ndtool.formats.onnx.wire import MAX_VARINT_BYTES, VARINT
+from ndtool.formats.onnx.tensorproto import Element, Tensor
+from ndtool.formats.onnx.wire import MAX_VARINT_BYTES
 from ndtool.storage import locations
 from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import File, Fingerprint, LocalFile
@@ -90,8 +89,10 @@ def open_tensor(
     """Open a tensor; closing the source closes the file. label: the tensor's name in messages."""
     path, start = _location(tensor, label, folder)
     metadata = _metadata(tensor, kind, path, start)
+    if tensor.literal is not None:
+        return ContiguousSource(name, metadata, memoryview(tensor.literal), storage)
     if path is None and tensor.decode_reason:
-        buffer = _decode(tensor, _read_values(tensor.values), label)
+        buffer = _decode(tensor, label)
         return ContiguousSource(name, metadata, buffer, storage)
     bits = tensor.element.bits
     if path is None:
@@ -118,7 +119,7 @@ def _location(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, i
     """Return the path of the external data file, or None, and the offset of the elements."""
     if tensor.external is not None:
         return folder.find_data(tensor, label)
-    return None, None if tensor.values is None else tensor.values.first_field.start
+    return None, None if tensor.values is None else tensor.values.start
 
 
 def _metadata(tensor: Tensor, kind: str, path: str | None, start: int | None) -> ArrayMetadata:
@@ -128,33 +129,17 @@ def _metadata(tensor: Tensor, kind: str, path: str | None, start: int | None) ->
     return ArrayMetadata(element.dtype, shape, "C", shape, {**notes, "offset": start})
 
 
-def _read_values(values: Values | None) -> Iterator[bytes]:
-    """Yield the bytes of a tensor's values, without the keys and lengths of the fields."""
-    if values is None:
-        return
-    message = values.message
-    if values.is_contiguous:
-        for start in range(values.first_field.start, values.first_field.stop, BLOCK_SIZE):
-            yield message.read_bytes(start, min(BLOCK_SIZE, values.first_field.stop - start))
-        return
-    buffer = bytearray()
-    for field in message.fields():
-        if field.number != values.field:
-            continue
-        for start in range(field.start, field.stop, BLOCK_SIZE):
-            buffer += message.read_bytes(start, min(BLOCK_SIZE, field.stop - start))
-            if len(buffer) >= BLOCK_SIZE:
-                yield bytes(buffer)
-                buffer.clear()
-    yield bytes(buffer)
-
-
-def _decode(tensor: Tensor, encoded: Iterator[bytes], label: str) -> memoryview:
+def _decode(tensor: Tensor, label: str) -> memoryview:
     """Decode the elements to a contiguous buffer, in memory or in an unnamed file."""
-    has_varints = tensor.values is not None and tensor.values.wire_type == VARINT
-    if has_varints:
+    message, values = tensor.message, tensor.values
+    start, stop = (0, 0) if values is None else (values.start, values.stop)
+    encoded: Iterator[bytes] = (
+        message.read_bytes(offset, min(BLOCK_SIZE, stop - offset))
+        for offset in range(start, stop, BLOCK_SIZE)
+    )
+    if tensor.has_varints:
         encoded = _convert(tensor, _decode_varints(encoded, label), label)
-    if tensor.element.bits in ((2, 4) if has_varints else (2, 4, 6)):
+    if tensor.element.bits in ((2, 4) if tensor.has_varints else (2, 4, 6)):
         encoded = packing.unpack_blocks(encoded, tensor.element.bits)
     return join_blocks(encoded, tensor.nbytes, label)
 
@@ -191,7 +176,7 @@ def _convert(tensor: Tensor, blocks: Iterator[NDArray[Any]], label: str) -> Iter
     import numpy as np
 
     code, lowest, highest = _element_range(tensor.element)
-    expected, count = tensorproto.stored_count(tensor), 0
+    expected, count = tensor.stored_count, 0
     for block in blocks:
         signed = block.view(np.int64)
         invalid = np.flatnonzero((signed < lowest) | (signed > highest))

@@ -1,10 +1,11 @@
 """ONNX's TensorProto: the metadata of a tensor, validated against the sizes of its fields."""
 
 from math import prod
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from ndtool.errors import printable, refuse
 from ndtool.formats.onnx import wire
+from ndtool.formats.onnx.wire import Field, Message
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
@@ -63,39 +64,21 @@ ELEMENTS = {
 }
 
 
-class Values(NamedTuple):
-    """The values of a tensor in a message: all occurrences of one field.
-
-    field, field_name: the number and name of the field. wire_type: of a value. first_field: the
-    first occurrence. nbytes: of all values. field_count: the number of occurrences.
-    """
-
-    message: wire.Message
-    field: int
-    field_name: str
-    wire_type: int
-    first_field: wire.Field
-    nbytes: int
-    field_count: int
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the values are contiguous: the field occurs once."""
-        return self.field_count == 1
-
-
 class Tensor(NamedTuple):
     """The validated metadata of a tensor; its values are not read.
 
-    values: None if the message has no values. external: the entries of external_data, None if the
-    values are in the message.
+    values: the field with the values in `message`, None if it has none. external: the entries of
+    external_data, None if the values are in the message. literal: the bytes of the elements of an
+    attribute, else None.
     """
 
     name: str
     element: Element
     shape: Shape
-    values: Values | None
-    external: dict[str, str] | None
+    message: Message
+    values: Field | None = None
+    external: dict[str, str] | None = None
+    literal: bytes | None = None
 
     @property
     def count(self) -> int:  # type: ignore[override] # a tensor is not used as a tuple
@@ -107,6 +90,13 @@ class Tensor(NamedTuple):
         return -(-self.count * self.element.bits // 8)
 
     @property
+    def stored_count(self) -> int:
+        """Number of values in a field other than raw_data."""
+        if self.element.dtype.kind == "c":
+            return 2 * self.count
+        return self.stored_nbytes if self.element.bits in (2, 4) else self.count
+
+    @property
     def description(self) -> str:
         """ONNX's name of the type, and the shape: "FLOAT[2, 3]"."""
         return f"{self.element.onnx_name}{list(self.shape)}"
@@ -116,177 +106,125 @@ class Tensor(NamedTuple):
         """The name of the field with the elements, "" if the tensor has none."""
         if self.external is not None:
             return "external_data"
-        return "" if self.values is None else self.values.field_name
+        if self.literal is not None:
+            return "attribute"
+        return "" if self.values is None else VALUES[self.values.number][0]
+
+    @property
+    def has_varints(self) -> bool:
+        return self.values is not None and VALUES[self.values.number][1] == wire.VARINT
 
     @property
     def decode_reason(self) -> str:
         """The reason why the elements must be decoded, "" if they can be memory-mapped."""
-        values = self.values
         if self.element.bits % 8:
             return f"{self.element.bits} bits per element"
-        if values is None or (values.is_contiguous and values.wire_type != wire.VARINT):
-            return ""
-        return "encoded number by number"
+        if self.literal is not None:
+            return "in an attribute"
+        return "encoded number by number" if self.has_varints else ""
 
     @property
     def nbytes(self) -> int:
         return self.count * self.element.dtype.itemsize
 
 
-class Fields:
-    """The parsed fields of a TensorProto; of its values only the offsets."""
-
-    def __init__(self, message: wire.Message) -> None:
-        self.message = message
-        self.dims: list[int] = []
-        self.values: dict[int, Values] = {}
-        self.external: dict[str, str] = {}
-        self._external_length = 0  # characters in `external`
-        self.has_unknown = False
-        self._singular: dict[int, wire.Field] = {}
-        for field in message.fields():
-            self._add_field(field)
-
-    def _add_field(self, field: wire.Field) -> None:
-        number, message = field.number, self.message
-        if number not in FIELDS:
-            self.has_unknown = True
-        elif field.wire_type != _WIRE_TYPES.get(number, field.wire_type):
-            self.refuse(f"field {number} of TensorProto has the wrong wire type")
-        elif number in VALUES:
-            self._add_values(field)
-        elif number == DIMS:
-            self.dims += message.varints(field, MAX_RANK)
-            if len(self.dims) > MAX_RANK:
-                self.refuse(f"dims has more than {MAX_RANK} entries")
-        elif number == EXTERNAL_DATA:
-            entry = message.message_in(field)  # a StringStringEntryProto
-            key, value = entry.text_of(1), entry.text_of(2)
-            self._require_first(f"external_data has {printable(key)}", key in self.external)
-            self.external[key] = value
-            self._external_length += len(key) + len(value) + 1
-            if self._external_length > _MAX_EXTERNAL_LENGTH:
-                self.refuse(f"external_data has more than {_MAX_EXTERNAL_LENGTH} characters")
-        elif number in (DATA_TYPE, NAME, SEGMENT, LOCATION):
-            self._require_first(f"field {number} of TensorProto appears", number in self._singular)
-            self._singular[number] = field
-
-    def _add_values(self, field: wire.Field) -> None:
+def read(message: Message) -> Tensor:
+    """Parse a TensorProto; InputError if it is invalid, or contradicts the sizes of its fields."""
+    dims, external, found = list[int](), dict[str, str](), dict[int, Field]()
+    label = message.label
+    for field in message.fields():
         number = field.number
-        field_name, wire_type = VALUES[number]
-        if field.wire_type not in (wire_type, wire.LENGTH):
-            self.refuse(f"{field_name} has values of the wrong wire type")
-        nbytes = field.nbytes
-        if nbytes % wire.SIZES.get(wire_type, 1):
-            self.refuse(
-                f"{field_name} has {nbytes} bytes: expected a multiple of {wire.SIZES[wire_type]}"
-            )
-        values = self.values.get(number)
-        if values is None:
-            self.values[number] = Values(
-                self.message, number, field_name, wire_type, field, nbytes, 1
-            )
-            return
-        self._require_first("raw_data appears", number == RAW)
-        self.values[number] = values._replace(
-            nbytes=values.nbytes + nbytes, field_count=values.field_count + 1
-        )
-
-    def _require_first(self, subject: str, is_repeated: bool) -> None:
-        if is_repeated:
-            self.refuse(f"{subject} twice: valid once")
-
-    def refuse(self, text: str) -> NoReturn:
-        """Raise InputError about the tensor."""
-        refuse(self.message.label, text)
-
-    def tensor(self) -> Tensor:
-        """Return the tensor; InputError if it contradicts the sizes of its fields."""
-        element, singular = self._element(), self._singular
-        if SEGMENT in singular:
-            self.refuse("it is one segment of a tensor: expected a complete one")
-        for axis, size in enumerate(self.dims):
-            if size > MAX_SIZE:
-                self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{MAX_SIZE}")
-        shape = tuple(self.dims)
-        if prod(size or 1 for size in shape) * element.dtype.itemsize > MAX_SIZE:
-            description = format_type(element.dtype, shape)
-            self.refuse(
-                f"it claims {description}: valid up to {MAX_SIZE} bytes, sizes of 0 count as 1"
-            )
-        location = singular.get(LOCATION)
-        if location is not None and location.value not in (0, 1):
-            self.refuse(f"data_location is {location.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
-        external = self.external if location is not None and location.value else None
-        name = self.message.text(singular[NAME]) if NAME in singular else ""
-        values = self._values(element, external is not None)
-        tensor = Tensor(name, element, shape, values, external)
-        check_size(tensor, self)
-        return tensor
-
-    def _element(self) -> Element:
-        if DATA_TYPE not in self._singular:
-            self.refuse("it has no data_type: expected an ONNX TensorProto")
-        code = self._singular[DATA_TYPE].signed
-        if code == STRING:
-            self.refuse("the elements are strings: expected a type of a fixed size")
-        if code not in ELEMENTS:
-            self.refuse(f"data_type is {code}: valid 1..{max(ELEMENTS)} without {STRING}")
-        return ELEMENTS[code]
-
-    def _values(self, element: Element, is_external: bool) -> Values | None:
-        """Return the single field with values; the first one if all are empty."""
-        fields = list(self.values.values())
-        nonempty = [values for values in fields if values.nbytes] or fields[:1]
-        if RAW in self.values and self.values[RAW] not in nonempty:  # other readers prefer it
-            nonempty.append(self.values[RAW])
-        names = [values.field_name for values in nonempty]
-        if is_external and names and nonempty[0].nbytes:
-            self.refuse(f"the elements are in external_data and in {names[0]}: valid in one field")
-        if len(nonempty) > 1:
-            self.refuse(f"the elements are in {' and in '.join(names)}: valid in one field")
-        if is_external or not nonempty:
-            return None
-        if nonempty[0].field not in (RAW, element.field):
-            field = VALUES[element.field][0]
-            self.refuse(
-                f"the elements are {element.onnx_name} in {names[0]}: valid in raw_data, {field}"
-            )
-        return nonempty[0]
+        name, wire_type = VALUES.get(number, (f"field {number} of TensorProto", None))
+        if field.wire_type != _WIRE_TYPES.get(number, field.wire_type):
+            refuse(label, f"{name} has the wrong wire type")
+        if wire_type is not None and field.wire_type not in (wire_type, wire.LENGTH):
+            refuse(label, f"{name} has values of the wrong wire type")
+        if number == DIMS:
+            dims += message.varints(field, MAX_RANK)
+            if len(dims) > MAX_RANK:
+                refuse(label, f"dims has more than {MAX_RANK} entries")
+        elif number == EXTERNAL_DATA:
+            _add_external(message, field, external)
+        elif number in FIELDS and number not in (DOC, METADATA):
+            if number in found:
+                refuse(label, f"{name} appears twice: valid once")
+            found[number] = field
+    element = _element(label, found.get(DATA_TYPE))
+    if SEGMENT in found:
+        refuse(label, "it is one segment of a tensor: expected a complete one")
+    for axis, size in enumerate(dims):
+        if size > MAX_SIZE:
+            refuse(label, f"dims[{axis}] is {size - (1 << 64)}: expected 0..{MAX_SIZE}")
+    shape = tuple(dims)
+    if prod(size or 1 for size in shape) * element.dtype.itemsize > MAX_SIZE:
+        claim = f"it claims {format_type(element.dtype, shape)}"
+        refuse(label, f"{claim}: valid up to {MAX_SIZE} bytes, sizes of 0 count as 1")
+    location = found.get(LOCATION)
+    if location is not None and location.value not in (0, 1):
+        refuse(label, f"data_location is {location.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
+    is_external = location is not None and location.value == 1
+    name = message.text(found[NAME]) if NAME in found else ""
+    values = _values(label, element, found, is_external)
+    tensor = Tensor(name, element, shape, message, values, external if is_external else None)
+    if not is_external:
+        _check_size(tensor)
+    return tensor
 
 
-def check_size(tensor: Tensor, fields: Fields) -> None:
-    """Raise InputError if the values have a wrong size; external data are checked on opening."""
-    values = tensor.values
-    if tensor.external is not None:
-        return
-    nbytes = 0 if values is None else values.nbytes
-    field_name = "raw_data" if values is None else values.field_name
-    if values is None or values.field == RAW:
+def _add_external(message: Message, field: Field, external: dict[str, str]) -> None:
+    entry = message.message_in(field)  # a StringStringEntryProto
+    key, value = entry.text_of(1), entry.text_of(2)
+    if key in external:
+        refuse(message.label, f"external_data has {printable(key)} twice: valid once")
+    external[key] = value
+    if sum(len(key) + len(value) + 1 for key, value in external.items()) > _MAX_EXTERNAL_LENGTH:
+        limit = f"more than {_MAX_EXTERNAL_LENGTH} characters"
+        refuse(message.label, f"external_data has {limit}")
+
+
+def _element(label: str, field: Field | None) -> Element:
+    if field is None:
+        refuse(label, "it has no data_type: expected an ONNX TensorProto")
+    if field.signed == STRING:
+        refuse(label, "the elements are strings: expected a type of a fixed size")
+    if field.signed not in ELEMENTS:
+        refuse(label, f"data_type is {field.signed}: valid 1..{max(ELEMENTS)} without {STRING}")
+    return ELEMENTS[field.signed]
+
+
+def _values(
+    label: str, element: Element, found: dict[int, Field], is_external: bool
+) -> Field | None:
+    """Return the single field with values; the first one if all are empty."""
+    fields = [field for number, field in found.items() if number in VALUES]
+    nonempty = [field for field in fields if field.nbytes] or fields[:1]
+    if RAW in found and found[RAW] not in nonempty:  # other readers prefer it
+        nonempty.append(found[RAW])
+    names = [VALUES[field.number][0] for field in nonempty]
+    if is_external and names and nonempty[0].nbytes:
+        refuse(label, f"the elements are in external_data and in {names[0]}: valid in one field")
+    if len(nonempty) > 1:
+        refuse(label, f"the elements are in {' and in '.join(names)}: valid in one field")
+    if is_external or not nonempty:
+        return None
+    if nonempty[0].number not in (RAW, element.field):
+        valid = f"valid in raw_data, {VALUES[element.field][0]}"
+        refuse(label, f"the elements are {element.onnx_name} in {names[0]}: {valid}")
+    return nonempty[0]
+
+
+def _check_size(tensor: Tensor) -> None:
+    """Raise InputError if the values have a wrong size."""
+    values, label = tensor.values, tensor.message.label
+    nbytes, count = 0 if values is None else values.nbytes, tensor.stored_count
+    if values is None or values.number == RAW:
         if nbytes != tensor.stored_nbytes:
-            expected = (
-                f"expected {tensor.stored_nbytes} bytes of {field_name} for {tensor.description}"
-            )
-            fields.refuse(f"{expected}, found {nbytes}")
-        return
-    count = stored_count(tensor)
-    if values.wire_type == wire.VARINT:
+            expected = f"expected {tensor.stored_nbytes} bytes of raw_data"
+            refuse(label, f"{expected} for {tensor.description}, found {nbytes}")
+    elif tensor.has_varints:
         if not count <= nbytes <= count * wire.MAX_VARINT_BYTES:
-            fields.refuse(f"expected {count} values in {field_name}, found {nbytes} bytes of them")
-    elif nbytes != count * (size := wire.SIZES[values.wire_type]):
-        fields.refuse(
-            f"expected {count} values of {size} bytes in {field_name}, found {nbytes} bytes"
-        )
-
-
-def stored_count(tensor: Tensor) -> int:
-    """Return the expected number of values in a field other than raw_data."""
-    element = tensor.element
-    if element.dtype.kind == "c":
-        return 2 * tensor.count
-    return tensor.stored_nbytes if element.bits in (2, 4) else tensor.count
-
-
-def read(message: wire.Message) -> Tensor:
-    """Parse a TensorProto; InputError if it is invalid."""
-    return Fields(message).tensor()
+            expected = f"expected {count} values in {tensor.field}"
+            refuse(label, f"{expected}, found {nbytes} bytes of them")
+    elif nbytes != count * (size := wire.SIZES[VALUES[values.number][1]]):
+        expected = f"expected {count} values of {size} bytes in {tensor.field}"
+        refuse(label, f"{expected}, found {nbytes} bytes")

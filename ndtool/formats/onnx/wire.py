@@ -4,8 +4,8 @@ It reads only keys and lengths, so its memory does not depend on the size of the
 length is validated against the enclosing message.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 from ndtool.errors import refuse
 from ndtool.storage.descriptors import Read
@@ -103,6 +103,17 @@ class Message(NamedTuple):
         if wire_type != LENGTH:
             self._refuse(start, f"field {field.number} is not a message: expected wire type 2")
         return Message(self.read, start, stop, self.label, buffer, buffer_offset)
+
+    def parse(
+        self, table: Mapping[int, tuple[str, Callable[["Message", Field], Any]]]
+    ) -> dict[str, list[Any]]:
+        """Return the values of fields by name, in order. table: their names and readers."""
+        values: dict[str, list[Any]] = {name: [] for name, _ in table.values()}
+        for field in self.fields():
+            if field.number in table:
+                name, read = table[field.number]
+                values[name].append(read(self, field))
+        return values
 
     def messages(self, number: int) -> "list[Message]":
         """Return the messages in all fields with a number."""

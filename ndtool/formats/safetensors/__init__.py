@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import DtypeError, printable, refuse
+from ndtool.errors import DtypeError, refuse
 from ndtool.formats import members
 from ndtool.formats.decoding import open_range
 from ndtool.formats.safetensors import headers
@@ -69,26 +69,9 @@ def open_tensor(
 def choose(header: Header, path: str, name: str | None) -> Tensor:
     """Return the tensor with a name, or the only tensor; else the error lists the tensors."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    descriptions = {name: f"{t.code}{list(t.shape)}" for name, t in tensors.items()}
-    return tensors[choose_name(path, name, descriptions)]
-
-
-def choose_name(path: str, name: str | None, tensors: dict[str, str]) -> str:
-    """Return the name, or the only one if it is None; InputError if it is unknown.
-
-    tensors: a description of each tensor, for the error.
-    """
-    if name is None or not tensors:
-        return members.only_member(
-            path, list(tensors.items()), "the file has {} tensors", lambda t: t
-        )[0]
-    if name not in tensors:
-        refuse(
-            path,
-            f"{printable(name)} is not a tensor of the file: expected one of these",
-            places=members.listing(tensors.items(), len(tensors)),
-        )
-    return name
+    return members.choose(
+        path, name, tensors, "the file", "tensor", lambda t: f"{t.code}{list(t.shape)}"
+    )
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:

@@ -95,11 +95,7 @@ def has_header(storage: File) -> bool:
 
 def read_file_header(storage: File, path: str) -> Header:
     """Parse the header of an open file."""
-    return read_header(
-        lambda start, count: storage.read(start, min(count, storage.size - start), path),
-        storage.size,
-        path,
-    )
+    return read_header(lambda start, n: storage.read(start, n, path), storage.size, path)
 
 
 def read_header(read: Callable[[int, int], bytes], size: int, name: str) -> Header:
@@ -108,26 +104,33 @@ def read_header(read: Callable[[int, int], bytes], size: int, name: str) -> Head
     read: returns n bytes at an offset. size: of the file. name: of the file, for messages. Raises
     InputError for any violation of the format, such as gaps between tensors or trailing bytes.
     """
-    length = int.from_bytes(read(0, LENGTH_SIZE), "little")
-    if length > size - LENGTH_SIZE:
+    length = int.from_bytes(read(0, min(LENGTH_SIZE, size)), "little")
+    data_offset = LENGTH_SIZE + length
+    if data_offset > size:
         refuse(name, f"the header claims {length} bytes, only {size - LENGTH_SIZE} remain")
     if length > MAX_HEADER_BYTES:
         refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
     raw = read(LENGTH_SIZE, length)
     if len(raw) < length:
         refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        refuse(name, "the header is not UTF-8")
-    tensors, metadata = _parse_header(text, name)
+    tensors, metadata = _parse_header(raw, name)
+    end = 0
     tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
-    data_offset = LENGTH_SIZE + length
-    _check_offsets(tensors, size - data_offset, name)
+    for tensor in tensors:
+        if tensor.start != end:
+            problem = "overlaps the one" if tensor.start < end else "leaves a gap"
+            refuse(
+                name,
+                f"invalid header: tensor {format_value(tensor.name)} begins at byte {tensor.start}"
+                f" of the data and {problem} before it: expected {end}",
+            )
+        end = tensor.stop
+    if end != size - data_offset:
+        refuse(name, f"the header claims {end} bytes of data, the file has {size - data_offset}")
     return Header(tuple(tensors), metadata, data_offset)
 
 
-def parse_object(text: str, fail: Callable[[str], NoReturn]) -> dict[str, Any]:
+def parse_object(raw: bytes, fail: Callable[[str], NoReturn]) -> dict[str, Any]:
     """Parse a JSON object in which no key is repeated. fail: raises an error with a message."""
     import json
 
@@ -140,12 +143,14 @@ def parse_object(text: str, fail: Callable[[str], NoReturn]) -> dict[str, Any]:
             fields[key] = value
         return fields
 
-    if sum(map(text.count, "[{,")) > _MAX_VALUES:
+    if sum(map(raw.count, (b"[", b"{", b","))) > _MAX_VALUES:
         fail(f"more than {_MAX_VALUES} values")
     try:
-        document = json.loads(text, object_pairs_hook=as_dict)
+        document = json.loads(raw.decode(), object_pairs_hook=as_dict)
     except InputError:
         raise
+    except UnicodeDecodeError:
+        fail("not UTF-8")
     except (ValueError, RecursionError) as exc:
         fail(f"not JSON: {library_message(exc)}")
     if not isinstance(document, dict):
@@ -153,14 +158,14 @@ def parse_object(text: str, fail: Callable[[str], NoReturn]) -> dict[str, Any]:
     return document
 
 
-def _parse_header(text: str, name: str) -> tuple[list[Tensor], str]:
+def _parse_header(raw: bytes, name: str) -> tuple[list[Tensor], str]:
     """Return the tensors in the order of the text, and the JSON text of the metadata."""
     import json
 
     def fail(problem: str) -> NoReturn:
         refuse(name, f"invalid header: {problem}")
 
-    document, metadata = parse_object(text, fail), ""
+    document, metadata = parse_object(raw, fail), ""
     if METADATA_KEY in document:
         fields = document.pop(METADATA_KEY)  # null is valid for the safetensors package, too
         if fields is not None and not (
@@ -172,64 +177,32 @@ def _parse_header(text: str, name: str) -> tuple[list[Tensor], str]:
 
 
 def _validate(name: str, fields: Any, fail: Callable[[str], NoReturn]) -> Tensor:
-    tensor_name = f"tensor {format_value(name)}"
+    subject = f"tensor {format_value(name)}"
     if not isinstance(fields, dict) or sorted(fields) != list(_KEYS):
         found = f"the keys {', '.join(fields)}" if isinstance(fields, dict) else "no object"
-        fail(f"{tensor_name} has {found}: expected {', '.join(_KEYS)}")
+        fail(f"{subject} has {found}: expected {', '.join(_KEYS)}")
     offsets, code, shape = (fields[key] for key in _KEYS)
     if not isinstance(code, str) or not _CODE_PATTERN.fullmatch(code):
-        fail(f"{tensor_name} has the dtype {format_value(code)}: expected one like F32")
+        fail(f"{subject} has the dtype {format_value(code)}: expected one like F32")
     if not _are_sizes(shape) or len(shape) > MAX_RANK:
-        fail(
-            f"{tensor_name} has the shape {format_value(shape)}:"
-            f" expected up to {MAX_RANK} sizes of 0..{MAX_SIZE}"
-        )
+        expected = f"expected up to {MAX_RANK} sizes of 0..{MAX_SIZE}"
+        fail(f"{subject} has the shape {format_value(shape)}: {expected}")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        fail(
-            f"{tensor_name} has the data_offsets {format_value(offsets)}:"
-            " expected its start and stop"
-        )
-    tensor = Tensor(name, code, tuple(shape), *offsets)
-    if problem := _size_problem(tensor):
-        fail(f"{tensor_name} {problem}")
-    return tensor
+        found = f"the data_offsets {format_value(offsets)}"
+        fail(f"{subject} has {found}: expected its start and stop")
+    if code in _TYPES:
+        bits, nbytes = _TYPES[code][1], offsets[1] - offsets[0]
+        # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
+        if prod(size or 1 for size in shape) * bits > 8 * MAX_SIZE:
+            fail(f"{subject} claims {code}{shape}: valid up to {MAX_SIZE} bytes")
+        if (needed := prod(shape) * bits) != 8 * nbytes:
+            size = f"{needed // 8} bytes" if needed % 8 == 0 else f"{needed} bits"
+            fail(f"{subject} of {code}{shape} needs {size}, its data_offsets have {nbytes}")
+    return Tensor(name, code, tuple(shape), *offsets)
 
 
 def _are_sizes(value: Any) -> bool:
     return type(value) is list and all(type(n) is int and 0 <= n <= MAX_SIZE for n in value)
-
-
-def _size_problem(tensor: Tensor) -> str:
-    """Return why a tensor's data_offsets contradict its dtype and shape, "" if they agree."""
-    if tensor.code not in _TYPES:
-        return ""
-    bits = _TYPES[tensor.code][1]
-    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in tensor.shape) * bits > 8 * MAX_SIZE:
-        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {MAX_SIZE} bytes"
-    bit_count, nbytes = prod(tensor.shape) * bits, tensor.stop - tensor.start
-    if bit_count != 8 * nbytes:
-        size = f"{bit_count // 8} bytes" if bit_count % 8 == 0 else f"{bit_count} bits"
-        return f"of {tensor.code}{list(tensor.shape)} needs {size}, its data_offsets have {nbytes}"
-    return ""
-
-
-def _check_offsets(tensors: list[Tensor], size: int, name: str) -> None:
-    """Raise InputError if tensors overlap or have gaps between them."""
-    end = 0
-    for tensor in tensors:
-        if tensor.start != end:
-            problem = (
-                "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
-            )
-            refuse(
-                name,
-                f"invalid header: tensor {format_value(tensor.name)} begins at byte {tensor.start}"
-                f" of the data and {problem}: expected {end}",
-            )
-        end = tensor.stop
-    if end != size:
-        refuse(name, f"the header claims {end} bytes of data, the file has {size}")
 
 
 def encode(tensors: Iterable[Tensor], metadata: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import NdtoolError, OutputError, format_value, printable, refuse
-from ndtool.formats import companions, safetensors
+from ndtool.formats import companions, members, safetensors
 from ndtool.formats.safetensors import headers
 from ndtool.storage import locations
 
@@ -32,7 +32,7 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
     """Return the member info of all tensors, or of one, from the headers of their files."""
     weights = _weight_map(storage, path)
     if member is not None:
-        weights = {member: weights[safetensors.choose_name(path, member, weights)]}
+        weights = {member: _choose(weights, path, member)[1]}
     files: dict[str, list[str]] = {}
     for name, file in weights.items():
         files.setdefault(file, []).append(name)
@@ -63,8 +63,7 @@ def _shard_entries(storage: File, path: str, file: str, names: list[str]) -> lis
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a tensor in its file, and close the index; closing the source closes the file."""
     weights = _weight_map(storage, path)
-    member = safetensors.choose_name(path, member, weights)
-    file = weights[member]
+    member, file = _choose(weights, path, member)
     shard = _open_shard(storage, path, file)
     try:
         location = os.path.join(os.path.dirname(path), file)
@@ -78,6 +77,12 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
         raise
     storage.close()
     return source
+
+
+def _choose(weights: dict[str, str], path: str, member: str | None) -> tuple[str, str]:
+    """Return the name of a tensor, and its file."""
+    items = {item[0]: item for item in weights.items()}
+    return members.choose(path, member, items, "the file", "tensor", lambda item: item[1])
 
 
 def create(target: Target, metadata: ArrayMetadata) -> NoReturn:
@@ -96,11 +101,8 @@ def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
     """Parse the index: return the file of each tensor."""
     if storage.size > headers.MAX_HEADER_BYTES:
         _refuse(path, f"it has {storage.size} bytes: valid up to {headers.MAX_HEADER_BYTES}")
-    try:
-        text = storage.read(0, storage.size, path).decode()
-    except UnicodeDecodeError:
-        _refuse(path, "it is not UTF-8")
-    weights = headers.parse_object(text, partial(_refuse, path)).get(_MAP_KEY)
+    raw = storage.read(0, storage.size, path)
+    weights = headers.parse_object(raw, partial(_refuse, path)).get(_MAP_KEY)
     if not weights or not isinstance(weights, dict):
         _refuse(path, f"it has no {_MAP_KEY}, the map from tensors to files")
     for name, file in weights.items():

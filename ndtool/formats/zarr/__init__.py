@@ -11,22 +11,13 @@ from collections.abc import Iterator
 from threading import RLock
 from typing import Any
 
+from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import MemberInfo
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    OutputError,
-    UsageError,
-    argument_name,
-    printable,
-    refuse,
-)
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
-from ndtool.formats.chunked import ChunkedSource
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.zarr import hierarchy, location, metadata, writer
 from ndtool.formats.zarr.metadata import ZarrArray
-from ndtool.machine import memory, pool, signals
+from ndtool.machine import memory, signals, threads
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, is_zarr_store
@@ -56,7 +47,7 @@ def open_source(storage: Folder, name: str, path: str, member: str | None) -> Za
     """Open an array, the only one if none is named; closing the source closes the store."""
     node = _choose(storage, path, member)
     array = _read_array(storage, path, node)
-    array.chain.require_library()
+    array.chain.require_packages()
     return ZarrSource(name, array, storage, node)
 
 
@@ -68,28 +59,13 @@ def _read_array(storage: Folder, path: str, node: str) -> ZarrArray:
 
 
 def _choose(storage: Folder, path: str, member: str | None) -> str:
-    def describe(node: str) -> tuple[str, str]:
-        return node or "/", _entry(storage, path, node).label
-
-    if member is not None:
-        node = member.strip("/")
-        is_path = not {".", ".."}.intersection(node.split("/"))
-        if is_path and hierarchy.node_type(storage, node) == "array":
-            return node
-        arrays = hierarchy.array_paths(storage)
-        group_arrays = [array for array in arrays if array.startswith(f"{node}/")]
-        if group_arrays and node:
-            count = f"{len(group_arrays)} arrays" if len(group_arrays) > 1 else "an array"
-            count = f"{printable(member)} is a group of {count}"
-            lines = members.listing(map(describe, group_arrays), len(group_arrays))
-            raise members.unnamed_member_error(path, count, group_arrays[0], lines)
-        refuse(
-            path,
-            f"{printable(member)} is not an array of the store",
-            places=members.listing(map(describe, arrays), len(arrays)),
-        )
-    return members.only_member(
-        path, hierarchy.array_paths(storage), "the store has {} arrays", describe
+    node = None if member is None else member.strip("/")
+    is_path = node is not None and not {".", ".."}.intersection(node.split("/"))
+    if node is not None and is_path and hierarchy.node_type(storage, node) == "array":
+        return node
+    nodes = {node or "/": node for node in hierarchy.array_paths(storage)}
+    return members.choose(
+        path, node, nodes, "the store", "array", lambda node: _entry(storage, path, node).label
     )
 
 
@@ -212,7 +188,7 @@ class ZarrSource(ChunkedSource):
             with self._lock:
                 total[0] = (total[0] + hash((file_index, *fingerprint))) & _UINT64_MASK
 
-        pool.run_all(add, self._recorded_files(), self.concurrency)
+        threads.run_all(add, self._recorded_files(), self.concurrency)
         return total[0]
 
     def _chunk_key(self, coordinates: Shape) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import NamedTuple
 
 from ndtool.errors import OutputError, UsageError, printable
@@ -38,31 +37,41 @@ def resolve(target: Target) -> ZarrTarget:
     if target.url:
         return _remote_target(target)
     local = local_target(target)
-    return local._replace(preserved=_preserved(target)) if local.groups else local
+    if not local.groups:
+        return local
+    root, names = _split_root(target)
+    arrays = hierarchy.array_paths(LocalFolder(root))
+    return local._replace(preserved=tuple(name for name in arrays if name != "/".join(names)))
 
 
 def local_target(target: Target) -> ZarrTarget:
     """Return the Zarr target of an output in a local store, `preserved` not yet set."""
     root, names = _split_root(target)
-    if target.current is not None and not stat.S_ISDIR(target.current.st_mode):
+    exists = target.current is not None
+    if exists and not target.is_store:
         raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")
-    if target.current is None and names and not os.path.lexists(root):
-        return ZarrTarget(root, "/".join(names), (), False, None, None)
-    if not names or target.only:
-        return _root_target(target, root, names)
-    path, groups, remaining = root, [], list(names)
-    while remaining:
+    if not names or target.only or not (exists or os.path.lexists(root)):
+        target.require_replaceable()
+        arrays = hierarchy.array_paths(LocalFolder(root)) if exists and not target.only else []
+        if arrays and arrays != [""]:
+            path = printable(target.path)
+            raise OutputError(
+                f"{path} is a group of {len(arrays)} arrays: which is to be written?",
+                places=tuple(map(printable, arrays[:MAX_LISTED])),
+                hint=f"name it, as {path}:{printable(arrays[0])}; --only replaces them all",
+            )
+        return ZarrTarget(root, "/".join(names), (), exists, None, None)
+    path, groups, remaining = root, list[str](), list(names)
+    while remaining and (not groups or os.path.lexists(path)):
         if _local_node_type(path) != "group":
             raise OutputError(f"{printable(path)} is not a group: no array can be in it")
         groups.append(path)
         path = os.path.join(path, remaining.pop(0))
-        if not os.path.lexists(path):
-            break
     path_exists = os.path.lexists(path)
     if path_exists and not target.clobber:
         raise exists_error(f"{target.path}:{target.member}")
-    node_type = _local_node_type(path) if path_exists else ""
-    if path_exists and node_type != "array":
+    node_type = _local_node_type(path) if path_exists else "array"
+    if node_type != "array":
         node_type = "a group" if node_type == "group" else "neither an array nor a group"
         raise OutputError(f"{printable(path)} is {node_type}: only an array is replaced")
     version = 3 if os.path.isfile(os.path.join(root, "zarr.json")) else 2
@@ -75,28 +84,6 @@ def _local_node_type(path: str) -> str:
         return hierarchy.node_type(LocalFolder(path), "")
     except OSError:  # a dangling link, or removed meanwhile
         return ""
-
-
-def _preserved(target: Target) -> tuple[str, ...]:
-    """Return the preserved arrays of a local store."""
-    root, names = _split_root(target)
-    return tuple(
-        name for name in hierarchy.array_paths(LocalFolder(root)) if name != "/".join(names)
-    )
-
-
-def _root_target(target: Target, root: str, names: list[str]) -> ZarrTarget:
-    target.require_replaceable()
-    may_have_arrays = target.current is not None and not target.only
-    arrays = hierarchy.array_paths(LocalFolder(root)) if may_have_arrays else []
-    if arrays and arrays != [""]:
-        raise OutputError(
-            f"{printable(target.path)} is a group of {len(arrays)} arrays: which is to be written?",
-            places=tuple(map(printable, arrays[:MAX_LISTED])),
-            hint=f"name it, as {printable(target.path)}:{printable(arrays[0])};"
-            " --only replaces them all",
-        )
-    return ZarrTarget(root, "/".join(names), (), target.current is not None, None, None)
 
 
 def _remote_target(target: Target) -> ZarrTarget:
@@ -123,7 +110,7 @@ def _remote_target(target: Target) -> ZarrTarget:
                 f"{printable(label(storage.path, group))} is not a group: no array can be in it"
             )
     if hierarchy.node_type(storage, path) or (
-        storage.list_entries(path) and not claims.is_abandoned(url, path)
+        storage.list_entries(path) and not claims.is_abandoned(objects.join(url, path))
     ):
         raise OutputError(
             f"{printable(label(storage.path, path))} exists, and a store at a URL cannot be"

@@ -6,16 +6,18 @@ import base64
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, ResourceError, format_value, printable, refuse
 from ndtool.formats import codecs
 from ndtool.formats.chunked import require_chunk_size
 from ndtool.formats.codecs import Chain
-from ndtool.formats.decoding import library_errors, unapplied_warning
+from ndtool.formats.decoding import unapplied_warning
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr.hierarchy import Read
@@ -38,11 +40,10 @@ _OBJECT_CODECS = (
 )  # fmt: skip
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _MISSING_CHUNK = (1 << 64) - 1  # offset and length of a chunk that its shard lacks
-_NUMBERS = {
-    "bool": "|b1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8",
-    "uint8": "|u1", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8",
-    "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
-}  # fmt: skip
+_NUMBERS = (
+    "bool", *dtypes.INTEGERS, "float16", "float32", "float64", "complex64", "complex128"
+)  # fmt: skip
+_LOCATIONS = ("start", "end")
 _FLOATS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 # Keys of version 3; others must be declared as ones that may be ignored.
 _KEYS = frozenset((
@@ -140,6 +141,23 @@ def label(path: str, node: str) -> str:
     return f"{path}:{node}" if node else path
 
 
+class _Fields(NamedTuple):
+    """The fields of an array's metadata, of either version.
+
+    codecs: their configurations, with their names as `id`. shards: None without shards, else
+    sharding: the configuration of the codec. prefix, separator: of the keys of chunks.
+    """
+
+    shape: Shape
+    chunks: Shape
+    shards: Shape | None
+    dtype: Dtype
+    codecs: list[dict[str, Any]]
+    sharding: dict[str, Any]
+    prefix: str
+    separator: str
+
+
 def read_array(read: Read, name: str, node: str) -> ZarrArray:
     """Parse the metadata of the array at a path. name: of the array, for messages."""
     version_3_key, version_2_key, attributes_key = (
@@ -157,94 +175,77 @@ def read_array(read: Read, name: str, node: str) -> ZarrArray:
             refuse(name, f"zarr_format {zarr_format}: expected {version}")
         if "fill_value" not in document:
             refuse(name, "its metadata have no fill_value")
-        if version == 3:
-            return _parse_version_3(document, name)
-        attributes = hierarchy.read_metadata(read, attributes_key, name)
-        try:
-            return _parse_version_2(document, json.loads(attributes or b"{}"), name)
-        except json.JSONDecodeError:
-            return _parse_version_2(document, {}, name)
+        fields = (_parse_version_2 if version == 2 else _parse_version_3)(document, name)
+        attributes = document.get("attributes")
+        if version == 2:
+            with suppress(json.JSONDecodeError):
+                attributes = json.loads(
+                    hierarchy.read_metadata(read, attributes_key, name) or b"{}"
+                )
+        metadata = _metadata(fields, version, name)
+        dtype, sharding = numpy_dtype(fields.dtype), None
+        chain = _parse_chain(fields.codecs, fields.chunks, dtype)
+        if fields.shards is not None:
+            sharding = _parse_sharding(fields, fields.shards, name)
+        fill = _fill_value(document["fill_value"], dtype, name)
+        warning = unapplied_warning(name, attributes)
+        return ZarrArray(metadata, fill, chain, sharding, fields.prefix, fields.separator, warning)
 
 
-def _parse_version_2(document: dict[str, Any], attributes: object, name: str) -> ZarrArray:
+def _parse_version_2(document: dict[str, Any], name: str) -> _Fields:
     shape = _sizes(document.get("shape"), "shape", name)
     chunks = _sizes(document.get("chunks"), "chunks", name)
-    if (order := document.get("order")) not in ("C", "F"):
-        refuse(name, f"order {format_value(order)}: expected C or F")
-    filters = _codec_list(document.get("filters"), name)
-    compressor = document.get("compressor")
-    configs = [*filters, *([] if compressor is None else [compressor])]
-    _require_codecs(configs, "id", codecs.NAMES, name)
-    spec = document.get("dtype")
-    dtype = _parse_descr(spec, name)
-    separator = document.get("dimension_separator", ".")
-    if separator not in (".", "/"):
-        refuse(name, f"dimension_separator {format_value(separator)}: expected . or /")
-    descriptions = tuple(_describe(config["id"], config) for config in configs)
-    metadata = _metadata(dtype, shape, chunks, None, descriptions, 2, name)
-    axes = range(len(shape))
-    stored = numpy_dtype(dtype)
-    chain = Chain(
-        chunks, stored, axes[::-1] if order == "F" else axes,
-        [codecs.make(config, stored.itemsize) for config in configs],
-    )  # fmt: skip
-    fill = _fill_value(document.get("fill_value"), stored, name)
-    warning = unapplied_warning(name, attributes)
-    return ZarrArray(metadata, fill, chain, None, "", separator, warning)
+    compressor, filters = document.get("compressor"), document.get("filters")
+    configs = [] if filters is None else _list(filters, "filters", name)
+    configs = configs if compressor is None else [*configs, compressor]
+    for config in configs:
+        if not isinstance(config, dict):
+            refuse(name, f"codec {format_value(config)}: expected a JSON object")
+        _require_codec(config.get("id"), codecs.NAMES, name)
+    if _choice(document, "order", ("C", "F"), name) == "F":
+        configs.insert(0, {"id": "transpose", "order": list(range(len(shape)))[::-1]})
+    separator = _choice({"dimension_separator": ".", **document}, "dimension_separator", "./", name)
+    dtype = _parse_descr(document.get("dtype"), name)
+    return _Fields(shape, chunks, None, dtype, configs, {}, "", separator)
 
 
-def _parse_version_3(document: dict[str, Any], name: str) -> ZarrArray:
+def _parse_version_3(document: dict[str, Any], name: str) -> _Fields:
     for key in document.keys() - _KEYS:
         value = document[key]
         if not isinstance(value, dict) or value.get("must_understand") is not False:
             refuse(name, f"its metadata have the unknown key {format_value(key)}")
     if document.get("storage_transformers"):
         refuse(name, "storage transformers are not supported")
-    if document.get("node_type") != "array":
-        refuse(name, f"node_type {format_value(document.get('node_type'))}: expected array")
+    _choice(document, "node_type", ("array",), name)
     shape = _sizes(document.get("shape"), "shape", name)
     grid_name, grid_config = _named(document.get("chunk_grid"), "chunk_grid", name)
     if grid_name != "regular":
         refuse(name, f"chunk_grid {format_value(grid_name)}: expected regular")
-    file_shape = _sizes(grid_config.get("chunk_shape"), "chunk_shape", name)
+    chunks = _sizes(grid_config.get("chunk_shape"), "chunk_shape", name)
     dtype = _parse_data_type(document.get("data_type"), name)
-    configs = _named_codecs(document.get("codecs"), name)
-    shards, sharding_config = None, dict[str, Any]()
+    configs, shards, sharding = _named_codecs(document.get("codecs"), name), None, {}
+    if SHARDING in (config["id"] for config in configs):
+        if len(configs) > 1:
+            refuse(name, f"codec {SHARDING} with others: expected it alone")
+        shards, sharding = chunks, configs[0]
+        configs = _named_codecs(sharding.get("codecs"), name)
+        chunks = _sizes(sharding.get("chunk_shape"), "chunk_shape", name)
     allowed = (*_CORE_CODECS, *(_PREFIX + codec for codec in codecs.NAMES))
-    if [codec for codec, _ in configs] == [SHARDING]:
-        shards, sharding_config = file_shape, configs[0][1]
-        configs = _named_codecs(sharding_config.get("codecs"), name)
-        chunks = _sizes(sharding_config.get("chunk_shape"), "chunk_shape", name)
-    elif SHARDING in (codec for codec, _ in configs):
-        refuse(name, f"codec {SHARDING} with others: expected it alone")
-    else:
-        chunks = file_shape
-    _require_codecs([codec for codec, _ in configs], "name", allowed, name)
+    for config in configs:
+        _require_codec(config["id"], allowed, name)
     if _is_big_endian(configs, name):
         dtype = _big_endian(dtype, name)
-    descriptions = tuple(_describe(codec, config) for codec, config in configs)
-    metadata = _metadata(dtype, shape, chunks, shards, descriptions, 3, name)
-    stored = numpy_dtype(dtype)
-    chain = _parse_chain(configs, chunks, stored, name)
-    sharding = None
-    if shards is not None:
-        sharding = _parse_sharding(sharding_config, shards, chunks, name)
-    prefix, separator = _key_encoding(document.get("chunk_key_encoding"), name)
-    fill = _fill_value(document.get("fill_value"), stored, name)
-    warning = unapplied_warning(name, document.get("attributes"))
-    return ZarrArray(metadata, fill, chain, sharding, prefix, separator, warning)
+    kind, key_config = _named(document.get("chunk_key_encoding"), "chunk_key_encoding", name)
+    if kind not in ("default", "v2"):
+        refuse(name, f"chunk_key_encoding {format_value(kind)}: expected default or v2")
+    default, prefix = ("/", "c") if kind == "default" else (".", "")
+    separator = _choice({"separator": default, **key_config}, "separator", "./", name)
+    return _Fields(shape, chunks, shards, dtype, configs, sharding, prefix, separator)
 
 
-def _metadata(
-    dtype: Dtype,
-    shape: Shape,
-    chunks: Shape,
-    shards: Shape | None,
-    descriptions: tuple[str, ...],
-    version: int,
-    name: str,
-) -> ArrayMetadata:
+def _metadata(fields: _Fields, version: int, name: str) -> ArrayMetadata:
     """Return the metadata of an array; NdtoolError if it exceeds a limit."""
+    shape, chunks, shards, dtype = fields[:4]
     if dtype.itemsize > MAX_ELEMENT_BYTES:
         refuse(name, f"elements of {dtype.itemsize} bytes: at most {MAX_ELEMENT_BYTES} are valid")
     if len(shape) > shapes.MAX_RANK:
@@ -265,7 +266,8 @@ def _metadata(
                 " in one"
             )
     require_chunk_size(name, prod(chunks) * dtype.itemsize)
-    layout = ChunkLayout(chunks, shards, descriptions, version)
+    described = (config for config in fields.codecs if version == 3 or config["id"] != "transpose")
+    layout = ChunkLayout(chunks, shards, tuple(map(_describe, described)), version)
     return ArrayMetadata(dtype, shape, "C", chunks, {"zarr_format": version}, layout)
 
 
@@ -273,6 +275,18 @@ def _sizes(value: object, what: str, name: str) -> Shape:
     if not isinstance(value, list) or any(type(size) is not int or size < 0 for size in value):
         refuse(name, f"{what} {format_value(value)}: expected a list of sizes")
     return tuple(value)
+
+
+def _list(value: object, what: str, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        refuse(name, f"{what} {format_value(value)}: expected a list")
+    return list(value)
+
+
+def _choice(fields: dict[str, Any], key: str, valid: Sequence[str], name: str) -> str:
+    if (value := fields.get(key)) not in tuple(valid):
+        refuse(name, f"{key} {format_value(value)}: expected {' or '.join(valid)}")
+    return str(value)
 
 
 def _named(value: object, what: str, name: str) -> tuple[str, dict[str, Any]]:
@@ -329,7 +343,7 @@ def _parse_data_type(spec: object, name: str) -> Dtype:
 def _data_type_descr(spec: object, name: str) -> Any:
     kind, config = _named(spec, "data_type", name)
     if kind in _NUMBERS:
-        return _NUMBERS[kind]
+        return dtypes.little_endian(kind).descr
     if kind in dtypes.EXTENSION_DTYPES and not kind.startswith(("int", "uint", "float4", "float6")):
         return dtypes.from_name(kind)
     if re.fullmatch("r[0-9]{1,9}", kind) and int(kind[1:]) % 8 == 0:
@@ -426,108 +440,79 @@ def _number(value: Any, dtype: Any) -> Any:
 # Codecs
 
 
-def _codec_list(value: object, name: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        refuse(name, f"codecs {format_value(value)}: expected a list")
-    return value
-
-
-def _named_codecs(value: object, name: str) -> list[tuple[str, dict[str, Any]]]:
-    found = _codec_list(value, name)
+def _named_codecs(value: object, name: str) -> list[dict[str, Any]]:
+    """Return the configurations of codecs of version 3, with their names as `id`."""
+    found = [] if value is None else _list(value, "codecs", name)
     if not found:
         refuse(name, "its metadata have no codecs")
-    return [_named(codec, "codec", name) for codec in found]
+    named = (_named(codec, "codec", name) for codec in found)
+    return [{**config, "id": codec} for codec, config in named]
 
 
-def _require_codecs(found: Sequence[Any], key: str, allowed: Sequence[str], name: str) -> None:
-    for codec in found:
-        if (codec_name := codec.get(key) if isinstance(codec, dict) else codec) in allowed:
-            if key == "id" and not isinstance(codec, dict):
-                refuse(name, f"codec {format_value(codec)}: expected a JSON object")
-            continue
-        text = (
-            printable(codec_name, 80)
-            if isinstance(codec_name, str)
-            else format_value(codec_name, limit=80)
-        )
-        if isinstance(codec_name, str) and codec_name.removeprefix(_PREFIX) in _OBJECT_CODECS:
-            reason = "is for variable-length elements: expected a type of fixed size"
-        else:
-            reason = f"is not allowed: expected one of {', '.join(sorted(allowed))}"
-        refuse(name, f"codec {text} {reason}")
+def _require_codec(codec: object, allowed: Sequence[str], name: str) -> None:
+    if codec in allowed:
+        return
+    text = printable(codec, 80) if isinstance(codec, str) else format_value(codec, limit=80)
+    if isinstance(codec, str) and codec.removeprefix(_PREFIX) in _OBJECT_CODECS:
+        reason = "is for variable-length elements: expected a type of fixed size"
+    else:
+        reason = f"is not allowed: expected one of {', '.join(sorted(allowed))}"
+    refuse(name, f"codec {text} {reason}")
 
 
-def _describe(codec: str, config: dict[str, Any]) -> str:
+def _describe(config: dict[str, Any]) -> str:
     """Return a codec with its level: "zstd 3"."""
     level = config.get("level", config.get("clevel"))
-    fields = (codec, config.get("cname"), level)
+    fields = (config["id"], config.get("cname"), level)
     return printable(" ".join(str(field) for field in fields if field is not None), 80)
 
 
-def _is_big_endian(configs: list[tuple[str, dict[str, Any]]], name: str) -> bool:
-    endians = [config.get("endian", "little") for codec, config in configs if codec == "bytes"]
-    if len(endians) != 1 or endians[0] not in ("little", "big"):
-        refuse(name, "expected one codec bytes, with endian little or big")
-    return bool(endians[0] == "big")
+def _is_big_endian(configs: list[dict[str, Any]], name: str) -> bool:
+    to_bytes = [{"endian": "little", **config} for config in configs if config["id"] == "bytes"]
+    if len(to_bytes) != 1:
+        refuse(name, "expected one codec bytes")
+    return _choice(to_bytes[0], "endian", ("little", "big"), name) == "big"
 
 
-def _parse_chain(
-    configs: list[tuple[str, dict[str, Any]]], shape: Shape, dtype: Any, name: str
-) -> Chain:
-    """Parse the codecs of version 3: of arrays, from arrays to bytes, then of bytes."""
-    axes = list(range(len(shape)))
-    steps: list[codecs.Codec] = []
-    for codec, config in configs:
+def _parse_chain(configs: list[dict[str, Any]], shape: Shape, dtype: Any) -> Chain:
+    """Parse the codecs: permutations of axes, in version 3 one to bytes, then codecs of bytes."""
+    axes, steps = list(range(len(shape))), list[codecs.Codec]()
+    for config in configs:
+        codec = config["id"]
         if codec == "transpose":
             order = config.get("order")
             if not isinstance(order, list) or sorted(order) != sorted(axes) or steps:
-                raise ValueError("codec transpose: expected an order of all axes, before filters")
+                raise ValueError("codec transpose: expected an order of all axes, before others")
             axes = [axes[axis] for axis in order]
         elif codec == "bytes":
-            # Both would apply to the output of the filter, which has another type.
-            if steps and (axes != sorted(axes) or config.get("endian") == "big"):
-                raise ValueError(
-                    f"codec {steps[0].name} is not supported with transpose or big-endian bytes"
-                )
+            if steps:
+                raise ValueError(f"codec {steps[0].name} before codec bytes")
         else:
-            steps.append(codecs.make(_flat_config(codec, config), dtype.itemsize))
+            steps.append(codecs.make(flat_config(config)))
     return Chain(shape, dtype, axes, steps)
 
 
-def _flat_config(codec: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a codec of version 3 as version 2 and numcodecs have it."""
-    if codec == "blosc":
-        shuffle = config.get("shuffle", "noshuffle")
-        if shuffle not in _SHUFFLES:
-            raise ValueError(f"codec blosc: shuffle {format_value(shuffle)}")
-        config = {**config, "shuffle": _SHUFFLES[shuffle]}
-        config.pop("typesize", None)  # numcodecs uses the element size
-    return {**config, "id": codec.removeprefix(_PREFIX)}
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a codec as version 2 and numcodecs have it."""
+    config = {**config, "id": config["id"].removeprefix(_PREFIX)}
+    if config["id"] == "blosc" and config.get("shuffle") in _SHUFFLES:
+        config["shuffle"] = _SHUFFLES[config["shuffle"]]
+    config.pop("typesize", None)  # numcodecs uses the element size
+    return config
 
 
-def _parse_sharding(config: dict[str, Any], shards: Shape, chunks: Shape, name: str) -> Sharding:
+def _parse_sharding(fields: _Fields, shards: Shape, name: str) -> Sharding:
     import numpy as np
 
+    config = fields.sharding
     index_configs = _named_codecs(config.get("index_codecs"), name)
-    _require_codecs([codec for codec, _ in index_configs], "name", ("bytes", "crc32c"), name)
-    per_shard = tuple(n // step for n, step in zip(shards, chunks, strict=True))
+    for index_config in index_configs:
+        _require_codec(index_config["id"], ("bytes", "crc32c"), name)
+    per_shard = tuple(n // step for n, step in zip(shards, fields.chunks, strict=True))
     dtype = np.dtype(">u8" if _is_big_endian(index_configs, name) else "<u8")
-    index_chain = _parse_chain(index_configs, (*per_shard, 2), dtype, name)
-    if (location := config.get("index_location", "end")) not in ("start", "end"):
-        refuse(name, f"index_location {format_value(location)}: expected start or end")
+    index_chain = _parse_chain(index_configs, (*per_shard, 2), dtype)
+    location = _choice({"index_location": "end", **config}, "index_location", _LOCATIONS, name)
     return Sharding(per_shard, index_chain, location == "start")
-
-
-def _key_encoding(value: object, name: str) -> tuple[str, str]:
-    kind, config = _named(value, "chunk_key_encoding", name)
-    if kind not in ("default", "v2"):
-        refuse(name, f"chunk_key_encoding {format_value(kind)}: expected default or v2")
-    separator = config.get("separator", "/" if kind == "default" else ".")
-    if separator not in (".", "/"):
-        refuse(name, f"separator {format_value(separator)}: expected . or /")
-    return "c" if kind == "default" else "", separator
 
 
 # Metadata of new arrays
@@ -546,10 +531,9 @@ def data_type(dtype: Dtype) -> Any:
         names = [field_name for field_name, _ in fields]
         config = [list(pair) for pair in zip(names, types, strict=True)]
         return {"name": "structured", "configuration": {"fields": config}}
+    if dtype.name in _NUMBERS:
+        return dtype.name
     code = str(descr).lstrip("<>|=")
-    numbers = {number.lstrip("<|"): name for name, number in _NUMBERS.items()}
-    if code in numbers:
-        return numbers[code]
     if code[0] in "SUV" and dtype.itemsize:
         names_by_kind = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "raw_bytes"}
         return {

@@ -6,19 +6,19 @@ import json
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.sink import ChunkSink, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
 from ndtool.formats.chunked import default_chunks
-from ndtool.formats.decoding import library_errors
 from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
 from ndtool.formats.zarr import location, newstore
 from ndtool.formats.zarr.hierarchy import WriteKey
 from ndtool.formats.zarr.location import ZarrTarget
-from ndtool.formats.zarr.metadata import ZarrArray, read_array
+from ndtool.formats.zarr.metadata import ZarrArray, flat_config, read_array
 from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.formats.zarr.newstore import LocalStore
-from ndtool.machine import pool
+from ndtool.machine import threads
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Encoding, Target
 from ndtool.rules import dtypes, grid
@@ -51,7 +51,7 @@ class ChunkWriter(ChunkSink):
         """Return a writer for an array that another process created."""
         storage, write_key = newstore.reopen(shared)
         array = read_array(storage.read, shared.name, shared.array_path)
-        concurrency = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
+        concurrency = 1 if shared.lock is None else threads.MAX_WRITERS  # remote writes take long
         return ChunkWriter(
             shared.name, shared.metadata, array, shared.array_path, write_key, concurrency
         )
@@ -74,20 +74,16 @@ class ZarrSink(ChunkWriter):
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         zarr_target, name = location.resolve(target), target.path
+        node = zarr_target.array_path
+        documents, array = _create_documents(node, metadata, target, zarr_target)
+        if metadata.layout != array.metadata.layout:
+            raise OutputError(f"{printable(name)} changed during the run")
         self.preserved, self._is_shared = zarr_target.preserved, False
-        with os_errors(name, OutputError):
-            self._store = store = _create_store(zarr_target, target)
+        with library_errors(name, OutputError):
+            self._store = store = _create_store(zarr_target, target, documents)
+        super().__init__(name, metadata, array, node, store.write, store.concurrency)
+        self._has_fixed_size = array.chain.is_fixed_size
         try:
-            documents, array = _create_documents(store.array_path, metadata, target, zarr_target)
-            if metadata.layout != array.metadata.layout:
-                raise OutputError(f"{printable(name)} changed during the run")
-            super().__init__(
-                name, metadata, array, store.array_path, store.write, store.concurrency
-            )
-            with library_errors(name, OutputError):
-                for key, body in documents.items():
-                    store.write(key, body)
-            self._has_fixed_size = array.chain.is_fixed_size
             self.fits()
         except BaseException:
             self.abort()
@@ -120,13 +116,15 @@ class ZarrSink(ChunkWriter):
         self._store.drop()
 
 
-def _create_store(zarr_target: ZarrTarget, target: Target) -> LocalStore | RemoteStore:
-    """Create an unpublished store for a new array. Raises OSError."""
+def _create_store(
+    zarr_target: ZarrTarget, target: Target, documents: dict[str, bytes]
+) -> LocalStore | RemoteStore:
+    """Create an unpublished store for a new array, with its metadata."""
     if not target.url:
-        return newstore.LocalStore(zarr_target, target)
+        return LocalStore(zarr_target, target, documents)
     from ndtool.formats.zarr.remotestore import RemoteStore
 
-    return RemoteStore(zarr_target)
+    return RemoteStore(zarr_target, documents)
 
 
 def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
@@ -162,7 +160,7 @@ def _create_documents(
             )
         }
         array = read_array(documents.get, target.path, array_path)
-        array.chain.require_library()
+        array.chain.require_packages()
     except DtypeError:
         array = None
     if array is None or array.metadata.dtype != dtype:
@@ -195,26 +193,27 @@ def _compressor(options: Encoding, version: int, itemsize: int) -> dict[str, Any
     """Return the compressor of chunks: the requested one, else the compressor of data."""
     codec = options.codec or (_codec_of(options.data_layout) if options.data_layout else None)
     name, _, level = (codec or "zstd").partition(":")
-    if name == "none":
-        return None
+    shuffle = "bitshuffle" if itemsize == 1 else "shuffle"
     configs: dict[str, dict[str, Any]] = {
+        "none": {},
         "zstd": {"level": 0, "checksum": False},
         "gzip": {"level": 5},
-        "blosc": {"cname": "zstd", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
-    }
+        "blosc": {
+            "cname": "zstd", "clevel": 5, "shuffle": shuffle, "typesize": itemsize, "blocksize": 0
+        },
+    }  # fmt: skip
     config = configs[name]
     if level:
         config["clevel" if name == "blosc" else "level"] = int(level)
+    if name == "none":
+        return None
     if version == 3:
-        if name == "blosc":
-            config["typesize"] = itemsize
-            if itemsize == 1:
-                config["shuffle"] = "bitshuffle"
         return {"name": name, "configuration": config}
-    config.pop("checksum", None)
-    if name == "blosc":
-        config |= {"cname": "lz4", "shuffle": 1}
-    return {"id": name, **config}
+    return {
+        key: value
+        for key, value in flat_config({**config, "id": name}).items()
+        if key != "checksum"
+    }
 
 
 def _codec_of(layout: ChunkLayout) -> str | None:
