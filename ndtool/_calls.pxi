@@ -774,7 +774,7 @@ cdef class Calls:
         cdef const Py_ssize_t* strides
         cdef const Py_ssize_t* batch_shape
         cdef Py_buffer* target_view = &views[3]
-        cdef Py_ssize_t limit = 0, moved, step, gathered
+        cdef Py_ssize_t limit = 0, moved, step, gathered, sparse
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
         cdef bint releases
         cdef int d
@@ -908,9 +908,10 @@ cdef class Calls:
         ):
             needs_temporary = False    # contiguous slices are updated where they are
         elif needs_temporary:
-            if (job.target_bytes > limit and job.scatters) or (in_place and job.slice.rank and (
-                gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"] < job.target_bytes
-            )):
+            sparse = gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"]
+            if (job.target_bytes > limit and job.scatters) or (
+                in_place and job.slice.rank and sparse < job.target_bytes
+            ):
                 return None    # a copy of the output would cost more than the updates
             job.out, job.target = job.target, allocate(memory, job.target_bytes)
             job.copies_data = job.scatters
