@@ -19,7 +19,7 @@ from ndtool.errors import (
     RuleError,
     format_value,
 )
-from ndtool.inmemory import tensors
+from ndtool.inmemory import tensors, tensorscatter
 from ndtool.inmemory.arguments import (
     PADDING,
     array,
@@ -59,9 +59,7 @@ def _attributes(call: Call) -> tuple[Attributes, str]:
 def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
     """Validate the arguments of an operator and execute it."""
     if call[0] in LOWERED:
-        from ndtool.inmemory import tensorscatter  # which calls the operator that it becomes
-
-        return cast("Array", tensorscatter.tensor_scatter(call, data, indices, updates, out))
+        return COMPILED.call(*tensorscatter.lower(call, data, indices, updates, out))
     attributes, spec = _attributes(call)
     scatters = OPERATORS[call[0]].scatters
     try:

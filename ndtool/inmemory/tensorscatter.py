@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.errors import BoundsError
-from ndtool.inmemory import calls
 from ndtool.inmemory.arguments import (
     array,
     element_type,
@@ -25,10 +24,10 @@ Array = NDArray[Any]
 _PART = 1 << 20  # write indices that are checked together
 
 
-def tensor_scatter(
+def lower(
     call: tuple[Any, ...], past: Any, write_indices: Any, update: Any, out: Any
-) -> Any:
-    """Write update into a copy of past, as a scatter; call: (name, threads, spec, *attributes)."""
+) -> tuple[Any, ...]:
+    """Return the arguments of the scatter that a call (name, threads, spec, *attributes) becomes."""
     _, threads, spec, *values = call
     attributes = Attributes(*values)
     axis, mode = attributes.axis, attributes.mode
@@ -49,7 +48,7 @@ def tensor_scatter(
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
     scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
     indices = scatter_indices(lowering, positions, mode, (0, lowering.length))
-    return calls.COMPILED.call(scatter_call, past, indices, arrays["update"], out)
+    return scatter_call, past, indices, arrays["update"], out
 
 
 def index_type(lowering: Lowering) -> str:
