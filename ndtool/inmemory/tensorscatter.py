@@ -27,7 +27,7 @@ _PART = 1 << 20  # write indices that are checked together
 def lower(
     call: tuple[Any, ...], past: Any, write_indices: Any, update: Any, out: Any
 ) -> tuple[Any, ...]:
-    """Return the arguments of the scatter that a call (name, threads, spec, *attributes) becomes."""
+    """Return the scatter that a call becomes; call: (name, threads, spec, *attributes)."""
     _, threads, spec, *values = call
     attributes = Attributes(*values)
     axis, mode = attributes.axis, attributes.mode
