@@ -589,9 +589,7 @@ class _ParquetFolder(Table):
 
     def _current(self) -> Fingerprint:
         try:
-            return digest(
-                [(name, *local.status_fingerprint(os.stat(name))) for name in self._names]
-            )
+            statuses = [(name, os.stat(name)) for name in self._names]
         except OSError:
             return None
         return digest([(name, *local.status_fingerprint(status)) for name, status in statuses])
