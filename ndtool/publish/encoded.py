@@ -57,7 +57,7 @@ class EncodedSink(SequentialSink):
                 self._file.drop()
                 raise
 
-    def fits(self) -> bool:
+    def fits(self, other_nbytes: int = 0) -> bool:
         """Whether a dry run need not encode the array, as the disk has space for any elements."""
         if self._is_dry_run:
             try:

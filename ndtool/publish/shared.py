@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError
 from ndtool.storage.descriptors import advise, failure, os_errors, write_at
@@ -28,11 +29,8 @@ class SharedOutput(NamedTuple):
     lock: bytes | None = None
 
 
-class SharedFile:
+class SharedFile(Sink):
     """Writer of an array's bytes in a file that another process created."""
-
-    streamed = False
-    concurrency = 1
 
     def __init__(self, shared: SharedOutput) -> None:
         self.name, self.metadata, self._start = shared.name, shared.metadata, shared.start

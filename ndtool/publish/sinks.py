@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata
@@ -37,17 +38,11 @@ def commit(*sinks: Sink) -> None:
     publish([file for sink in sinks if (file := sink.finish()) is not None])
 
 
-class SequentialSink:
+class SequentialSink(Sink):
     """Base class of sinks whose bytes are written in order."""
 
-    metadata: ArrayMetadata
     streamed = True
-    concurrency = 1
-    preserved: tuple[str, ...] | None = None
     _position = 0
-
-    def map(self) -> None:
-        return None
 
     def _advance(self, start: int, count: int) -> None:
         """Raise ValueError unless these are the next bytes."""
@@ -165,11 +160,8 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
         os.ftruncate(fd, start + -(-(stop - start) * dtype.bits // 8))
 
 
-class FileSink:
+class FileSink(Sink):
     """Sink for a file that replaces the current file when it is published."""
-
-    streamed = False
-    concurrency = 1
 
     def __init__(self, target: Target, metadata: ArrayMetadata, container: Container) -> None:
         self.name, self.metadata, self.preserved = target.path, metadata, container.preserved
@@ -208,7 +200,6 @@ class FileSink:
             raise failure(exc, self.name, OutputError) from None
 
     def share(self) -> SharedOutput | None:
-        """Return the location where other processes can write, None if they cannot."""
         if not isinstance(self._file, NewFile):
             return None
         from ndtool.publish.shared import SharedOutput
@@ -217,7 +208,6 @@ class FileSink:
         return SharedOutput(self.name, self.metadata, path, "", self._container.start)
 
     def release(self, start: int, nbytes: int) -> None:
-        """Start writeback of a byte range and drop it from the page cache."""
         advise(self._file.descriptor, "DONTNEED", self._container.start + start, nbytes)
 
     def finish(self) -> Unpublished:
@@ -238,7 +228,8 @@ class FileSink:
             self._view = None
 
 
-class DrySink(NamedTuple):
+@dataclass
+class DrySink(Sink):
     """The sink of a dry run, in place of a sink whose creation has side effects.
 
     Such sinks are a FIFO or a device, whose reader would see it opened and closed, and a remote
@@ -249,13 +240,6 @@ class DrySink(NamedTuple):
     metadata: ArrayMetadata
     streamed: bool
     preserved: tuple[str, ...] | None
-    concurrency: int = 1
-
-    def map(self) -> None:
-        return None
-
-    def abort(self) -> None:
-        """Do nothing: no output was created."""
 
 
 def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:
