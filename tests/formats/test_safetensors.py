@@ -24,7 +24,7 @@ from outputs import save as write
 
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators
-from ndtool.formats import safetensors as headers
+from ndtool.formats.safetensors import headers
 from ndtool.formats.streams import Streams
 
 ARRAYS = {

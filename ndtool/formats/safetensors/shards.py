@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import NdtoolError, OutputError, format_value, printable, refuse
 from ndtool.formats import companions, members, safetensors
+from ndtool.formats.safetensors import headers
 from ndtool.storage import locations
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
 def _shard_entries(storage: File, path: str, file: str, names: list[str]) -> list[MemberInfo]:
     try:
         with closing(_open_shard(storage, path, file)) as shard:
-            header = safetensors.read_file_header(shard, file)
+            header = headers.read_file_header(shard, file)
             tensors = {tensor.name: tensor for tensor in header.tensors}
             return [
                 safetensors.entry(shard, header, tensors[name], path)
@@ -66,7 +67,7 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
     shard = _open_shard(storage, path, file)
     try:
         location = os.path.join(os.path.dirname(path), file)
-        header = safetensors.read_file_header(shard, location)
+        header = headers.read_file_header(shard, location)
         tensor = next((tensor for tensor in header.tensors if tensor.name == member), None)
         if tensor is None:
             refuse(path, f"{printable(member)}: {_missing_reason(file)}")
@@ -98,10 +99,10 @@ def _missing_reason(file: str) -> str:
 
 def _weight_map(storage: LocalFile, path: str) -> dict[str, str]:
     """Parse the index: return the file of each tensor."""
-    if storage.size > safetensors.MAX_HEADER_BYTES:
-        _refuse(path, f"it has {storage.size} bytes: valid up to {safetensors.MAX_HEADER_BYTES}")
+    if storage.size > headers.MAX_HEADER_BYTES:
+        _refuse(path, f"it has {storage.size} bytes: valid up to {headers.MAX_HEADER_BYTES}")
     raw = storage.read(0, storage.size, path)
-    weights = safetensors.parse_object(raw, partial(_refuse, path)).get(_MAP_KEY)
+    weights = headers.parse_object(raw, partial(_refuse, path)).get(_MAP_KEY)
     if not weights or not isinstance(weights, dict):
         _refuse(path, f"it has no {_MAP_KEY}, the map from tensors to files")
     for name, file in weights.items():
@@ -119,7 +120,7 @@ def _open_shard(storage: File, path: str, file: str) -> File:
     """Open a file of an index."""
     location = companions.locate(storage, path, file, path, "a file of tensors")
     shard = locations.open_storage(location)
-    if not safetensors.recognises(shard):
+    if not headers.has_header(shard):
         shard.close()
         refuse(location, "not a safetensors file, as the index says")
     return shard

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable, refuse
-from ndtool.formats import safetensors
-from ndtool.formats.safetensors import Header, Tensor
+from ndtool.formats.safetensors import headers
+from ndtool.formats.safetensors.headers import Header, Tensor
 from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import Container, FileSink, convert_stored
 from ndtool.publish.targets import Target, exists_error
@@ -18,15 +18,15 @@ _EMPTY_HEADER = Header((), "", 0)
 
 def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one tensor of a file."""
-    dtype = safetensors.stored_dtype(metadata.dtype)
-    new = safetensors.new_tensor(safetensors.tensor_name(name), dtype, metadata.shape)
+    dtype = headers.stored_dtype(metadata.dtype)
+    new = headers.new_tensor(headers.tensor_name(name), dtype, metadata.shape)
     old_file, header = _open_existing(target)
     try:
         container = TensorContainer(new, metadata, header, old_file)
-        if container.data_offset > safetensors.MAX_HEADER_BYTES:
+        if container.data_offset > headers.MAX_HEADER_BYTES:
             raise OutputError(
                 f"{printable(target.path)}: the header would have {container.data_offset} bytes:"
-                f" valid up to {safetensors.MAX_HEADER_BYTES}"
+                f" valid up to {headers.MAX_HEADER_BYTES}"
             )
         return FileSink(target, metadata, container)
     except BaseException:
@@ -38,9 +38,9 @@ def _open_existing(target: Target) -> tuple[CurrentFile, Header]:
     """Open the current file and parse its header; OutputError if it may not be replaced."""
 
     def parse(file: File) -> Header:
-        if not safetensors.recognises(file):
+        if not headers.has_header(file):
             refuse(target.path, "not a safetensors file")
-        header = safetensors.read_file_header(file, target.path)
+        header = headers.read_file_header(file, target.path)
         if not target.clobber and target.member in _names(header.tensors):
             raise exists_error(f"{target.path}:{target.member}")
         return header
@@ -63,8 +63,8 @@ class TensorContainer(Container):
         self, new: Tensor, metadata: ArrayMetadata, header: Header, old_file: CurrentFile
     ) -> None:
         self._dtype = metadata.dtype
-        self._tensors = safetensors.assign_offsets(header.tensors, new)
-        raw = safetensors.encode(self._tensors, header.metadata)
+        self._tensors = headers.assign_offsets(header.tensors, new)
+        raw = headers.encode(self._tensors, header.metadata)
         self.data_offset = len(raw)
         preserved = tuple(name for name in _names(header.tensors) if name != new.name)
         unpacked_nbytes = metadata.nbytes - (new.stop - new.start)  # elements are packed at the end
