@@ -67,7 +67,7 @@ def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
     names = r"(.*/c(/[0-9]+)+|.*spill-[^/]+/(split|sweep|offsets).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in counts.items():
-        kinds[kind] += count * bool(re.fullmatch(names, key))
+        kinds[kind] += count * (kind != "delete" and bool(re.fullmatch(names, key)))
     return {kind: count for kind, count in kinds.items() if count}
 
 
