@@ -32,7 +32,7 @@ from ndtool.outofcore import segments
 from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish import claims, shared
 from ndtool.rules import dtypes
-from ndtool.storage.objects import RemoteObject, Version
+from ndtool.storage.objects import RemoteObject
 from ndtool.storage.remotefolder import RemoteFolder
 
 pytest.importorskip("dask", exc_type=ImportError)
@@ -314,18 +314,18 @@ def test_etags_identify_objects(stores: Path, s3: Bucket) -> None:
 def test_times_with_sizes_identify_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A size alone is no fingerprint, and readable objects need not be listable."""
 
-    async def contents(url: str) -> dict[str, Version]:
+    async def entries(url: str, operation: str) -> dict[str, Any]:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr("ndtool.storage.objects.object_versions", contents)
-    timed = (Version(None, time, size) for time, size in (("1", 4), ("2", 4), ("1", 5)))
-    sized, tagged = Version(size=4), Version("tag", "now", 4)
-    answers: Iterator[dict[str, Version] | Exception] = iter([
+    monkeypatch.setattr("ndtool.storage.objects.list_folder", entries)
+    timed = ({"mtime": time, "size": size} for time, size in (("1", 4), ("2", 4), ("1", 5)))
+    sized, tagged = {"size": 4}, {"ETag": "tag", "mtime": "now", "size": 4}
+    answers: Iterator[Any] = iter([
         {}, {"a": sized}, {"a": tagged, "b": sized}, PermissionError("AccessDenied"),
-        *({"a": version} for version in timed),
+        *({"a": info} for info in timed),
     ])  # fmt: skip
     found = [str(RemoteFolder("memory://x").fingerprint("")) for _ in range(7)]
     assert found[:4] == ["None"] * 4
