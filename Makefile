@@ -102,7 +102,7 @@ torture: .venv/kernels .venv/test.txt $(OTHERS) ## signals, writers, every syste
 	  python tests/torture/hammer.py $${hammer%:*} $${hammer#*:} || exit; \
 	done
 	@$(IN_VENV) pytest -q $(ENDLESS) -m "slow or huge" tests/publish/test_faults.py tests/publish/test_preserved_members.py
-	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q $(ENDLESS) tests/kernels/test_guard_pages.py tests/kernels/test_large.py
+	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q $(ENDLESS) -m "not huge" tests/kernels/test_guard_pages.py tests/kernels/test_large.py
 
 fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## fuzz almost valid files, 40 minutes; ARGS=seconds of each kind
 	@for kind in "" headers random "random headers"; do \
@@ -120,7 +120,7 @@ sanitize-thread: .venv/kernels .venv/test.txt
 	  tests/kernels/test_determinism.py tests/kernels/test_large.py $(ARGS)
 
 determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 threads, 5 times each
-	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q tests/kernels/test_determinism.py
+	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q -m "not huge" tests/kernels/test_determinism.py
 
 .PHONY: coverage coverage-kernels
 coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## line and branch coverage; 15 minutes
@@ -143,8 +143,8 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## line covera
 	@cd $(TRACED)/ndtool/loops && for file in *.pxd; do ln -s ../_kernels.c $${file%.pxd}.c; done
 	@cd $(TRACED) && export PYTHONPATH=$(TRACED) && $(IN_VENV) && \
 	  coverage run -m pytest -q -p no:cacheprovider tests/kernels/test_kernel_arguments.py tests/kernels/test_determinism.py \
-	  $(foreach way,columns batches index_types copies,"$(FENCED)[$(way)]") \
-	  -k "not real_size" $(ARGS) && \
+	  $(foreach way,columns batches index_types array_copies,"$(FENCED)[$(way)]") \
+	  -m "not huge" -k "not default_thresholds" $(ARGS) && \
 	  coverage combine -q && coverage report --include="*.pyx,*.pxi,*.pxd"
 
 .PHONY: mutants

@@ -9,6 +9,7 @@ from ndtool.errors import format_columns, printable
 _MAX_CELL = 1000  # characters
 _FIRST_LINE_CELLS = 3  # cells on the first line of a row that is too wide for one line
 _MAX_BAR_LENGTH = 40  # characters of a bar
+RESULT_STYLES = {"ok": "green", "broken": "bold red"}  # of the results of shape rules
 
 
 class Table(NamedTuple):
@@ -46,24 +47,37 @@ class Table(NamedTuple):
         return self._replace(columns=(*self.columns, ""), rows=rows, bars=False)
 
 
-def rich_tables(tables: Iterable[Table]) -> Any:
-    """Return tables as a renderable object of rich; cells are never interpreted as markup."""
-    from rich.console import Group
+def rich_table(table: Table, widths: Iterable[int | None] = ()) -> Any:
+    """Return the rows of a table as one of rich; cells are never interpreted as markup.
+
+    widths: of its columns; None for the width of the cells. A violated rule is red.
+    """
+    from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    result = RichTable(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True,
+        show_header=bool(table.columns),
+    )  # fmt: skip
+    count = max(map(len, (table.columns, *table.rows)))
+    for _, name, width in zip_longest(range(count), table.columns, widths):
+        result.add_column(name or "", width=width)
+    for row in table.rows:
+        result.add_row(*(Text(cell, RESULT_STYLES.get(cell, "")) for cell in row))
+    return result
+
+
+def rich_tables(tables: Iterable[Table]) -> Any:
+    """Return tables as a renderable object of rich."""
+    from rich.console import Group
+    from rich.text import Text
+
     renderables: list[Any] = []
-    for source in (table.printable().with_bars(80) for table in tables):
-        rich_table = RichTable(
-            title=Text(source.title) if source.title else None, show_header=bool(source.columns)
-        )
-        width = max(map(len, (source.columns, *source.rows)))
-        for column, _ in zip_longest(source.columns, range(width), fillvalue=""):
-            rich_table.add_column(column)
-        for row in source.rows:
-            rich_table.add_row(*map(Text, row))
-        renderables += [rich_table] if width else [Text(source.title)]
-        renderables += map(Text, source.notes)
+    for table in (table.printable().with_bars(80) for table in tables):
+        renderables += [Text(table.title, "bold")] if table.title else []
+        renderables += [rich_table(table)] if table.columns or table.rows else []
+        renderables += map(Text, table.notes)
     return Group(*renderables)
 
 

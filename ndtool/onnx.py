@@ -35,18 +35,15 @@ class _Operator(OpRun):
         return (onnxnodes.compute(self.operator, title, spec, inputs, attributes),)
 
 
-class Scatter(_Operator):
-    """ScatterElements under its name in operator sets 9 and 10."""
-
-    operator = "scatter_elements"
-
+# ndtool's operators by their ONNX names; Scatter is ScatterElements in operator sets 9 and 10.
+_NAMES = {
+    operator.title: operator.name
+    for operator in ALL_OPERATORS.values()
+    if specs.rows("onnx", operator.name)
+} | {"Scatter": "scatter_elements"}
 
 # The value for `new_ops` of a ReferenceEvaluator.
-OPS: tuple[type[OpRun], ...] = (
-    *(
-        type(operator.title, (_Operator,), {"operator": operator.name, "__doc__": operator.title})
-        for operator in ALL_OPERATORS.values()
-        if specs.rows("onnx", operator.name)
-    ),
-    Scatter,
+OPS: tuple[type[OpRun], ...] = tuple(
+    type(title, (_Operator,), {"operator": name, "__doc__": title})
+    for title, name in _NAMES.items()
 )

@@ -8,10 +8,11 @@ in an underscore: `from_`, `with_`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from ndtool import __version__, notebook
+from ndtool.errors import NdtoolError
 from ndtool.notebook import Table
 
 Scalar = bool | int | float | str | None  # an element; text if JSON has no such number
@@ -60,9 +61,21 @@ def json_value(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Value):
-    """Base class of the results of explain, stats, infer, ... version: ndtool's version."""
+    """Base class of the results of explain, stats, infer, ... version: ndtool's version.
 
+    error: of an incomplete or bad answer; it has the value of the key DETAILS, too.
+    """
+
+    DETAILS: ClassVar[str] = ""
     version: str = __version__
+    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
+
+    def raise_error(self) -> None:
+        """Raise the error, if there is one."""
+        if self.error is not None:
+            if self.DETAILS:
+                self.error.extra_fields[self.DETAILS] = self.to_dict()[self.DETAILS]
+            raise self.error
 
     def tables(self) -> list[Table]:
         """Return the answer as tables of text."""

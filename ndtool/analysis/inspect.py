@@ -35,8 +35,8 @@ _ABBREVIATIONS = tuple(
 class Array(Value):
     """An array in a file. If it cannot be read, fields are None and `problem` has the reason.
 
-    bytes: the size of its elements. position: their offset in the file, None if they cannot be
-    mapped. notes: metadata of its format. columns: those that tables show.
+    bytes: the size of its elements. offset: where they are in the file, or in the member that is a
+    file. notes: metadata of its format. columns: those that tables show.
     """
 
     INLINED: ClassVar = "notes"
@@ -52,8 +52,6 @@ class Array(Value):
     offset: int | None
     notes: Mapping[str, Any]
     mappable: bool
-    position: int | None
-    file_size: int | None
     problem: str | None
     warning: str | None
     columns: Mapping[str, str] = field(metadata=HIDDEN)
@@ -89,7 +87,6 @@ class Inspection(Answer):
 
     arrays: tuple[Array, ...]
     nodes: tuple[OperatorNode, ...]
-    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
 
     def tables(self) -> list[Table]:
         """Return the arrays, and the nodes if there are any."""
@@ -131,7 +128,7 @@ def inspect(names: Sequence[str]) -> Inspection:
                 raise
             first_error = first_error or exc
             members.append(MemberInfo(name, None, None, None, 0, exc.message, None))
-    return Inspection(tuple(map(_array, members)), tuple(model_nodes), first_error)
+    return Inspection(tuple(map(_array, members)), tuple(model_nodes), error=first_error)
 
 
 def _array(info: MemberInfo) -> Array:
@@ -159,14 +156,14 @@ def _array(info: MemberInfo) -> Array:
         for name in fields.keys() & notes.keys():
             value = notes.pop(name)
             fields[name] = tuple(value) if isinstance(value, list) else value
+        if info.position is not None:
+            fields["offset"] = info.position
     return Array(
         name=info.name,
         member=info.member,
         **fields,
         notes=notes,
         mappable=info.position is not None,
-        position=info.position,
-        file_size=info.file_size,
         problem=info.problem or None,
         warning=info.warning,
         columns=columns,

@@ -4,9 +4,8 @@ Metadata are read without the onnx package. In a run, ndtool computes these node
 others (see modelrun).
 """
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from ndtool import __version__
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
-from ndtool.analysis.answers import HIDDEN, Answer, Typed, Value
+from ndtool.analysis.answers import Answer, Typed, Value
 from ndtool.analysis.engines import (
     EngineCall,
     EngineProgress,
@@ -50,7 +49,8 @@ from ndtool.formats.onnx import modelproto
 from ndtool.inmemory import onnxnodes
 from ndtool.machine import threads
 from ndtool.notebook import Table
-from ndtool.rules import dtypes, inference, plans, shapes, specs, tensorscatter
+from ndtool.rules import dtypes, inference, plans, specs
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
 from ndtool.rules.trace import Symbol
@@ -96,24 +96,6 @@ class ModelNode(Value):
         times = {None: (), 0: ("no",), 1: ("ok",)}.get(self.runs, (f"ok, {self.runs} times",))
         return self.node, title, attributes_text(self.attributes), inputs, output, *times
 
-    @property
-    def explain_command(self) -> list[str]:
-        """The command that explains the output of a saved node, [] if there is none."""
-        if self.saved is None or None in self.attributes.values():
-            return []  # None: a parameter of the ONNX function that contains the node
-        operator = operator_of(self.operator)
-        words = ["ndtool explain", operator.command]
-        words += [shlex.quote(self.saved[role]) for role in operator.inputs if role in self.saved]
-        words += [
-            f"--{name.replace('_', '-')} {self.attributes[name]}"
-            for name in operator.attributes
-            if name in self.attributes
-        ]
-        dtype = next(iter(self.inputs.values())).dtype
-        if dtype in dtypes.EXTENSION_DTYPES:
-            words.append(f"--dtype {dtype}")
-        return [f"{self.node}: {' '.join([*words, '--at I,J...'])}"]
-
 
 @dataclass(frozen=True, slots=True)
 class Computed(Value):
@@ -133,13 +115,13 @@ class Model(Answer):
     of a run that failed, or about an engine that differs.
     """
 
+    DETAILS: ClassVar = "nodes"
     nodes: tuple[ModelNode, ...]
     computed: tuple[Computed, ...] = ()
     warnings: tuple[str, ...] = ()
-    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
 
     def tables(self) -> list[Table]:
-        """Return the nodes, the commands that explain them, and the reports on other engines."""
+        """Return the nodes, and the reports on other engines."""
         notes = [f"assumed: {node.node}: {item}" for node in self.nodes for item in node.assumed]
         notes += [
             f"breaks a rule: {node.node}: {node.problem}" for node in self.nodes if node.problem
@@ -153,9 +135,12 @@ class Model(Answer):
         columns = NODE_COLUMNS + (
             ("computed",) if rows and len(rows[0]) > len(NODE_COLUMNS) else ()
         )
+        notes += [
+            f"saved: {node.node}: {', '.join(node.saved.values())}"
+            for node in self.nodes
+            if node.saved
+        ]
         tables = [Table("", columns, rows, notes) if rows else Table(NO_NODES, notes=notes)]
-        if commands := [line for node in self.nodes for line in node.explain_command]:
-            tables.append(Table(notes=commands))
         engines = [
             (node.node, *row) for node in self.nodes for row in engine_rows(node.engines or ())
         ]
@@ -198,8 +183,9 @@ def _model_node(typed_node: TypedNode, outputs: dict[str, DeclaredType]) -> Mode
     inferred, attributes = None, _attributes(node.attributes)
     if all(type(a) is type(b) for a, b in zip(attributes, Attributes(), strict=True)):
         try:
-            inferred = _infer_output(node, declared_types, attributes)
-            _accept(node, declared_types, attributes)
+            inferred = _infer_output(node, declared_types, attributes, "ndtool")
+            spec = onnxnodes.row_spec(node.title, f"onnx:{node.version}")
+            _infer_output(node, declared_types, attributes, spec)
         except NdtoolError as exc:
             problem = problem or exc.message
     assumed: tuple[str, ...] = ()
@@ -224,50 +210,27 @@ def _version(node: OperatorNode) -> tuple[int | None, str | None]:
 
 
 def _infer_output(
-    node: OperatorNode, input_types: dict[str, DeclaredType], attributes: Attributes
+    node: OperatorNode, input_types: dict[str, DeclaredType], attributes: Attributes, spec: str
 ) -> tuple[DeclaredType, tuple[str, ...]] | None:
     """Infer a node's output type and its assumptions; None if input types are not declared.
 
-    Raises RuleError or DtypeError if the node breaks a rule of its version.
+    Raises RuleError or DtypeError if the node breaks a rule of a standard.
     """
-    sizes: dict[str, plans.Shape] = {}
-    is_lowered = node.operator in LOWERED
-    for role in input_types if is_lowered else operator_of(node.operator).inputs:
-        shape = input_types[role].shape if role in input_types else None
-        if shape is None:
+    sizes, types = dict[str, plans.Shape](), dict[str, Dtype]()
+    roles = [*input_types] if node.operator in LOWERED else operator_of(node.operator).inputs
+    for role in roles:
+        dtype, shape = input_types.get(role, (None, None))
+        if dtype is None or shape is None:
             return None
         sizes[role] = tuple(_size(role, axis, size) for axis, size in enumerate(shape))
+        types[role] = dtypes.from_name("U1" if dtype == "string" else dtype)
     if node.operator.endswith("_nd") and any(
         isinstance(size, Symbol) for size in sizes["indices"][-1:]
     ):
         return None  # how many axes of data a tuple indexes is unknown
-    plan: plans.Plan | tensorscatter.Lowering
-    try:
-        if is_lowered:
-            trace, plan = tensorscatter.infer(sizes, attributes.axis)
-        else:
-            trace, plan = shapes.infer(node.operator, sizes, attributes)
-    except KeyError:  # a node without its inputs
-        return None
-    data = next(iter(input_types.values())).dtype
-    return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumptions
-
-
-def _accept(
-    node: OperatorNode, input_types: dict[str, DeclaredType], attributes: Attributes
-) -> None:
-    """Raise RuleError or DtypeError for declared types or attributes that its version lacks."""
-    if node.operator in LOWERED:
-        return
-    names = {role: declared.dtype for role, declared in input_types.items()}
-    if all(names.get(role) for role in operator_of(node.operator).inputs):
-        types = {
-            role: dtypes.from_name("U1" if name == "string" else name)
-            for role, name in names.items()
-            if name is not None
-        }
-        spec = onnxnodes.row_spec(node.title, f"onnx:{node.version}")
-        specs.accept(spec, node.operator, types, attributes)
+    _, trace, plan = inference.check(node.operator, types, sizes, attributes, spec)
+    output = tuple(map(_declared_size, plan.output))
+    return DeclaredType(input_types[roles[0]].dtype, output), trace.assumptions
 
 
 class _UndeclaredSize(Symbol):
@@ -325,7 +288,7 @@ def run(
         model_run.folder = modeltensors.prepare(save)
     error = model_run.run(path, feeds) or _disagreement(model_run.nodes)
     warnings = tuple(model_run.warnings)
-    return Model(tuple(model_run.nodes), model_run.computed, warnings, error)
+    return Model(tuple(model_run.nodes), model_run.computed, warnings, error=error)
 
 
 def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
@@ -364,10 +327,8 @@ class _ModelRun:
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
         """Run the model; return the error of the first node that fails, or None."""
-        onnx: Any = import_module("onnx")
-        with modelcheck.converted_errors(path):
-            model = onnx.load(path)
-            self._write_node_indices(model)
+        model = modelcheck.load(path)
+        self._write_node_indices(model)
         n_threads = self._settings.threads or threads.default_threads()
         model_run = ModelRun(path, model, self._compute, n_threads)
         try:

@@ -4,8 +4,9 @@ The engine is onnxruntime if it is installed, as models are deployed in it; else
 and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each run of
 other nodes between two that are computed here is a model of its own.
 
-The evaluator never executes control flow or functions: it runs a Loop without `cond` zero times,
-mixes up scan outputs, and ignores default attributes of functions.
+The evaluator never executes subgraphs or functions: it runs a Loop without `cond` zero times, mixes
+up scan outputs, and ignores default attributes of functions. Scan and SequenceMap run in
+onnxruntime if they have no gathers and scatters.
 """
 
 from __future__ import annotations
@@ -100,10 +101,6 @@ class ModelRun:
         if id(graph) not in self._bodies:
             numpy_helper: Any = import_module("onnx.numpy_helper")
             constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-            constants |= {
-                tensor.values.name: _dense(tensor, numpy_helper)
-                for tensor in graph.sparse_initializer
-            }
             outputs = [value.name for value in graph.output]
             self._bodies[id(graph)] = self._body(graph, graph.node, constants, outputs)
         body, given = self._bodies[id(graph)], scope.maps[0]
@@ -116,7 +113,8 @@ class ModelRun:
         """Return a graph or a function as steps; nodes Constant become constants."""
         others = list[Any]()
         for node in nodes:
-            if node.op_type == "Constant" and node.domain in DOMAINS:
+            is_constant = node.op_type == "Constant" and node.domain in DOMAINS
+            if is_constant and node.attribute[0].name != "sparse_value":
                 constants = {**constants, node.output[0]: _constant(node)}
             else:
                 others.append(node)
@@ -168,9 +166,9 @@ class ModelRun:
     def _is_computed_here(self, node: Any) -> bool:
         if is_own(node) or _function_key(node) in self._functions:
             return True
-        if node.op_type in ("If", "Loop", "Scan", "SequenceMap") and node.domain in DOMAINS:
+        if node.op_type in ("If", "Loop") and node.domain in DOMAINS:
             return True
-        graphs = _graphs_of(node)  # of an operator of another domain
+        graphs = _graphs_of(node)
         return any(self._is_computed_here(inner) for graph in graphs for inner in graph.node)
 
     def _call(self, function: Any, node: Any, operands: list[Any]) -> list[Any]:
@@ -201,10 +199,9 @@ class ModelRun:
     def _control(
         self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
     ) -> list[Any]:
-        """Return the outputs of If, Loop, Scan or SequenceMap."""
+        """Return the outputs of If or Loop; RuleError for other operators with subgraphs."""
         helper: Any = import_module("onnx.helper")
         attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-        operators = {"Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}
 
         def run_body(graph: Any, inputs: Sequence[Any]) -> list[Any]:
             names = [value.name for value in graph.input]
@@ -212,25 +209,26 @@ class ModelRun:
                 graph, scope.new_child(dict(zip(names, inputs, strict=True))), opsets
             )
 
-        if node.op_type == "If":
+        if node.op_type == "If" and node.domain in DOMAINS:
             is_true = bool(np.asarray(operands[0]).reshape(-1)[0])
             return run_body(attributes["then_branch" if is_true else "else_branch"], ())
-        version = opsets.get("", opsets.get("ai.onnx", 0))
-        is_unknown = node.op_type not in operators or node.domain not in DOMAINS
-        if is_unknown or (node.op_type == "Scan" and version < 9):  # Scan-8 has batches
-            name = printable(node.name or next(iter(node.output), ""))
-            raise RuleError(
-                f"{printable(self._path)}: {name}: ndtool does not run the subgraphs of"
-                f" {node.op_type} of operator set {version}"
-            )
-        run: Callable[..., list[Any]] = operators[node.op_type]
-        return run(attributes, operands, run_body)
+        if node.op_type == "Loop" and node.domain in DOMAINS:
+            return _loop(attributes["body"], operands, run_body)
+        raise self._subgraph_error(node)
+
+    def _subgraph_error(self, node: Any) -> RuleError:
+        name = printable(node.name or next(iter(node.output), ""))
+        return RuleError(
+            f"{printable(self._path)}: {name}: ndtool does not run the subgraphs of"
+            f" {printable(node.op_type)}"
+        )
 
     def _run_segment(
         self, segment: _Segment, scope: ChainMap[str, Any], opsets: dict[str, int]
     ) -> list[Any]:
         """Return the outputs of a segment, computed by the first engine that can."""
         feeds = {name: scope[name] for name in segment.inputs}
+        with_subgraphs = next((node for node in segment.nodes if any(_graphs_of(node))), None)
         types = {name: _type_of(value) for name, value in feeds.items()}
         key = (id(segment.nodes[0]), tuple(types.values()))
         engines = self._engines
@@ -238,6 +236,8 @@ class ModelRun:
             engines = [self._sessions[key][0]]
         for n, engine in enumerate(engines):
             is_last = n == len(engines) - 1
+            if with_subgraphs is not None and engine.name == "onnx":  # it mixes up scan outputs
+                raise self._subgraph_error(with_subgraphs)
             try:
                 if key not in self._sessions or self._sessions[key][0] is not engine:
                     model, inputs = self._segment_model(segment, feeds, types, opsets)
@@ -411,24 +411,11 @@ def _constant(node: Any) -> Array:
     if attribute.name == "value":
         value: Array = numpy_helper.to_array(attribute.t)
         return value
-    if attribute.name == "sparse_value":
-        return _dense(attribute.sparse_tensor, numpy_helper)
     values: Any = helper.get_attribute_value(attribute)
     texts = "string" in attribute.name
     if texts:
         values = [item.decode() for item in values] if isinstance(values, list) else values.decode()
     return np.array(values, object if texts else np.float32 if "float" in attribute.name else None)
-
-
-def _dense(tensor: Any, numpy_helper: Any) -> Array:
-    """Return a sparse initializer as a dense array."""
-    values, indices = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
-    shape = tuple(tensor.dims)
-    dense = np.zeros(shape, values.dtype)
-    if indices.ndim == 2:
-        indices = np.ravel_multi_index(tuple(indices.T), shape)
-    dense.reshape(-1)[indices] = values
-    return dense
 
 
 def _type_of(value: Any) -> tuple[Any, ...]:
@@ -452,11 +439,9 @@ def _type_proto(kind: tuple[Any, ...]) -> Any:
     return helper.make_tensor_type_proto(kind[0], [None] * kind[1])
 
 
-def _loop(
-    attributes: dict[str, Any], operands: list[Any], run_body: Callable[..., list[Any]]
-) -> list[Any]:
+def _loop(body: Any, operands: list[Any], run_body: Callable[..., list[Any]]) -> list[Any]:
     """Run a Loop: a missing trip count is no limit, a missing condition is true."""
-    body, (trips, condition), carried = attributes["body"], operands[:2], list(operands[2:])
+    (trips, condition), carried = operands[:2], list(operands[2:])
     limit = None if trips is None else int(np.asarray(trips).reshape(-1)[0])
     goes_on = condition is None or bool(np.asarray(condition).reshape(-1)[0])
     scans: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
@@ -470,58 +455,16 @@ def _loop(
             scan.append(value)
         iteration += 1
     declared = body.output[len(body.output) - len(scans) :]
-    return [*carried, *(_stack(*pair, 0) for pair in zip(scans, declared, strict=True))]
+    return [*carried, *(_stack(*pair) for pair in zip(scans, declared, strict=True))]
 
 
-def _stack(values: list[Any], declared: Any, axis: int) -> Array:
+def _stack(values: list[Any], declared: Any) -> Array:
     """Return the values of all iterations as one array; without any, of the declared type."""
     if values:
-        return np.stack(values, axis)
+        return np.stack(values)
     helper: Any = import_module("onnx.helper")
     tensor = declared.type.tensor_type
     if not tensor.elem_type:
         raise RuleError(f"{printable(declared.name)} has no iteration and no declared type")
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    sizes = [size.dim_value for size in tensor.shape.dim]
-    sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
-    return np.zeros(sizes, dtype)
-
-
-def _scan(
-    attributes: dict[str, Any], operands: list[Any], run_body: Callable[..., list[Any]]
-) -> list[Any]:
-    """Run a Scan of operator set 9 or newer."""
-    body, scanned = attributes["body"], attributes["num_scan_inputs"]
-    states, inputs = operands[: len(operands) - scanned], operands[len(operands) - scanned :]
-    outputs = len(body.output) - len(states)
-    axes = attributes.get("scan_input_axes", [0] * scanned)
-    reverses = attributes.get("scan_input_directions", [0] * scanned)
-    moved = [
-        np.moveaxis(array, axis, 0)[:: -1 if reverse else 1]
-        for array, axis, reverse in zip(inputs, axes, reverses, strict=True)
-    ]
-    collected: list[list[Any]] = [[] for _ in range(outputs)]
-    for n in range(len(moved[0])):
-        results = run_body(body, (*states, *(np.array(array[n], order="C") for array in moved)))
-        states = results[: len(states)]
-        for values, value in zip(collected, results[len(states) :], strict=True):
-            values.append(value)
-    output_axes = attributes.get("scan_output_axes", [0] * outputs)
-    for values, reverse in zip(
-        collected, attributes.get("scan_output_directions", [0] * outputs), strict=True
-    ):
-        if reverse:
-            values.reverse()
-    stacked = zip(collected, body.output[len(states) :], output_axes, strict=True)
-    return [*states, *(_stack(*item) for item in stacked)]
-
-
-def _sequence_map(
-    attributes: dict[str, Any], operands: list[Any], run_body: Callable[..., list[Any]]
-) -> list[Any]:
-    """Run a SequenceMap: its body for each item of its first input."""
-    body, results = attributes["body"], list[list[Any]]()
-    for n in range(len(operands[0])):
-        items = [operand[n] if isinstance(operand, list) else operand for operand in operands]
-        results.append(run_body(body, items))
-    return [list(column) for column in zip(*results, strict=True)] or [[] for _ in body.output]
+    return np.zeros([0, *(size.dim_value for size in tensor.shape.dim)], dtype)

@@ -4,9 +4,8 @@ Gathers read only these elements. Scatters read all index tuples, in blocks, and
 of these elements in order, so the bits are those of a complete run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
-from operator import floordiv, mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +17,14 @@ from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE_ITEMS
 from ndtool.arrays.source import Source, load
 from ndtool.engine import layouts
-from ndtool.rules import grid
+from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
+from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan, Position, Shape
-from ndtool.rules.shapes import format_type
 from ndtool.runs import operands
 from ndtool.runs.operands import Validated
+from ndtool.runs.touched import TouchedByGather
 
 Array = NDArray[Any]
 
@@ -53,7 +53,7 @@ class Window(NamedTuple):
 def text(validated: Validated) -> str:
     """Return the preview of a run's output, with its type and shape."""
     call, inference = validated.call, validated.call.inference
-    title = format_type(inference.dtype, inference.plan.output)
+    title = shapes.format_type(inference.dtype, inference.plan.output)
     if inference.dtype.itemsize > values.MAX_ITEMSIZE:
         return f"{title}\nelements of {inference.dtype.itemsize} bytes are not shown\n"
     arrays = {"indices": values.as_array(validated.indices, *inference.inputs["indices"][1:])}
@@ -150,35 +150,18 @@ def element_at(array: Array, position: tuple[int, ...]) -> Array:
     return np.asarray(array[subscript])
 
 
-class Positions:
-    """Elements of an array as the region to read; implements the protocol Touched."""
-
-    def __init__(self, shape: Shape, positions: list[Position]) -> None:
-        self._shape, self._positions = shape, positions
-
-    def blocks(self, block_shape: Shape) -> Iterator[int]:
-        """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
-        strides = layouts.contiguous_strides(grid.grid_shape(self._shape, block_shape), 1)
-        yield from sorted(
-            {
-                sum(map(mul, map(floordiv, position, block_shape), strides))
-                for position in self._positions
-            }
-        )
-
-    def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
-        """Yield the distinct byte ranges (begin, stop) of the elements, ascending."""
-        strides = layouts.contiguous_strides(self._shape, itemsize, order == "F")
-        offsets = {sum(map(mul, position, strides)) for position in self._positions}
-        yield from ((first, first + itemsize) for first in sorted(offsets))
-
-
 def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -> list[Array]:
     """Return copies of elements as 0-d arrays, reading only these if the format allows it."""
     if not positions:
         return []
-    metadata = array_source.metadata
-    buffer = array_source.load(Positions(metadata.shape, positions))
+    metadata, touched = array_source.metadata, None
+    if metadata.shape:
+        indices = np.array(positions, np.int64)
+        sizes = {"data": metadata.shape, "indices": indices.shape}
+        plan = shapes.infer("gather_nd", sizes, Attributes())[1]
+        index_type = dtypes.from_numpy(indices.dtype)
+        touched = TouchedByGather(plan, indices.data.cast("B"), index_type, plan.attributes)
+    buffer = array_source.load(touched)
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
     return [
         element_at(values.as_void(array), position).copy().view(array.dtype)

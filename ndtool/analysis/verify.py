@@ -92,7 +92,7 @@ class Comparison(Value):
     first: Difference | None
     largest: Difference | None
     ulps: Mapping[str, int]
-    examined: int
+    examined: int = field(metadata=HIDDEN)
     lost_updates: int | None
     doubled_updates: int | None
     within: int
@@ -217,13 +217,13 @@ class Verification(Answer):
     bounds, a wrong output, or else an engine that differs.
     """
 
+    DETAILS: ClassVar = "engines"
     OPTIONAL: ClassVar = ("engines",)
     INLINED: ClassVar = "comparison"
     output: str | None
     verified: bool
     comparison: Comparison | None
     engines: tuple[EngineReport, ...] | None = None
-    error: NdtoolError | None = field(default=None, compare=False, metadata=HIDDEN)
 
     def tables(self) -> list[Table]:
         """Return the counts of elements by distance, and a row for each engine."""
@@ -293,7 +293,7 @@ def verify(
         error = error or disagreement(request.operator, reports or ())
         if against is None and error is not None:
             raise error
-    return Verification(request.output, True, comparison, reports, error)
+    return Verification(request.output, True, comparison, reports, error=error)
 
 
 class OpenArrays(NamedTuple):

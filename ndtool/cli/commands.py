@@ -87,7 +87,7 @@ def _run_operator(
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
             target = steps.resolve_output(call)
-            _require_persistent(target)
+            reporter.data_on_stdout |= not dry_run and _writes_to_stdout(target)
             reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
@@ -129,7 +129,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     signals.install_handlers(*reporter.final_messages())
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
-        _require_persistent(conversion.output)
+        reporter.data_on_stdout |= _writes_to_stdout(conversion.output)
         reporter.print_warnings(conversion.warnings)
         with reporter.progress() as progress_bar:
             preserved = conversion.run(progress_bar.callback(conversion.metadata.nbytes))
@@ -168,15 +168,21 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         )
 
 
-def _require_persistent(output: "Output | None") -> None:
-    """Raise UsageError for the URL of a file system in the memory of this process."""
+def _writes_to_stdout(output: "Output | None") -> bool:
+    """Return whether an output is standard output, under any name.
+
+    Raises UsageError for the URL of a file system in the memory of this process.
+    """
     from ndtool.storage import locations
 
-    if output and output.target and not locations.is_shared(output.target.path):
+    if output is None or output.target is None:
+        return output is not None
+    if not locations.is_shared(output.target.path):
         raise UsageError(
             f"{printable(output.name)} would be in the memory of this process only:"
             " expected a file, or a URL such as s3://bucket/x.npy"
         )
+    return is_same_file(output.target.path, 1)
 
 
 def _require_not_terminal(output: str, hint: str) -> None:

@@ -72,14 +72,3 @@ def void_types(typed: str) -> list[CompletionItem]:
     from ndtool.rules.dtypes import EXTENSION_DTYPES
 
     return [CompletionItem(name) for name in EXTENSION_DTYPES if name.startswith(typed)]
-
-
-def engine_names(typed: str) -> list[CompletionItem]:
-    """Complete the last engine of a comma-separated list."""
-    from ndtool.analysis.engines import ENGINES
-
-    preceding_names, comma, last = typed.rpartition(",")
-    valid_names = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
-    used_names = preceding_names.split(",")
-    remaining = [name for name in valid_names if name.startswith(last) and name not in used_names]
-    return [CompletionItem(preceding_names + comma + name) for name in remaining]

@@ -176,28 +176,44 @@ class Option(click.Option):
     definition: object = None
 
 
-def _option(option: str, text: str, *names: str, **settings: Any) -> Option:
-    """Return an option with its help text; names: a short option, and the parameter's name.
+def _option(flags: str, kind: Any, text: str, name: str = "", **settings: Any) -> Option:
+    """Return an option. flags: such as "-o, --output FILE"; kind: a type, or what makes it.
 
-    type: a parameter type, or a function that makes it.
+    name: the parameter's name, if it is not that of the option.
     """
-    variable = "NDTOOL_" + option.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    show_default = settings.get("default") is not None
-    if not isinstance(settings.get("type", FILE), click.ParamType):
-        settings["type"] = settings["type"]()
+    *names, last = flags.split(" ")
+    names, metavar = ([*names, last], None) if last.startswith("-") else (names, last)
+    word = names[-1].partition("/")[0].removeprefix("--")
     return Option(
-        [*names, option], help=text, envvar=variable, show_default=show_default, **settings
+        [*(flag.rstrip(",") for flag in names), *filter(None, [name])],
+        help=text,
+        type=kind if isinstance(kind, click.ParamType) else kind(),
+        metavar=metavar,
+        envvar=f"NDTOOL_{word.replace('-', '_').upper()}",
+        show_default=settings.get("default") is not None,
+        **settings,
     )
 
 
-def _flag(flag: str, text: str, *names: str, **settings: Any) -> Option:
-    return _option(flag, text, *names, **{"is_flag": True, "type": click.BOOL, **settings})
+def define(flags: str, kind: Any, text: str, **settings: Any) -> partial[Option]:
+    """Return what makes an option; see `_option`."""
+    return partial(_option, flags, kind, text, **settings)
 
 
-def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> Option:
-    """Return a flag that is stored in the reporter before other options are parsed."""
+def flag(flags: str, text: str, **settings: Any) -> partial[Option]:
+    """Return what makes an option without a value."""
+    return define(flags, click.BOOL, text, is_flag=True, **settings)
+
+
+def reporter_flag(flags: str, text: str, **settings: Any) -> partial[Option]:
+    """Return what makes a flag that is stored in the reporter before other options are parsed."""
     eager = {"is_eager": True, "expose_value": False, "callback": _store_in_reporter}
-    return _flag(flag, text, *names, **eager, **settings)
+    return flag(flags, text, **eager, **settings)
+
+
+def parsed(*arguments: Any) -> partial[ParameterType]:
+    """Return what makes a parameter type."""
+    return partial(ParameterType, *arguments)
 
 
 def _store_in_reporter(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -260,281 +276,204 @@ HELP = partial(_exit_option, "-h", "--help", callback=_show_help, help="Show thi
 VERSION = partial(
     _exit_option, "--version", callback=_show_version, help="Show the version and exit."
 )
-BATCH_DIMS = partial(
-    _option, "--batch-dims", "Number of leading batch axes.", type=_INT64, default=0, metavar="N"
-)
-AXIS = partial(
-    _option,
-    "--axis",
-    "Axis of DATA to index; default: after the batch axes.",
-    type=_INT64,
-    metavar="A",
-)
-REDUCTION = partial(
-    _option,
-    "--reduction",
+BATCH_DIMS = define("--batch-dims N", _INT64, "Number of leading batch axes.", default=0)
+AXIS = define("--axis A", _INT64, "Axis of DATA to index; default: after the batch axes.")
+REDUCTION = define(
+    "--reduction NAME",
+    partial(Reduction, [*REDUCTIONS]),
     "none (assignment), add, sub, mul, div (floats), max, min or mean of current value and"
     " updates.",
-    type=partial(Reduction, [*REDUCTIONS]),
     default="none",
-    metavar="NAME",
 )
 ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
-WRITE_AXIS = partial(
-    _option, "--axis", "Axis of PAST to write along, not 0.", type=_INT64, default=-2, metavar="A"
-)
-WRITE_MODE = partial(
-    _option,
-    "--mode",
+WRITE_AXIS = define("--axis A", _INT64, "Axis of PAST to write along, not 0.", default=-2)
+WRITE_MODE = define(
+    "--mode MODE",
+    partial(click.Choice, [*WRITE_MODES]),
     "linear: UPDATE must fit before the end of the axis; circular: it continues at the start.",
-    type=partial(click.Choice, [*WRITE_MODES]),
     default="linear",
-    metavar="MODE",
 )
-OUT_OF_BOUNDS = partial(
-    _option,
-    "--out-of-bounds",
-    "Indices out of bounds: error; clip to the first or last index; wrap modulo the axis size; fill"
-    " (gathers); drop the update (scatters).",
-    type=partial(click.Choice, [*MODES]),
+OUT_OF_BOUNDS = define(
+    "--out-of-bounds MODE",
+    partial(click.Choice, [*MODES]),
+    "Indices out of bounds: error; clip to the first or last index; wrap modulo the axis size;"
+    " fill (gathers); drop the update (scatters).",
     default="error",
-    metavar="MODE",
 )
-FILL = partial(
-    _option,
-    "--fill",
+FILL = define(
+    "--fill VALUE",
+    parsed("value", _parse_fill_value),
     "Value for --out-of-bounds fill, such as nan. Default: 0.",
-    type=partial(ParameterType, "value", _parse_fill_value),
-    metavar="VALUE",
 )
-PAD = partial(
-    _option,
-    "--pad",
+PAD = define(
+    "--pad INT",
+    partial(integer, -(2**63), 2**64 - 1),
     "Index that selects nothing, such as -1: gathers fill its slice, scatters skip its update.",
-    type=partial(integer, -(2**63), 2**64 - 1),
-    metavar="INT",
 )
-NO_NEGATIVES = partial(_flag, "--no-negatives", "Negative indices are out of bounds.")
-INDEX_BASE = partial(
-    _option,
-    "--index-base",
+NO_NEGATIVES = flag("--no-negatives", "Negative indices are out of bounds.")
+INDEX_BASE = define(
+    "--index-base 0|1",
+    partial(integer, 0, 1),
     "1 if indices count from 1; 0 and negative ones are out of bounds then.",
-    type=partial(integer, 0, 1),
     default=0,
-    metavar="0|1",
 )
-NO_INCLUDE_SELF = partial(
-    _flag,
+NO_INCLUDE_SELF = flag(
     "--no-include-self",
     "Leave the current values out: the first update of an element is copied, the next are reduced.",
 )
-DUPLICATES = partial(
-    _option,
-    "--duplicates",
+DUPLICATES = define(
+    "--duplicates WHICH",
+    partial(click.Choice, [*DUPLICATES_MODES]),
     "Which update of a duplicate index is assigned: last, or first (with reduction none only);"
     " error refuses duplicates.",
-    type=partial(click.Choice, [*DUPLICATES_MODES]),
     default="last",
-    metavar="WHICH",
 )
-SPEC = partial(
-    _option,
-    "--spec",
+SPEC = define(
+    "--spec SPEC",
+    parsed("spec", _parse_spec, "spec_names"),
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It decides which calls"
     " are refused, not what the output contains.",
-    type=partial(ParameterType, "spec", _parse_spec, "spec_names"),
     default="ndtool",
-    metavar="SPEC",
 )
-DTYPE = partial(
-    _option,
-    "--dtype",
+DTYPE = define(
+    "--dtype NAME",
+    parsed("dtype", _parse_element_type, "void_types"),
     "Actual dtype of void data (V2, V1), such as bfloat16.",
-    type=partial(ParameterType, "dtype", _parse_element_type, "void_types"),
-    metavar="NAME",
 )
-TEXT = partial(
-    _flag,
+TEXT = flag(
     "--text",
     "Read indices and updates as text if neither content nor suffix shows a format: numbers on"
     " standard input, for example.",
 )
-OUTPUT = partial(
-    _option,
-    "--output",
+OUTPUT = define(
+    "-o, --output FILE",
+    FILE,
     "Output file, in the format of its suffix; FILE:NAME adds or replaces an array in a file of"
     " several; - is standard output. Default: -, on a terminal a preview.",
-    "-o",
-    type=FILE,
-    metavar="FILE",
 )
-THREADS = partial(
-    _option,
-    "--threads",
+THREADS = define(
+    "--threads N",
+    partial(integer, 1, 1024),
     "Number of threads, 1..1024. Default: OMP_NUM_THREADS, else all processors.",
-    type=partial(integer, 1, 1024),
-    metavar="N",
 )
-MEMORY = partial(
-    _option,
-    "--memory",
+MEMORY = define(
+    "--memory SIZE",
+    parsed("size", _parse_memory),
     "Memory limit, mapped files included, such as 512MiB. Default: the available memory.",
-    type=partial(ParameterType, "size", _parse_memory),
-    metavar="SIZE",
 )
-SPILL = partial(
-    _option,
-    "--spill",
+SPILL = define(
+    "--spill DIR",
+    Directories,
     "Directory for temporary files; may be repeated, for spilled data on several disks; on a"
     " cluster one, or a URL. Default: TMPDIR; on a cluster the directory of the output.",
-    type=Directories,
     multiple=True,
-    metavar="DIR",
 )
-SCHEDULER = partial(
-    _option,
-    "--scheduler",
+SCHEDULER = define(
+    "--scheduler ADDRESS",
+    parsed("address", _parse_address),
     "Run on the Dask cluster of this scheduler: tcp://host:port, or the scheduler file.",
-    type=partial(ParameterType, "address", _parse_address),
-    metavar="ADDRESS",
 )
-WORKERS = partial(
-    _option,
-    "--workers",
+WORKERS = define(
+    "--workers N",
+    partial(integer, 1, 1024),
     "Run on a Dask cluster of N processes, started on this machine.",
-    type=partial(integer, 1, 1024),
-    metavar="N",
 )
-RESUME = partial(_flag, "--resume", "Resume a killed run on a cluster, from its files in --spill.")
-DRY_RUN = partial(_flag, "--dry-run", "Check inputs and indices, show the plan, write nothing.")
-NO_CLOBBER = partial(_flag, "--no-clobber", "Do not replace an existing output.")
-FORCE = partial(
-    _flag,
-    "--force",
-    "At a URL, also remove files of runs on other machines, which may still be running.",
+RESUME = flag("--resume", "Resume a killed run on a cluster, from its files in --spill.")
+DRY_RUN = flag("--dry-run", "Check inputs and indices, show the plan, write nothing.")
+NO_CLOBBER = flag("--no-clobber", "Do not replace an existing output.")
+FORCE = flag(
+    "--force", "At a URL, also remove files of runs on other machines, which may still be running."
 )
-SYNC = partial(_flag, "--sync", "Flush the output to the disk before exit (fsync).")
-ONLY = partial(
-    _flag, "--only", "Replace a file of several arrays completely: do not preserve the others."
+SYNC = flag("--sync", "Flush the output to the disk before exit (fsync).")
+ONLY = flag("--only", "Replace a file of several arrays completely: do not preserve the others.")
+AS_VOID = flag(
+    "--as-void", "Store a dtype that the output format lacks, such as bfloat16, as void."
 )
-AS_VOID = partial(
-    _flag, "--as-void", "Store a dtype that the output format lacks, such as bfloat16, as void."
+CHUNKS = define(
+    "--chunks N,N...",
+    parsed("sizes", _parse_sizes),
+    "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of the first input,"
+    " else zarr's default, for HDF5 none.",
 )
-CHUNKS = partial(
-    _option,
-    "--chunks",
-    "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of the first input, else"
-    " zarr's default, for HDF5 none.",
-    type=partial(ParameterType, "sizes", _parse_sizes),
-    metavar="N,N...",
-)
-SHARDS = partial(
-    _option,
-    "--shards",
+SHARDS = define(
+    "--shards N,N...",
+    parsed("sizes", _parse_sizes),
     "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of the first"
     " input, or none.",
-    type=partial(ParameterType, "sizes", _parse_sizes),
-    metavar="N,N...",
 )
-CODEC = partial(
-    _option,
-    "--codec",
+CODEC = define(
+    "--codec NAME[:LEVEL]",
+    parsed("codec", _parse_codec),
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
     " Default: that of the first input, else zarr's default, for HDF5 none.",
-    type=partial(ParameterType, "codec", _parse_codec),
-    metavar="NAME[:LEVEL]",
 )
-AT = partial(
-    _option,
-    "--at",
+AT = define(
+    "--at I,J...",
+    parsed("position", _parse_position),
     "Explain the element of the output at these coordinates; may be repeated.",
-    type=partial(ParameterType, "position", _parse_position),
     multiple=True,
-    metavar="I,J...",
 )
-FROM = partial(
-    _option,
-    "--from",
+FROM = define(
+    "--from I,J...",
+    parsed("position", _parse_position),
     "Show where the element of DATA at these coordinates went; may be repeated.",
-    "origins",
-    type=partial(ParameterType, "position", _parse_position),
+    name="origins",
     multiple=True,
-    metavar="I,J...",
 )
-ALL = partial(
-    _flag, "--all", "List up to 10,000 updates or destinations, not only ten.", "list_all"
-)
-WITHIN = partial(
-    _option,
-    "--within",
+ALL = flag("--all", "List up to 10,000 updates or destinations, not only ten.", name="list_all")
+WITHIN = define(
+    "--within N",
+    parsed("integer", _parse_ulps),
     "Tolerance in ulp (units in last place).",
-    type=partial(ParameterType, "integer", _parse_ulps),
     default=0,
-    metavar="N",
 )
-HTML = partial(
-    _option,
-    "--html",
+HTML = define(
+    "--html FILE.html",
+    parsed("file", _parse_html, "array_arguments"),
     "Write an HTML report, with a drawing of the arrays.",
-    type=partial(ParameterType, "file", _parse_html, "array_arguments"),
-    metavar="FILE.html",
 )
-INPUTS = partial(
-    _option,
-    "--inputs",
+INPUTS = define(
+    "--inputs IN.npz|DIR",
+    FILE,
     "Run the model on these inputs: an archive with the inputs' names, or a directory with"
     " input_0.pb and so on, as in ONNX's backend tests.",
-    type=FILE,
-    metavar="IN.npz|DIR",
 )
-SAVE = partial(
-    _option,
-    "--save",
+SAVE = define(
+    "--save DIR",
+    FILE,
     "With --inputs, write the tensors of each node to files of this directory, for explain.",
-    type=FILE,
-    metavar="DIR",
 )
 ENGINES = (  # for `verify` and `model`
-    partial(
-        _option,
-        "--against",
+    define(
+        "--against ENGINE,...",
+        parsed("engines", _parse_engines),
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
-        "engines",
-        type=partial(ParameterType, "engines", _parse_engines, "engine_names"),
-        metavar="ENGINE,...",
+        name="engines",
     ),
-    partial(
-        _option,
-        "--runs",
+    define(
+        "--runs N",
+        partial(integer, 1, 1000),
         "Number of multithreaded runs of each engine.",
-        type=partial(integer, 1, 1000),
         default=5,
-        metavar="N",
     ),
-    partial(
-        _option,
-        "--timeout",
+    define(
+        "--timeout SECONDS",
+        partial(integer, 1, 10**6),
         "Seconds before an engine that does not answer is killed.",
-        type=partial(integer, 1, 10**6),
         default=600,
-        metavar="SECONDS",
     ),
 )
-TRACE = partial(
-    _reporter_flag,
+TRACE = reporter_flag(
     "--trace/--no-trace",
     "Show all shape rules, or none. Default: on a terminal, a summary.",
     default=None,
 )
-VERBOSE = partial(
-    _reporter_flag,
-    "--verbose",
-    "Explain the run: the plan with its reason, threads or workers.",
-    "-v",
+VERBOSE = reporter_flag(
+    "-v, --verbose", "Explain the run: the plan with its reason, threads or workers."
 )
-QUIET = partial(_reporter_flag, "--quiet", "Print only errors.", "-q")
-JSON = partial(_reporter_flag, "--json", "Print the result, or the error, as one JSON object.")
+QUIET = reporter_flag("-q, --quiet", "Print only errors.")
+JSON = reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)
 OUTPUT_FILES = (NO_CLOBBER, ONLY, SYNC, CHUNKS, SHARDS, CODEC)
 CHECKS = (SPEC, DTYPE, TEXT)

@@ -13,20 +13,16 @@
   };
   const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
-  // Bars beside the counts of a table, and in the cells of engines whose answers are wrong.
-  const bar = (value, largest) => {
-    const node = element("span", { class: "bar", "aria-hidden": "true" });
-    node.style.width = value ? `${Math.max(1, (100 * value) / largest)}%` : "0";
-    return node;
-  };
+  // Bars beside the counts of a table.
   for (const table of document.querySelectorAll("table.bars")) {
     const rows = [...table.tBodies[0].rows];
     const counts = rows.map((row) => Number(row.lastElementChild.textContent));
     rows.forEach((row, n) => {
-      row.append(element("td", { class: "bars" }, bar(counts[n], Math.max(1, ...counts))));
+      const bar = element("span", { class: "bar", "aria-hidden": "true" });
+      bar.style.width = `${counts[n] && Math.max(1, (100 * counts[n]) / Math.max(...counts))}%`;
+      row.append(element("td", { class: "bars" }, bar));
     });
   }
-
   if (!drawing) return;
 
   // Cells by array and position; the number of a cell is its place among the drawn elements.
@@ -173,10 +169,9 @@
     const before = axis[n] - (n ? axis[n - 1] : -1) > 1 ? [mark()] : [];
     return [...before, node, ...(n === axis.length - 1 && axis[n] < size - 1 ? [mark()] : [])];
   });
-  const panels = ({ role, axes, shape }) => {
+  const panels = ({ role, axes, shape }, isFolded) => {
     const [rank, array] = [shape.length, cellsOf[role]];
     const last = rank ? axes[rank - 1] : [0];
-    const isFolded = rank && last.length > MAX_LENGTH && last.length === shape[rank - 1];
     const rowAxis = rank > 1 && !isFolded ? axes[rank - 2] : [null];
     const columns = isFolded ? LINE : last.length;
     const head = (names) => names.map((name) => element("th", { scope: "col" }, `${name}`));
@@ -214,7 +209,7 @@
     const isFolded = rank && grid.axes.at(-1).length > MAX_LENGTH && grid.axes.at(-1).length === grid.shape.at(-1);
     const axes = !rank ? "a scalar" : isFolded ? `axis ${rank - 1} in lines of ${LINE}`
       : `${rank > 1 ? `axis ${rank - 2} ↓ ` : ""}axis ${rank - 1} →`;
-    const content = cellsOf[grid.role].length ? panels(grid) : [element("p", { class: "hint" }, "no elements")];
+    const content = cellsOf[grid.role].length ? panels(grid, isFolded) : [element("p", { class: "hint" }, "no elements")];
     return element("figure", { class: `array ${grid.role}`, role: "group", "aria-label": `${title}, ${grid.type}`,
       "data-columns": isFolded ? LINE : grid.axes.at(-1)?.length ?? 1 },
     element("figcaption", {}, element("strong", {}, title), " ", element("span", { class: "type" }, grid.type),
@@ -223,13 +218,10 @@
     element("div", { class: "panels" }, ...content));
   };
   const sentence = element("p", { id: "sentence" });
-  const hint = (text, kind = "") => element("span", { class: kind }, text);
   root.append(
-    element("p", { class: "hint" }, hint("Hover over", "mouse"), hint("Tap", "touch"),
-      " an element to highlight the elements that it is computed from or used for.",
-      hint(" Or move between elements with Tab, Enter and the arrow keys.", "mouse")),
-    ...(drawing.is_complete ? [] : [element("p", { class: "hint" },
-      "Large arrays are drawn in part: … and ⋮ mark omitted elements.")]),
+    element("p", { class: "hint" }, "Point at an element, or tap it, to highlight the elements that it is computed"
+      + " from or used for; Tab, Enter and the arrow keys move between elements."
+      + (drawing.is_complete ? "" : " Large arrays are drawn in part: … and ⋮ mark omitted elements.")),
     element("div", { class: "arrays" }, ...drawing.grids.map(figure)), sentence);
 
   // The element that is current at first: a selected or wrong one, else one with links.
@@ -291,12 +283,6 @@
   root.addEventListener("keydown", (event) => {
     const { target: { cell } } = event;
     if (!cell || event.ctrlKey || event.altKey || event.metaKey) return;
-    if (event.key === "Escape") {
-      focused = initial;
-      event.target.blur();
-      highlight(initial);
-      return;
-    }
     const next = cellByKey(cell, event.key);
     next?.node.focus();
     if (next || event.key.startsWith("Arrow")) event.preventDefault();

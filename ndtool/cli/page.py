@@ -13,8 +13,9 @@ import os
 import platform
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from html import escape
 from importlib import resources
 from string import Template
@@ -29,14 +30,7 @@ from ndtool.analysis.infer import inferred
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli.console import is_same_file
-from ndtool.errors import (
-    DifferenceError,
-    NdtoolError,
-    UsageError,
-    argument_name,
-    format_count,
-    printable,
-)
+from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table, html_table
@@ -48,14 +42,12 @@ from ndtool.runs.calls import OpenCall, Request
 if TYPE_CHECKING:
     from ndtool.analysis.explain import Explanation
     from ndtool.analysis.model import Model
-    from ndtool.analysis.verify import Comparison, EngineReport
+    from ndtool.analysis.verify import Comparison, Verification
     from ndtool.cli.reporter import Reporter
     from ndtool.rules.plans import Position
 
-_MAX_ROWS = 1000  # of an explanation; longer ones are shown in part
 _MAX_TEXT_LENGTH = 100_000  # characters; no text of a report is longer
 _MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
-_NO_OUTPUT = "There is no output, because an index is out of bounds."
 
 
 class HtmlReport:
@@ -87,28 +79,18 @@ class HtmlReport:
             self._outputs.insert(0, comparison.first.position)
         self._sections.append(_section("Comparison", [comparison.table()]))
 
-    def add_engines(self, reports: Sequence[EngineReport]) -> None:
+    def add_engines(self, answer: Verification) -> None:
         """Add the results of engines, and highlight the first difference of each engine."""
-        from ndtool.analysis.verify import ENGINE_COLUMNS, engine_rows
-
-        tables = [Table("", ENGINE_COLUMNS, engine_rows(reports))]
-        for report in reports:
+        for report in answer.engines or ():
             if report.comparison is not None and report.comparison.first is not None:
-                table, threads = (
-                    report.comparison.table(),
-                    format_count(report.threads or 0, "thread"),
-                )
-                name = f"{report.engine} {report.version}, {threads}"
-                tables.append(table._replace(title=f"{name}: {table.title}"))
                 self._outputs.append(report.comparison.first.position)
+        tables = replace(answer, comparison=None).tables()
         self._sections.append(_section("Other engines", tables))
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
-        content, request = self._content(error), self._call.request
-        self._sink = document.create(
-            self._path, content, clobber=request.clobber, sync=request.sync
-        )
+        options = {name: getattr(self._call.request, name) for name in ("clobber", "sync")}
+        self._sink = document.create(self._path, self._content(error), **options)
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
@@ -139,7 +121,7 @@ class HtmlReport:
             limit = drawing.MAX_ELEMENTS
             remark = f"Not drawn: more than {limit} elements of an array would have to be drawn."
         elif drawn.grids[-1].role not in ("output", "actual"):
-            remark = _NO_OUTPUT
+            remark = "There is no output, because an index is out of bounds."
         name = argument_name(call.inference.inputs["data"].name)
         return _page(
             f"{command}: {name}",
@@ -291,12 +273,5 @@ def _heading(
 
 
 def _section(title: str, tables: Iterable[Table]) -> str:
-    """Return a section with tables, of which long ones are shown in part."""
-    parts = []
-    for table in tables:
-        if (omitted := len(table.rows) - _MAX_ROWS) > 0:
-            half = _MAX_ROWS // 2
-            remark = (f"... {omitted} more rows, which the command prints",)
-            table = table._replace(rows=[*table.rows[:half], remark, *table.rows[-half:]])
-        parts.append(f'<div class="scrollable">{html_table(table)}</div>')
+    parts = [f'<div class="scrollable">{html_table(table)}</div>' for table in tables]
     return f"<section><h2>{title}</h2>{''.join(parts)}</section>"

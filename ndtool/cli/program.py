@@ -7,7 +7,6 @@ from importlib import import_module
 import click
 
 from ndtool.cli import commands, helppages, options
-from ndtool.cli.console import write_stdout
 from ndtool.cli.reporter import Reporter
 from ndtool.cli.wrapping import terminal_columns
 from ndtool.errors import UsageError, printable
@@ -135,26 +134,19 @@ def run(arguments: list[str], reporter: Reporter) -> None:
 
 def _complete(group: click.Group, request: str) -> None:
     """Print completions of a word, or the shell function that calls ndtool for completions."""
-    from click.shell_completion import get_completion_class
+    from click.shell_completion import shell_complete
 
     import ndtool.cli.completion  # noqa: F401 - registers its class for bash
 
-    shell, _, action = request.partition("_")
-    kind = get_completion_class(shell)
-    if kind is None or action not in ("source", "complete"):
-        raise UsageError(
-            f"{_COMPLETION_VARIABLE} is {printable(repr(request))}: expected SHELL_source or"
-            " SHELL_complete, where SHELL is bash, zsh or fish"
-        )
-    completion = kind(group, {}, "ndtool", _COMPLETION_VARIABLE)
     try:
-        text = completion.source() if action == "source" else completion.complete()
+        status = shell_complete(group, {}, "ndtool", _COMPLETION_VARIABLE, request)
     except (KeyError, ValueError, IndexError):
+        status = 1
+    if status:
         raise UsageError(
-            f"{_COMPLETION_VARIABLE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as"
-            " the shell's completion function sets them"
-        ) from None
-    write_stdout(os.fsencode(f"{text}\n"))
+            f"{_COMPLETION_VARIABLE} is {printable(repr(request))}: expected SHELL_source, or"
+            " SHELL_complete with COMP_WORDS and COMP_CWORD, where SHELL is bash, zsh or fish"
+        )
 
 
 def _help_width() -> int:

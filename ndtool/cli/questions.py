@@ -134,12 +134,10 @@ def _verify(
 
                 answer = others.verify(request, engines, settings, progress)
         if report and answer.engines is not None:
-            report.add_engines(answer.engines)
+            report.add_engines(answer)
         if answer.engines is not None and not reporter.json:
             reporter.print_answer(replace(answer, comparison=None))
-        if answer.error is not None:
-            answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
-            raise answer.error
+        answer.raise_error()
         if report and answer.comparison is not None:
             report.add_comparison(answer.comparison)
     reporter.report_verification(answer)
@@ -200,12 +198,9 @@ def _model(
     reporter.print_warnings(list(answer.warnings))
     if html is not None:
         page.write_model(html, model, answer, reporter)
-    if answer.error is not None:
-        answer.error.extra_fields["nodes"] = answer.to_dict()["nodes"]
     if answer.error is None or not reporter.json:
         reporter.print_answer(answer)
-    if answer.error is not None:
-        raise answer.error
+    answer.raise_error()
 
 
 @click.pass_obj
@@ -215,8 +210,7 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     answer = inspect(names)
     reporter.print_answer(answer)
     reporter.print_warnings([array.warning for array in answer.arrays if array.warning])
-    if answer.error is not None:
-        raise answer.error
+    answer.raise_error()
 
 
 @click.pass_obj

@@ -8,7 +8,6 @@ import io
 import os
 import sys
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.progress_bar import ProgressBar
@@ -17,12 +16,11 @@ from rich.text import Text
 
 from ndtool.cli.wrapping import terminal_columns, wrap_line
 from ndtool.errors import NdtoolError
-from ndtool.notebook import Table
+from ndtool.notebook import RESULT_STYLES, Table, rich_table
 
 _UNLIMITED_WIDTH = 1 << 16  # columns of a table of unlimited width
 _CONSOLE_HEIGHT = 25  # lines; rich queries the terminal if no height is set
 _COLUMN_GAP = 2  # spaces between the columns of a table
-_RESULT_STYLES = {"ok": "green", "broken": "bold red"}
 
 
 def format_error(exc: NdtoolError) -> bytes:
@@ -45,8 +43,8 @@ def format_summary(lines: list[str]) -> bytes:
     texts = [Text(wrap_line(line, 2)) for line in lines]
     for text, line in zip(texts, lines, strict=True):
         result = line.rpartition(" ")[2]
-        if result in _RESULT_STYLES:
-            text.stylize(_RESULT_STYLES[result], len(text) - len(result))
+        if result in RESULT_STYLES:
+            text.stylize(RESULT_STYLES[result], len(text) - len(result))
     texts[0].stylize("bold", 0, lines[0].find(":") + 1)
     return _render(2, *texts)
 
@@ -63,13 +61,9 @@ def format_table(table: Table, fd: int) -> bytes:
 
     A line with a long word exceeds the terminal's width. A violated rule is red.
     """
-    result = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     available = _console(fd).width - _COLUMN_GAP * (len(table.columns) - 1)
     cells = list(zip(table.columns, *table.rows, strict=True))
-    for name, width in zip(table.columns, _column_widths(cells, available), strict=True):
-        result.add_column(name, width=width)
-    for row in table.rows:
-        result.add_row(*(Text(cell, _RESULT_STYLES.get(cell, "")) for cell in row))
+    result = rich_table(table, _column_widths(cells, available))
     lines = [wrap_line(line, fd) for line in table.title.split("\n")]
     title = [Text("\n".join(lines), "bold")] if table.title else []
     return _render(fd, *title, result)

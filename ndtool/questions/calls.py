@@ -219,17 +219,14 @@ def verify(
         operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads,
         **validate_options({} if memory is None else {"memory": memory}),
     )  # fmt: skip
-    ulps = integer("within", within, UsageError)
+    settings = engine_settings(within, runs, timeout, threads)
     with ProgressReporter("verify", progress) as report:
         if against is None:
-            return verifying.verify(request, report, ulps, arrays)
-        settings = engine_settings(within, runs, timeout, threads)
+            return verifying.verify(request, report, settings.within, arrays)
         answer = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
-    if answer.error is not None:
-        answer.error.extra_fields["engines"] = answer.to_dict()["engines"]
-        raise answer.error
+    answer.raise_error()
     return answer
 
 

@@ -43,8 +43,7 @@ def inspect(*names: str | os.PathLike[str]) -> Inspection:
     from ndtool.analysis.inspect import inspect as inspect_files
 
     answer = inspect_files([path("names", name) for name in names])
-    if answer.error is not None:
-        raise answer.error
+    answer.raise_error()
     return answer
 
 
@@ -103,9 +102,7 @@ def model(
         answer = models.run(
             model_path, feeds, engines, settings, lambda fraction, _: report(fraction), folder
         )
-    if answer.error is not None:
-        answer.error.extra_fields["nodes"] = answer.to_dict()["nodes"]
-        raise answer.error
+    answer.raise_error()
     return answer
 
 

@@ -17,7 +17,6 @@ from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
 from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.errors import DifferenceError
-from ndtool.notebook import plain_table
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs.calls import Request
@@ -232,7 +231,7 @@ def test_json_has_the_documented_keys(workdir: Path) -> None:
     assert (record["error"], record["status"]) == ("DifferenceError", 8)
     assert (record["equal"], record["different"], record["total"]) == (89, 11, 100)
     assert record["ulps"] == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (11, 7, 3)
+    assert (record["lost_updates"], record["doubled_updates"]) == (7, 3)
     assert record["within"] == 0
     out, expected = np.load("out.npy"), reference.scatter_nd(
         *(np.load(f"{name}.npy") for name in ("data", "idx", "upd")), "add"
@@ -288,7 +287,7 @@ def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) ->
     save(out=np.array([1, 13, 12, 13], "i4"))  # the first lacks a 1, the second has 2 twice
     record = ndtool(*COMMAND, "--within", "2", "--json").json
     assert (record["verified"], record["different"], record["within"]) == (True, 2, 2)
-    assert (record["examined"], record["lost_updates"], record["doubled_updates"]) == (2, 1, 1)
+    assert (record["lost_updates"], record["doubled_updates"]) == (1, 1)
     screen = run_in_terminal(*NDTOOL, *COMMAND, "--within", "2").screen
     assert "2 of 2 are off by exactly one update: 1 lost one, 1 applied one twice" in screen
     refused = ndtool(*COMMAND, "--within", "1")
@@ -370,29 +369,3 @@ def test_all_blocks_are_compared(
     compared: Any = excinfo.value.comparison
     assert (compared.different, compared.lost_updates, compared.doubled_updates) == (11, 7, 3)
     assert compared.ulps == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
-
-
-@pytest.mark.parametrize(("block_bytes", "within"), [(16, 0), (64, 1), (1 << 20, 0)])
-def test_the_largest_differences_are_examined(
-    block_bytes: int, within: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If most differences are rounding errors, the few lost updates are reported, too."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
-    idx, upd = np.arange(400)[:, None] % 100, np.full(400, 0.3, "f4")
-    case = Case("scatter_nd", (np.zeros(100, "f4"), idx, upd), {"reduction": "add"})
-    out = np.nextafter(call(reference, case), np.float32(9))
-    out[[41, 97]] -= upd[:2]
-    save(data=case.arrays[0], idx=idx, upd=upd, out=out)
-    request = Request(
-        "scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy",
-        attributes=Attributes(reduction="add"),
-    )  # fmt: skip
-    with pytest.raises(DifferenceError) as excinfo:
-        verify.verify(request, within=within)
-    compared: Any = excinfo.value.comparison
-    assert (compared.lost_updates, compared.doubled_updates) == (2, 0)
-    assert compared.examined == 5
-    assert compared.first.position == ((41,) if within else (0,))
-    assert compared.largest.position == (41,)
-    assert "2 of the 5 furthest apart are" in "".join(map(plain_table, compared.tables()))

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, snapshot
+from command import NDTOOL, environment, ndtool, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import (
@@ -140,28 +140,6 @@ def test_calls_of_numpy_equal_the_reference(case: Case) -> None:
         assert has_empty_tuples or keeps_first or reduction == "mean" or not include_self
         return
     assert bits_equal(np.asarray(result), expected)
-
-
-@pytest.mark.skipif("onnx" not in INSTALLED, reason="onnx is one of the two engines")
-def test_inputs_of_any_kind_reach_an_engine(workdir: Path) -> None:
-    data = RNG.random((7, 5))
-    np.save("data.npy", np.asfortranarray(data.astype(">f4")))
-    np.savez("idx.npz", idx=RNG.integers(-7, 7, (1, 9, 1)))
-    np.savez_compressed("upd.npz", upd=RNG.random((1, 9, 5)).astype(">f4"))
-    before = snapshot(workdir)
-    names = ("scatter_nd", "data.npy", "idx.npz", "upd.npz", None, Attributes(reduction="mul"))
-    reports = engines.verify(
-        Request(*names), ("numpy", "onnx"), EngineSettings(), ignore_progress
-    ).engines
-    assert [(report.engine, report.threads, report.result) for report in reports] == [
-        ("numpy", 1, "same"), ("onnx", 1, "same"),
-    ]  # fmt: skip
-    large = RNG.random((1 << 17, 3))  # mapped without a copy
-    save(data=np.asfortranarray(large))
-    literal = Request("gather_nd", "data.npy", "[[3, -1], [-9, 0]]")
-    (report,) = engines.verify(literal, ("numpy",), EngineSettings(), ignore_progress).engines
-    assert report.result == "same"
-    assert snapshot(workdir).keys() == before.keys()
 
 
 @pytest.mark.parametrize("code", ["M8[s]", "?", "i1,f4"])

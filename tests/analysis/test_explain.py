@@ -344,25 +344,6 @@ def test_values_of_every_type_are_printed(array: Array, expected: Any) -> None:
     assert "\x1b" not in ndtool(*command).out.decode()
 
 
-def test_types_may_replace_files() -> None:
-    save(idx=np.array([[3], [1], [-1]]))
-    command = ("explain", "scatter-nd", "float32[4,2]", "idx.npy", "float32[3,2]")
-    completed = ndtool(*command, "--at", "3,1", "--reduction", "add")
-    assert (completed.status, completed.err) == (0, "")
-    assert [line.split() for line in completed.out.decode().splitlines()] == [
-        ["output[3,", "1]"],
-        ["current", "data[3,", "1]"],
-        ["+", "update", "updates[0,", "1]", "idx.npy[0]", "=", "(3)"],
-        ["+", "update", "updates[2,", "1]", "idx.npy[2]", "=", "(-1)"],
-    ]
-    record = ndtool(*command, "--at", "3,1", "--json").json
-    assert record["value"] is record["steps"][2]["value"] is record["steps"][2]["result"] is None
-    refused = ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,1]", "--at", "0,0")
-    assert refused.status == 2
-    assert refused.err.startswith("error: int64[3,1] is a type without values: expected a file\n")
-    assert ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,3]", "--at", "0").status == 4
-
-
 def test_types_as_inputs_have_no_values() -> None:
     """With types as inputs, values of files are not printed either: they might pass for results."""
     save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))

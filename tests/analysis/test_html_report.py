@@ -255,14 +255,6 @@ def test_a_verification_shows_the_differences() -> None:
     assert "output.npy has dtype float64" in Page("p.html").visible_text
 
 
-def test_a_verification_with_a_report_reads_no_pipe() -> None:
-    files = save_inputs(output=np.array([1.5, 30, 3, 20], np.float32))
-    data = Path(files[0]).read_bytes()
-    completed = ndtool("verify", "scatter-nd", "-", *files[1:], "--html", "p.html", stdin=data)
-    assert completed.status == 2
-    assert "--html reads standard input twice: expected a file, not a pipe" in completed.err
-
-
 def test_a_report_has_the_results_of_engines() -> None:
     command = "verify", "scatter-nd", *save_inputs(), "--against", "numpy", "--html", "p.html"
     completed = ndtool(*command)

@@ -15,7 +15,7 @@ from ndtool.analysis import model as models
 from ndtool.analysis.answers import Typed
 from ndtool.analysis.engines import EngineSettings
 from ndtool.arrays.source import DeclaredType
-from ndtool.errors import BoundsError, DtypeError, InputError, UsageError
+from ndtool.errors import DtypeError, InputError, UsageError
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
@@ -90,29 +90,6 @@ def write_inputs(folder: Path, arrays: Any) -> None:
 def test_the_version_is_that_of_the_operator(opset: int, version: int | None) -> None:
     save_embedding_model(opset)
     assert models.nodes("m.onnx").nodes[0].version == version
-
-
-def test_inferred_types_are_those_of_later_inputs() -> None:
-    save_text("""
-        g (bool c, float[N,3] d, int64[4,1] i, float[4,3] u, int64[M,2] j) => (float[] q, float[] r) {
-            o = ScatterND (d, i, u)
-            q = If (c) <
-                then_branch = b () => (float[] p) { p = GatherND (o, j) },
-                else_branch = b () => (float[] p) { p = GatherND (o, j) }
-            >
-            r = mine.Pick (d, j)
-        }
-        <domain: "mine", opset_import: ["": 18]>
-        Pick (a, b, p) => (s) {
-            o = GatherND (a, b)
-            s = GatherND (p, b)
-        }""")
-    nodes_by_name = {node.node: node for node in models.nodes("m.onnx").nodes}
-    branch_node = nodes_by_name["q/then_branch/p"]
-    assert branch_node.inputs["data"] == Typed("o", "float32", ("N", 3))
-    assert type_of(branch_node.output) == DeclaredType("float32", ("M",))
-    # the function is called without its input p
-    assert nodes_by_name["mine.Pick/s"].inputs["data"] == Typed("p", None, None)
 
 
 def test_an_input_replaces_an_initializer(workdir: Path) -> None:
@@ -234,25 +211,6 @@ def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     }
     assert shapes["choice/then_branch/a/b"] == ((2, 2, 2) if condition else ("M", 2, 7))
     assert shapes["mine.Put/r"] == (2, 2)
-
-
-def test_a_loop_runs_its_node_several_times() -> None:
-    save_text("""
-        g (int64 count, float[N] rows) => (float[] all) <int64[1] zero = {0}, bool go = {1}> {
-            all = Loop <body = body (int64 n, bool k) => (bool[] k2, float[] row) {
-                one = Unsqueeze (n, zero)
-                row = GatherND (rows, one)
-                k2 = Identity (k)
-            }> (count, go)
-        }""")
-    np.savez("in.npz", count=3, rows=np.ones(3, "f4"))
-    (node_info,) = run(("numpy",)).nodes
-    assert (node_info.runs, len(node_info.engines), node_info.inputs["data"].name) == (3, 1, "rows")
-    np.savez("in.npz", count=5, rows=np.ones(3, "f4"))
-    outcome = run()
-    assert isinstance(outcome.error, BoundsError)
-    assert outcome.error.message == "all/body/row: indices out of bounds: 1 of 1 index tuples"
-    assert outcome.nodes[0].runs == 3
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -413,17 +371,6 @@ def test_a_model_that_is_not_valid_is_not_run(case: str) -> None:
     assert outcome.error.message.startswith("m.onnx: the onnx package refuses it: ")
     assert message in outcome.error.message
     assert {node.runs for node in outcome.nodes} == {0}
-
-
-def test_an_input_of_strings() -> None:
-    save_gather((onnx.TensorProto.STRING, [3]), (INT64, [2, 1]), (onnx.TensorProto.STRING,))
-    np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
-    outcome = run()
-    assert (outcome.error, type_of(outcome.nodes[0].output)) == (None, DeclaredType("string", (2,)))
-    np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
-    error = run().error
-    assert error is not None
-    assert error.message == "in.npz:d is string[2]: the model's input d is string[3]"
 
 
 def test_external_data_are_relative_to_the_model(workdir: Path) -> None:

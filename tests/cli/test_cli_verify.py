@@ -1,14 +1,13 @@
 """`verify`: every bit is compared, in bounded memory, with a progress bar."""
 
 import os
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, run_in_terminal, save, snapshot
+from command import ndtool, save, snapshot
 
 from ndtool.analysis import verify
 from ndtool.analysis.oracle import blocks
@@ -90,30 +89,6 @@ def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
     finally:
         tracemalloc.stop()
     assert snapshot(workdir) == before
-
-
-PROGRAM_WITHOUT_DELAY = """
-import sys
-from ndtool.cli import console
-from ndtool.__main__ import main
-console._INITIAL_DELAY = 0
-sys.exit(main())
-"""
-
-
-def test_a_terminal_shows_a_progress_bar_and_erases_it() -> None:
-    save_scatter(10, 10)
-    command = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy")
-    completed = run_in_terminal(
-        sys.executable, "-c", PROGRAM_WITHOUT_DELAY, *command, "--reduction", "add"
-    )
-    assert completed.status == 0
-    assert "%" in completed.screen
-    assert completed.screen.endswith("\r\x1b[Kverified out.npy: float64[10], bit for bit\n")
-    quiet = run_in_terminal(
-        sys.executable, "-c", PROGRAM_WITHOUT_DELAY, *command, "--reduction", "add", "-q"
-    )
-    assert (quiet.status, quiet.screen) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["data.npy", "idx.npy", "out.npy"])

@@ -171,14 +171,14 @@ def test_names_from_files_that_shells_would_interpret_are_not_completed(tmp_path
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"_NDTOOL_COMPLETE": "bash_complete"}, "expected COMP_WORDS and COMP_CWORD"),
-        ({"_NDTOOL_COMPLETE": "fish_complete", "COMP_WORDS": "ndtool"}, "expected COMP_WORDS"),
+        ({"_NDTOOL_COMPLETE": "bash_complete"}, "with COMP_WORDS and COMP_CWORD"),
+        ({"_NDTOOL_COMPLETE": "fish_complete", "COMP_WORDS": "ndtool"}, "with COMP_WORDS"),
         (
             {"_NDTOOL_COMPLETE": "zsh_complete", "COMP_WORDS": "ndtool", "COMP_CWORD": "9" * 5000},
-            "expected COMP_WORDS and COMP_CWORD",
+            "with COMP_WORDS and COMP_CWORD",
         ),
         *(
-            ({"_NDTOOL_COMPLETE": value}, "expected SHELL_source or SHELL_complete")
+            ({"_NDTOOL_COMPLETE": value}, "expected SHELL_source, or SHELL_complete")
             for value in ("1", "_complete", "bash_\x1b[31m")
         ),
     ],

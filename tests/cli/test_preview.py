@@ -1,13 +1,12 @@
 """Previews: the elements shown have the bits of a complete run; only they are computed."""
 
-import json
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
+from command import save
 from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import write_sparse
@@ -101,23 +100,3 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
     text, peak_memory = traced_preview(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
     assert text.splitlines()[1].startswith("[[1. 1. 1.")
     assert peak_memory < 1 << 23
-
-
-def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
-    save(data=np.arange(12.0).reshape(4, 3), idx=np.array([[2], [0]]))
-    before = snapshot(workdir)
-    program = (
-        "import sys\nfrom ndtool.__main__ import main\nstatus = main()\n"
-        "assert 'ndtool.analysis.preview' not in sys.modules\n"
-        "assert 'numpy' not in sys.modules\nsys.exit(status)"
-    )
-    run = ("gather-nd", "data.npy", "idx.npy", "--json")
-    result = run_in_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
-    assert (result.status, result.err) == (0, "")
-    message = json.loads(result.screen)
-    written = ndtool(*run, "-o", "out.npy").json
-    (workdir / "out.npy").unlink()
-    for name in ("operator", "spec", "inputs", "trace", "threads", "version"):
-        assert message[name] == written[name], name
-    assert (message["output"]["dtype"], message["output"]["shape"]) == ("float64", [2, 3])
-    assert snapshot(workdir) == before

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.lib.stride_tricks import as_strided
 from strategies import Array, Case, bits_equal, many, raw_bytes, void_view
 from ways import calls_with_attributes
 
@@ -173,23 +172,6 @@ def test_arrays_of_any_layout_take_the_compiled_path(
     ndtool.scatter_nd(**arrays, reduction="mean", out=data)
     assert data.astype(DATA.dtype).tobytes() == expected[2].tobytes()
     assert both_paths.general == 0
-
-
-@pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_other_arrays_begin_in_the_general_path(both_paths: BothPaths) -> None:
-    for data in (
-        DATA.tolist(), np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {}))
-    ):  # fmt: skip
-        assert not both_paths.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
-    assert both_paths.are_short(lambda: ndtool.gather_nd(as_strided(DATA, (3, 4), (4, 4)), ROWS))
-    assert both_paths.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
-    many_rows = np.zeros((1 << 12, 1), np.int64)
-    updates = np.zeros((1 << 12, 4), np.float32)
-    assert both_paths.are_short(lambda: ndtool.scatter_nd(DATA, many_rows, updates))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "COMPILED_CALL", 1 << 12)
-        assert both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
-        assert not both_paths.are_short(lambda: ndtool.scatter_nd(DATA, many_rows, updates))
 
 
 def test_calls_with_other_shapes_are_not_planned_again(both_paths: BothPaths) -> None:

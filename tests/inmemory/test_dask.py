@@ -101,37 +101,6 @@ def test_indices_in_memory_need_no_tasks() -> None:
     assert len(tasks) == 2 * (1 + 1) + 2  # chunk 0 and the output; the call and its split
 
 
-def nbytes(value: Any) -> int:
-    """Return the bytes of the arrays in the result of a task."""
-    if isinstance(value, phases.Split):
-        return value.ids.nbytes + value.local.nbytes
-    if isinstance(value, dict):
-        value = list(value.values())
-    return (
-        sum(map(nbytes, value)) if isinstance(value, list | tuple) else getattr(value, "nbytes", 0)
-    )
-
-
-def test_no_task_depends_on_much_more_than_a_chunk() -> None:
-    n, step = 64, 256
-    i = da.from_array(np.random.default_rng(0).integers(0, n * step, n * step), step)
-    x, u = (da.ones((n * step, 2), chunks=(step, 2)) for _ in range(2))
-    sizes: dict[Any, int] = {}
-
-    def record_size(key: Any, value: Any, *_: Any) -> None:
-        sizes[key] = nbytes(value)
-
-    for result in (lazy.gather(x, i), lazy.scatter(x, i, u, 0, "add")):
-        with dask.callbacks.Callback(posttask=record_size):
-            result.compute(optimize_graph=False)
-        for key, dependencies in result.__dask_graph__().get_all_dependencies().items():
-            if "verdict" not in key[0]:
-                # 8 chunks of 4 KiB and their tuples, the square root of 64, not 64 chunks
-                assert sum(sizes.get(dependency, 0) for dependency in dependencies) < 15 * (
-                    4096 + 8 * step
-                ), key
-
-
 def test_equal_calls_have_equal_names() -> None:
     x = da.arange(20, chunks=3)
     first, second, padded = (lazy.gather(x, [1], pad=pad) for pad in (None, None, 5))

@@ -13,8 +13,9 @@ from ndtool import DuplicatesError, RuleError
 from ndtool.analysis.oracle import reference
 
 
-@pytest.mark.parametrize("memory", [None, "1MiB"])
-@pytest.mark.parametrize("positions", [(0, 1), (5, 299_999), (123_456, 299_998)])
+@pytest.mark.parametrize(
+    ("positions", "memory"), [((0, 1), None), ((5, 299_999), "1MiB"), ((123_456, 299_998), "1MiB")]
+)
 def test_duplicates_in_files_are_refused_or_ignored(
     workdir: Path, memory: str | None, positions: tuple[int, int]
 ) -> None:

@@ -20,7 +20,6 @@ from strategies import (
 )
 
 from ndtool.analysis.oracle import reference
-from ndtool.errors import BoundsError
 from ndtool.rules.operators import OPERATORS
 
 onnx = pytest.importorskip("onnx")
@@ -148,19 +147,3 @@ def test_other_versions_have_no_scatter(version: int) -> None:
     arrays = np.zeros(3, "f4"), np.array([0]), np.ones(1, "f4")
     with pytest.raises(ValueError, match=f"onnx:{version} has no Scatter: onnx:9 and onnx:10"):
         run_model("scatter_elements", version, arrays, title="Scatter")
-
-
-def test_nodes_in_subgraphs() -> None:
-    node = helper.make_node("GatherND", ["data", "indices"], ["o"])
-    output = helper.make_tensor_value_info("o", 1, None)
-    branch = helper.make_graph([node], "b", [], [output])
-    if_node = helper.make_node("If", ["c"], ["o"], then_branch=branch, else_branch=branch)
-    inputs = [
-        helper.make_tensor_value_info(n, t, None)
-        for n, t in (("c", 9), ("data", 1), ("indices", 7))
-    ]
-    graph = helper.make_graph([if_node], "g", inputs, [output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    feeds = {"c": np.array(True), "data": np.ones(3, "f4"), "indices": np.array([[3]])}
-    with pytest.raises(BoundsError, match="1 of 1"):
-        ReferenceEvaluator(model, new_ops=OPS).run(None, feeds)

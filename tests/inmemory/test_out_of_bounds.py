@@ -15,39 +15,11 @@ from ways import attributes_of, calls_with_attributes, expected_outcome, flat_so
 import ndtool
 from ndtool.analysis import explain, preview
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
-from ndtool.inmemory.normalizing import normalize_indices
 from ndtool.rules import dtypes, inference, numbers
 from ndtool.rules.inference import Input
-from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.operators import OPERATORS
 
 COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
-@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i8", ">u8"])
-def test_modes_on_extreme_indices(dtype: str) -> None:
-    info = np.iinfo(dtype)
-    values = [0, 2, 3, 100, info.max, info.max - 1] + ([-1, -3, -4, info.min] if info.min else [])
-    indices, data = np.array(values, dtype), np.array([10, 11, 12], np.int16)
-    normalized = [i + 3 if -3 <= i < 0 else i for i in values]
-    clipped = [10 + min(max(i, 0), 2) for i in normalized]
-    wrapped = [10 + i % 3 for i in values]
-    filled = [10 + i if 0 <= i < 3 else -7 for i in normalized]
-    for call, args in ((ndtool.gather, (indices,)), (ndtool.gather_nd, (indices[:, None],))):
-        assert call(data, *args, out_of_bounds="clip").tolist() == clipped
-        assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
-        assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    for mode, expected in (("clip", clipped), ("wrap", wrapped)):
-        coordinates, invalid = normalize_indices(indices, 3, Attributes(out_of_bounds=mode))
-        assert (10 + coordinates).tolist() == expected
-        assert not invalid.any()
-    for mode in ("error", "fill", "drop"):
-        coordinates, invalid = normalize_indices(indices, 3, Attributes(out_of_bounds=mode))
-        assert [-7 if i == 3 else 10 + i for i in coordinates.tolist()] == filled
-        assert invalid.tolist() == [i == -7 for i in filled]
-        padding = Attributes(out_of_bounds=mode, pad=info.max)
-        coordinates, invalid = normalize_indices(indices, 3, padding)
-        assert coordinates[values.index(info.max)] == 3
-        assert not invalid[values.index(info.max)]
 
 
 def test_jaxs_modes() -> None:

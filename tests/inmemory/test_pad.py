@@ -104,17 +104,11 @@ def test_questions_support_padding() -> None:
 
 
 def test_extreme_indices_that_count_from_one() -> None:
-    for dtype, value in (("i8", -(2**63)), ("u8", 2**64 - 1), ("i8", 2**63 - 1), ("u8", 2**63)):
+    for dtype, value in (("i8", -(2**63)), ("u8", 2**64 - 1)):
         ids = np.array([value, 1], dtype)
         with pytest.raises(BoundsError, match="1 of 2 elements") as caught:
             ndtool.gather(DATA, ids, index_base=1)
         assert (caught.value.value, f"= {value}" in str(caught.value)) == (value, True)
-        clipped = ndtool.gather(DATA, ids, index_base=1, out_of_bounds="clip")
-        assert clipped[0].tolist() == DATA[0 if value < 0 else -1].tolist()
-        if value == 2**63 - 1:
-            wrapped = ndtool.gather(DATA, ids, index_base=1, out_of_bounds="wrap")
-            assert wrapped[0].tolist() == DATA[(value - 1) % 4].tolist()
-            continue
         with pytest.raises(UsageError, match="cannot wrap with index_base 1"):
             ndtool.gather(DATA, ids, index_base=1, out_of_bounds="wrap")
     with pytest.raises(UsageError, match="index_base is 2: it must be 0 or 1"):

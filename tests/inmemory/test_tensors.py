@@ -97,19 +97,6 @@ def test_a_jax_array_gives_a_jax_array(jax: Any) -> None:
         ndtool.gather(PLAIN, [1], out=jax.numpy.zeros((1, 4)))
 
 
-def test_polars_columns_without_gaps() -> None:
-    polars = pytest.importorskip("polars")
-    series = polars.Series([5, 6, 7])
-    assert ndtool.gather(series, [2, 0]).tolist() == [7, 5]
-    assert ndtool.gather(np.arange(9), series).tolist() == [5, 6, 7]
-    with pytest.raises(DtypeError, match="data is a polars Series with nulls: fill them first"):
-        ndtool.gather(polars.Series([5, None, 7]), [2, 0])
-    with pytest.raises(DtypeError, match="indices is a polars Series with nulls"):
-        ndtool.gather(np.arange(9), polars.Series([5, None, 7]))
-    frame = polars.DataFrame({"a": [1, 2], "b": [3, 4]})
-    assert ndtool.gather(frame, [1]).tolist() == [[2, 4]]
-
-
 def test_polars_values_that_numpy_would_change() -> None:
     polars = pytest.importorskip("polars")
     pairs = polars.Array(polars.Int64, 2)
@@ -118,6 +105,7 @@ def test_polars_values_that_numpy_would_change() -> None:
     for data, message in (
         (polars.DataFrame({"a": [2**60 + 1], "b": [0.5]}), "DataFrame of Int64, Float64: cast"),
         (polars.Series([{"a": 2**60 + 1, "b": 0.5}]), "Series of Int64, Float64: cast"),
+        (polars.Series([5, None, 7]), "data is a polars Series with nulls: fill them first"),
         (polars.Series([{"a": 1, "b": None}]), "with nulls"),
         (polars.Series([[1, None], [3, 4]], dtype=pairs), "with nulls"),
         (polars.Series([1], dtype=polars.Int128), "no 128-bit integer"),

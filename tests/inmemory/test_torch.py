@@ -240,25 +240,6 @@ def test_a_tensor_as_data_and_updates_and_parameters() -> None:
         assert differentiable.gather(weights, [0]).tolist() == [[1.0, 1.0]]
 
 
-@pytest.mark.parametrize(
-    ("indices", "message"),
-    [
-        (None, "dtype object holds Python objects"), ([object()], "dtype object"),
-        (["a"], "dtype U1: expected an integer"), ([1.5], "dtype float64: expected an integer"),
-        ([True, False], "dtype bool: expected an integer"),
-    ],
-)  # fmt: skip
-def test_indices_of_other_types_are_refused_as_for_arrays(indices: Any, message: str) -> None:
-    table, updates = torch.zeros(3, 2), torch.zeros(1, 2)
-    for call in (
-        lambda: differentiable.gather(table, indices),
-        lambda: differentiable.scatter(table, indices, updates),
-        lambda: ndtool.gather(table, indices),
-    ):
-        with pytest.raises(DtypeError, match=message):
-            call()
-
-
 @pytest.mark.parametrize("axis_size", [0, 3])
 def test_batches_of_no_elements(axis_size: int) -> None:
     data, indices = torch.zeros(0, axis_size, 2), torch.zeros(0, 4, dtype=torch.int64)

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from ndtool import signatures
-from ndtool.rules.operators import ALL_OPERATORS, MODES, mode_names
+from ndtool.rules.operators import ALL_OPERATORS, MODES, OPERATORS, mode_names
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 
 VALID_CALLS = """
@@ -71,14 +71,7 @@ def test_every_front_end_has_the_full_signatures(module: str) -> None:
     if module.endswith(("torch", "dask")):
         pytest.importorskip(module.partition(".")[2])
     front_end = importlib.import_module(module)
-    for name in (
-        "gather_nd",
-        "scatter_nd",
-        "gather_elements",
-        "scatter_elements",
-        "gather",
-        "scatter",
-    ):
+    for name in OPERATORS:
         function = getattr(front_end, name)
         protocol = getattr(signatures, signatures.Operators.__annotations__[name].partition("[")[0])
         expected = inspect.signature(protocol.__call__).parameters

@@ -5,9 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ from strategies import bits_equal
 from twoworkers import ProcessCluster, wait_for
 
 from ndtool.analysis.oracle import reference
-from ndtool.errors import ResourceError
-from ndtool.publish import cleanup
 
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 
@@ -184,16 +180,6 @@ def test_workers_that_cannot_start_end_the_run(cluster: ProcessCluster) -> None:
     assert snapshot(Path()) == before
 
 
-def test_workers_that_do_not_start_in_time_end_the_run() -> None:
-    local = pytest.importorskip("ndtool.outofcore.localcluster", exc_type=ImportError)
-    starting = SimpleNamespace(status=SimpleNamespace(name="starting"))
-    started = SimpleNamespace(
-        wait_for_workers=Mock(side_effect=TimeoutError), workers={0: starting}
-    )
-    with pytest.raises(ResourceError, match="2 workers have not started in 0 seconds"):
-        local._wait_for_workers(started, 2, 0)
-
-
 @pytest.mark.slow("attempts are limited; each takes the start of a worker")
 def test_a_task_that_kills_its_worker_each_time_ends_the_run(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
@@ -246,19 +232,3 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(
     run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
     assert wait_for_exit(run) == (0, "")
     assert set(os.listdir()) - before == {out}
-
-
-def test_concurrent_cleanups_remove_a_file_once(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leftover = Path(f".out.npy.ndtool-{'0' * 12}-{cleanup.boot_id()}")
-    leftover.touch()
-    locked = cleanup.open_locked
-
-    def lock_late(path: str, operation: int) -> int:
-        descriptor = locked(path, operation)
-        leftover.unlink()
-        return descriptor
-
-    monkeypatch.setattr(cleanup, "open_locked", lock_late)
-    assert cleanup.clean(".").removed == [f"./{leftover}"]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, bits_equal
 from test_cluster_faults import GATHER, SCATTER
-from twoworkers import ProcessCluster, Workers, two_workers, wait_for
+from twoworkers import Workers, two_workers, wait_for
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -25,7 +25,6 @@ from ndtool.errors import BoundsError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.outofcore import cluster as clusters
-from ndtool.outofcore import phases
 from ndtool.outofcore.partitioning import partition_chunks
 from ndtool.publish import cleanup
 from ndtool.rules.operators import Attributes
@@ -245,16 +244,6 @@ def test_any_subset_of_segments_is_resumed(killed_run: KilledRun, data: st.DataO
     assert os.listdir("spill") == []
 
 
-def test_segments_with_malformed_trailers_are_recomputed(run_with_empty_spill: KilledRun) -> None:
-    folder = run_with_empty_spill.copy()
-    for index, trailer in enumerate([b"[1, 2]", b"x", b"[[], 0, 0, 0]"]):
-        (path,) = folder.glob(f"split-{index}+0")
-        raw = path.read_bytes()
-        path.write_bytes(raw[: -phases.REPORT_BYTES] + trailer.ljust(phases.REPORT_BYTES))
-    assert run_with_empty_spill.resume().resumed == 6 + 2
-    assert bits_equal(np.load("out.npy"), expected_result(GATHER))
-
-
 def touch(name: str) -> Callable[[], None]:
     status = os.stat(name)
     os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
@@ -312,17 +301,6 @@ def test_the_name_of_a_run_has_all_that_determines_its_segments(
         restore()
     monkeypatch.setattr(clusters, "__version__", "0.0.9")
     assert len({*names, name()}) == len(names) + 1
-
-
-def test_inputs_without_a_fingerprint_are_not_resumed(
-    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_with_empty_spill.copy()
-    monkeypatch.setattr(clusters, "fingerprints", lambda *_: {"data": 1, "indices": None})
-    result = run_with_empty_spill.resume()
-    assert result.resumed == 0
-    assert result.warnings[0].endswith("/idx.npy cannot be detected")
-    assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
 def test_chunks_that_change_after_their_worker_is_lost_are_noticed(
@@ -385,41 +363,10 @@ def test_a_dry_run_counts_resumable_tasks_and_writes_nothing(
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
-def test_runs_with_literal_indices_are_resumed(inputs: Path, cluster: KillingWorkers) -> None:
-    call = ("gather", "data.npy", "[5, 7, -1]")
-    cluster.kill(call, "replay", "-o", "out.npy", tasks=1)
-    assert resume_run(call, cluster)["resumed"]["split"] == 1
-    assert bits_equal(np.load("out.npy"), np.load("data.npy")[[5, 7, -1]])
-
-
 def test_only_clusters_resume(inputs: Path) -> None:
     completed = ndtool(*GATHER, "-o", "out.npy", "--resume")
     message = "error: --resume: only a run on a cluster can be resumed: expected --scheduler or --workers\n"
     assert (completed.status, completed.err) == (2, message)
-    assert ndtool(*GATHER, "-o", "out.npy", env={"NDTOOL_RESUME": "1"}).status == 0
-
-
-@pytest.mark.slow("a run without workers ends and is resumed")
-def test_a_run_that_loses_its_workers_can_be_resumed(
-    inputs: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    cluster = ProcessCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        cluster.start_scheduler()
-        cluster.start_worker("--no-nanny")
-        cluster.inject_fault("once", "sweep")
-        arguments = ("--scheduler", cluster.file, "--resume")
-        run = cluster.run(SCATTER, *arguments, patient=False)
-        _, stderr = run.communicate()
-        assert run.returncode == 6
-        assert stderr.endswith(b"  hint: --resume continues this run\n")
-        cluster.start_worker("--no-nanny")
-        report = ndtool(*SCATTER, "-o", "out.npy", *arguments, "--json").json
-        assert report["resumed"] == {"split": report["plan"]["blocks"]}
-        assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
-        assert not [name for name in os.listdir() if name.startswith(".")]
-    finally:
-        cluster.kill_all()
 
 
 def test_fingerprints_of_stores_follow_their_files(workdir: Path) -> None:

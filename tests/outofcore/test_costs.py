@@ -1,8 +1,6 @@
 """The requests and bytes of a plan, compared with those that a store and the system count."""
 
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -152,40 +150,3 @@ def test_a_sweep_moves_the_planned_bytes(
     assert (plan.way, plan.partitioning.depth >= depth) == ("sweep", True)
     assert 0 <= after["rchar"] - before["rchar"] - plan.read < OVERHEAD
     assert 0 <= after["wchar"] - before["wchar"] - plan.written < OVERHEAD
-
-
-@has_io_counts
-@pytest.mark.usefixtures("arrays")
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
-@pytest.mark.parametrize(
-    "suffix",
-    [pytest.param(".npy", marks=pytest.mark.slow("workers read no byte of files twice")), ".zarr"],
-)
-def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> None:
-    distributed = pytest.importorskip("distributed", exc_type=ImportError)
-    folder = str(tmp_path_factory.mktemp("workers"))
-    quiet = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs=quiet,
-            local_directory=folder, memory_limit=0, silence_logs=100,
-        ) as local,
-        distributed.Client(local, set_as_default=False) as client,
-    ):  # fmt: skip
-        pids = [os.getpid(), *client.run(os.getpid).values()]  # the client writes offsets
-
-        def total(key: str) -> int:
-            return sum(io_counts(pid)[key] for pid in pids)
-
-        for operator, inputs in CALLS:
-            for _ in range(5):  # each worker reads modules the first time
-                run_request = request(operator, suffix, inputs, scheduler=client)
-                with (
-                    OpenCall(run_request) as call,
-                    steps.prepare(call, steps.resolve_output(call)) as prepared_run,
-                ):
-                    plan, before = prepared_run.plan, (total("rchar"), total("wchar"))
-                    steps.execute(prepared_run)
-                    after = total("rchar"), total("wchar")
-            assert 0 <= after[0] - before[0] - plan.read < 4 * OVERHEAD
-            assert 0 <= after[1] - before[1] - plan.written < OVERHEAD

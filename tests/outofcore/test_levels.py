@@ -11,27 +11,15 @@ from hypothesis import strategies as st
 from inputs import scalars_to_update
 from strategies import EXAMPLES, bits_equal
 
-from ndtool import _kernels, files
-from ndtool._kernels import Indices, WorkItem
+from ndtool import files
 from ndtool.arrays.source import ContiguousSource
-from ndtool.engine import tuning
-from ndtool.engine.bind import bind_boxes
 from ndtool.formats import outputs
 from ndtool.outofcore import execution
-from ndtool.outofcore import partitioning as choice
-from ndtool.outofcore.partitioning import (
-    MAX_CHILDREN,
-    Partitioning,
-    Rows,
-    Units,
-    partitioning_for,
-    rows_of,
-)
+from ndtool.outofcore.partitioning import MAX_CHILDREN, Rows, Units, partitioning_for, rows_of
 from ndtool.publish import sinks
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
 
-GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 
 
@@ -70,64 +58,6 @@ def test_the_number_of_partitions_is_unbounded() -> None:
     assert partitioning.partitions > MAX_CHILDREN
     assert max(map(partitioning.fan_out, range(partitioning.depth))) <= MAX_CHILDREN
     assert (partitioning.local_bytes(0), partitioning.local_bytes(partitioning.depth - 1)) == (8, 4)
-
-
-def test_rows_of_a_large_group_have_8_byte_indices() -> None:
-    steps = (1 << 33,)
-    boxes, rows = bind_boxes((1 << 35,), steps), np.array([5, (1 << 34) + (1 << 32) + 7, 1 << 33])
-    ids, local_rows, partition_offsets = (
-        bytearray(3),
-        bytearray(24),
-        memoryview(bytearray(8 * 5)).cast("q"),
-    )
-    addressing = _kernels.Addressing((1 << 35,), (1,), 3, (), (), False)
-    indices = Indices(rows.view(np.uint8).data, 8, False, False)
-    item = WorkItem(0, 3, 0, 1)
-    assert boxes.row_bytes == 8
-    assert not _kernels.partition_ids(
-        addressing, indices, 0, item, boxes, ids, local_rows, partition_offsets
-    )
-    assert (list(ids), partition_offsets.tolist()) == ([0, 2, 1], [0, 1, 2, 3, 3])
-    assert np.frombuffer(local_rows, np.int64).tolist() == [5, (1 << 32) + 7, 0]
-    with pytest.raises(ValueError, match="scratch"):
-        _kernels.partition_ids(
-            addressing, indices, 0, item, boxes, ids, bytearray(12), partition_offsets
-        )
-
-
-def test_the_choice_of_levels() -> None:
-    """More levels if memory or the number of segments requires them, and only then."""
-    terabyte = Rows(10**8, 8, (1 << 38,), 4)
-    for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
-        partitioning = choice.choose(
-            lambda budget, depth: partitioning_for(terabyte, True, budget, 2, None, depth),
-            memory // 2, memory,
-        )  # fmt: skip
-        assert partitioning is not None
-        assert (partitioning.depth, partitioning.memory <= memory) == (levels, True)
-    small = choice.choose(
-        lambda budget, levels: partitioning_for(
-            Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
-        ),
-        1 << 20, 1 << 21, 1 << 20,
-    )  # fmt: skip
-    assert small is not None
-    assert small.depth == 1
-
-
-def test_segments_of_workers_have_a_mebibyte() -> None:
-    rows = Rows(10**11, 8, (25 * 10**12,), 4)
-
-    def partition(budget: int, levels: int) -> Partitioning:
-        return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
-
-    partitioning = choice.choose(
-        partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, lambda each: each.task_memory
-    )
-    assert partitioning is not None
-    spilled = sum(map(partitioning.spilled_per_tuple, range(partitioning.depth))) * rows.tuples
-    assert partitioning.depth > 1
-    assert spilled / choice._segment_count(partitioning) > 1 << 20
 
 
 @pytest.fixture

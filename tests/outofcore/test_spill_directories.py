@@ -1,6 +1,5 @@
 """Spilled data in several directories: the bits, the shares, full disks, and the variable."""
 
-import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from limits import mount_small_disk
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
-from ndtool.errors import ResourceError, UsageError
+from ndtool.errors import UsageError
 from ndtool.outofcore import segments
 from ndtool.outofcore.segments import LocalStore, Segment
-from ndtool.storage import descriptors, tempfiles
+from ndtool.storage import tempfiles
 
 RUN = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--no-trace")
 
@@ -43,8 +42,7 @@ def created_directories(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return directories
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-@pytest.mark.parametrize("held", [0, 5, 64])
+@pytest.mark.parametrize(("count", "held"), [(1, 5), (2, 0), (3, 64), (7, 5)])
 def test_stripes_have_the_bytes_of_one_file(
     count: int, held: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,16 +119,3 @@ def test_a_full_disk_is_named(inputs: Path) -> None:
         assert (
             ndtool(*RUN, "--memory", "2MiB", *many).status == 0
         )  # of nine directories, each needs less space
-
-
-def test_a_full_disk_during_the_run_is_named(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where space cannot be reserved, a write fails."""
-
-    def raise_disk_full(fd: int, start: int, view: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    store = LocalStore({("split", 0): (100, 0)}, ["a", "b"])
-    monkeypatch.setattr(descriptors, "write_at", raise_disk_full)
-    with pytest.raises(ResourceError, match="temporary file in a: No space left on device"):
-        store.write(Segment("split", (), 0, 0), [memoryview(bytes(10))])
-    store.close()

@@ -129,27 +129,6 @@ def test_a_signal_stops_all_tasks():
             time.sleep(0.001)
 
 
-def test_a_buffer_is_lent_to_one_thread_at_a_time():
-    scratch_bytes, acquired, buffers = threads.BufferPool(10), set(), set()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-
-    def work(_):
-        buffer = scratch_bytes.acquire()
-        assert len(buffer) == 10
-        assert id(buffer) not in acquired
-        acquired.add(id(buffer))
-        buffers.add(id(buffer))
-        acquired.remove(id(buffer))
-        scratch_bytes.release(buffer)
-
-    try:
-        threads.run_all(work, iter(range(20_000)), 8)
-    finally:
-        sys.setswitchinterval(interval)
-    assert 1 <= len(buffers) <= 8
-
-
 @pytest.mark.parametrize("count", [0, 1025, -1, 10**5000], ids=int.bit_length)
 def test_counts_that_no_run_can_have(count):
     with pytest.raises(UsageError, match=r"it must be in 1\.\.1024"):

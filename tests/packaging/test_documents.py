@@ -162,13 +162,12 @@ def test_pictures_exist_and_are_described(path):
 
 
 @needs_docs
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
 def test_referenced_files_exist(path):
-    paths = re.findall(
-        r"`((?:docs|benchmarks|fixtures|tests|ndtool)/[^`\s]*)`", path.read_text("utf-8")
-    )
-    for name in paths:
-        assert list(ROOT.glob(name)), name
+    packages = [folder.parent.name for folder in ROOT.glob("ndtool/*/__init__.py")]
+    folders = "|".join(["docs", "benchmarks", "fixtures", "tests", "ndtool", "loops", *packages])
+    for name in re.findall(rf"`((?:{folders})/[^`\s]*)`", path.read_text("utf-8")):
+        assert [*ROOT.glob(name), *ROOT.glob(f"ndtool/{name}")], name
 
 
 @needs_docs

@@ -71,15 +71,6 @@ def test_examples_on_the_command_line(example: Any, tmp_path: Path) -> None:
     assert actual.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("archive", ["stored.npz", "deflated.npz"])
-def test_the_first_example_from_archives(archive: str, tmp_path: Path) -> None:
-    source, out = FIXTURES / archive, tmp_path / "out.npz"
-    result = command_line("gather-nd", f"{source}:data", f"{source}:indices", "-o", f"{out}:picked")
-    assert result.status == 0, result.err
-    with np.load(out) as written, np.load(source) as read:
-        assert np.array_equal(written["picked"], read["output"])
-
-
 @pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])
 def test_openvino_layers_on_arrays(layer: Any) -> None:
     rng = np.random.default_rng(12)

@@ -114,26 +114,6 @@ def test_a_tuple_with_a_valid_component_is_no_padding(indices: Any, message: str
     assert (message in report) if message else ("padding" not in report)
 
 
-@pytest.mark.parametrize(
-    ("index", "hint"),
-    [
-        (4294967295, "4294967295 is -1 as uint32: was a sign lost?"),
-        (2 << 56, f"{2 << 56} is 2 with its bytes swapped: is the byte order wrong?"),
-        (1000, ""),
-    ],
-)
-def test_a_mode_for_indices_out_of_bounds_hints_at_their_cause(index: int, hint: str) -> None:
-    save(data=np.arange(9), idx=np.array([0, index]))
-    run = ("gather", "data.npy", "idx.npy", "-o", "out.npy", "--out-of-bounds", "clip")
-    warning = ndtool(*run).err
-    assert warning.endswith(f": valid -9..8{f'; {hint}' if hint else ''}\n")
-    assert ndtool(*run, "--json").json["warnings"] == [warning[len("warning: ") : -1]]
-    literal = ndtool("gather", "data.npy", f"[{index}]", "-o", "out.npy", "--out-of-bounds", "clip")
-    assert literal.err.endswith(": valid -9..8\n")
-    (warned,) = files.gather("data.npy", "idx.npy", out_of_bounds="clip").warnings
-    assert warned.endswith(hint)
-
-
 def test_a_run_beyond_memory_warns_of_padding() -> None:
     indices = np.random.default_rng(0).integers(0, 1 << 20, 100_000)
     indices[::9] = -1
