@@ -14,7 +14,7 @@ from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.dimensions import Lengths
 from ndtool.formats.hdf5.library import library, open_file
-from ndtool.publish.preserved import CurrentFile
+from ndtool.publish.newfile import CurrentFile
 from ndtool.publish.targets import Encoding, Target, exists_error
 from ndtool.storage.local import File
 

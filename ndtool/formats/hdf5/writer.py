@@ -12,7 +12,7 @@ from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
 from ndtool.formats.hdf5 import datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
-from ndtool.publish.preserved import CurrentFile
+from ndtool.publish.newfile import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target
 from ndtool.rules import grid

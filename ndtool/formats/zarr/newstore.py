@@ -11,10 +11,9 @@ from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.formats.zarr import hierarchy, location
 from ndtool.formats.zarr.hierarchy import WriteKey
 from ndtool.formats.zarr.location import ZarrTarget
-from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
 from ndtool.publish.newfolder import NewFolder, write_file
-from ndtool.publish.shared import SharedOutput
+from ndtool.publish.sinks import SharedOutput
 from ndtool.publish.targets import Target, existing
 from ndtool.storage.descriptors import os_errors, require_space, reserve, write_at
 from ndtool.storage.local import Folder
@@ -47,11 +46,6 @@ class LocalStore(NewFolder):
     def __init__(
         self, zarr_target: ZarrTarget, target: Target, documents: Mapping[str, bytes]
     ) -> None:
-        if zarr_target.exists and (folder := cleanup.find_unremovable(zarr_target.path)):
-            raise OutputError(
-                f"{printable(folder)}: nothing can be removed from it, so"
-                f" {printable(zarr_target.path)} cannot be replaced"
-            )
         self._zarr_target, self._target, self._documents = zarr_target, target, documents
         self._files: list[NewFile] = []  # consolidated metadata of the enclosing groups
         clobber, sync, cleans = target.clobber, target.sync, not target.is_dry_run

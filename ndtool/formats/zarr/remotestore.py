@@ -9,7 +9,7 @@ from ndtool.errors import OutputError
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.publish.newobjects import NewObjects
-from ndtool.publish.shared import SharedOutput
+from ndtool.publish.sinks import SharedOutput
 from ndtool.storage import locations, objects
 from ndtool.storage.objects import join
 

@@ -19,7 +19,7 @@ from ndtool.formats.zarr.metadata import ZarrArray, flat_config, read_array
 from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.formats.zarr.newstore import LocalStore
 from ndtool.machine import threads
-from ndtool.publish.shared import SharedOutput
+from ndtool.publish.sinks import SharedOutput
 from ndtool.publish.targets import Encoding, Target
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
