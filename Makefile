@@ -95,12 +95,10 @@ bench-ci: .venv-bench/kernels ## performance regressions; ARGS=--record writes t
 	@.venv-bench/bin/python benchmarks/run.py --ci $(ARGS)
 
 ENDLESS := -o faulthandler_exit_on_timeout=false
-HAMMERS := npz:200 safetensors:200 zarr:200 s3:50 signals:1000
 .PHONY: torture fuzz
 torture: .venv/kernels .venv/test.txt $(OTHERS) ## signals, writers, every system call failing, 16 GB; three hours
-	@$(IN_VENV) && for hammer in $(HAMMERS); do \
-	  python tests/torture/hammer.py $${hammer%:*} $${hammer#*:} || exit; \
-	done
+	@$(IN_VENV) && python tests/torture/hammer.py 1000
+	@$(IN_VENV) NDTOOL_TEST_ROUNDS=100 pytest -q $(ENDLESS) -m "" tests/publish/test_parallel_writers.py -k concurrent
 	@$(IN_VENV) pytest -q $(ENDLESS) -m "slow or huge" tests/publish/test_faults.py tests/publish/test_preserved_members.py
 	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q $(ENDLESS) -m "not huge" tests/kernels/test_guard_pages.py tests/kernels/test_large.py
 

@@ -15,7 +15,7 @@ array([[ 9, 10, 11],
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Never
+from typing import Any, Never, cast
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
 
     expected = data.chunks if inference.scatters else output_chunks(data.chunks, tuple_chunks)
     data_chunks, tuple_chunks = lazy.align(inference, data.chunks, tuple_chunks)
-    chunked = {"data": _in_chunks(data, data_chunks)}
+    chunked, all_indices = {"data": _in_chunks(data, data_chunks)}, cast("Any", indices)
     if isinstance(indices, da.Array):
         components = ((size,) for size in indices.shape[len(tuple_chunks) :])
         chunked["indices"] = _in_chunks(indices, (*tuple_chunks, *components))
@@ -124,17 +124,20 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     if updates is not None:
         chunked["updates"] = _in_chunks(updates, chunks)
         chunks = data_chunks
+    inputs: list[Any] = list(chunked.values())
+    if inference.requires_distinct and isinstance(indices, da.Array):
+        inputs.append(_in_chunks(indices, tuple((size,) for size in indices.shape)))
+        all_indices = inputs[-1].name, *(0 for _ in indices.shape)
     dtypes = {role: array.dtype for role, array in arrays.items()}
     untraced = inference._replace(trace=Trace(inference.operator, (), Sizes()))
     graph = lazy.TaskGraph(
         lazy.Call(untraced, dtypes, data_chunks),
         tuple_chunks,
         {role: array.name for role, array in chunked.items()},
-        None if "indices" in chunked else indices,
+        all_indices,
         raw_indices,
         tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *chunked.values()),
     )
-    inputs: Any = list(chunked.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     result = da.Array(layers, graph.name, chunks, dtype=data.dtype)
     return result.rechunk(expected) if result.size else result

@@ -4,7 +4,7 @@ Metadata are read without the onnx package. In a run, ndtool computes these node
 others (see modelrun).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from ndtool.analysis.engines import (
 )
 from ndtool.analysis.inspect import attributes_text
 from ndtool.analysis.modelinputs import Arrays
-from ndtool.analysis.modelrun import ModelRun, NodeFailedError, is_own
+from ndtool.analysis.modelrun import ModelRun, NodeFailedError, all_nodes, is_own
 from ndtool.analysis.verify import (
     ENGINE_COLUMNS,
     MAX_LISTED,
@@ -349,11 +349,11 @@ class _ModelRun:
 
     def _write_node_indices(self, model: Any) -> None:
         """Write the index of each node in `nodes` to its doc_string, which copies preserve."""
-        unassigned: dict[str, list[int]] = {}
-        for node_index, model_node in enumerate(self.nodes):
-            unassigned.setdefault(model_node.node, []).append(node_index)
-        for name, node in _walk(model):
-            node.doc_string = str(unassigned[name].pop(0))
+        found = list(filter(is_own, all_nodes(model)))
+        if [node.op_type for node in found] != [model_node.title for model_node in self.nodes]:
+            raise RuleError("the onnx package reads other nodes in the model than ndtool")
+        for node_index, node in enumerate(found):
+            node.doc_string = str(node_index)
 
     def _compute(self, node: Any, inputs: Sequence[Any], spec: str) -> Any:
         """Return the output of a node of ndtool's. spec: its operator set, as in "onnx:13"."""
@@ -462,24 +462,3 @@ def _add_names(exc: NdtoolError, model_node: ModelNode, inputs: Sequence[Any]) -
     inference.name_inputs(exc, named_inputs)
     exc.message = f"{printable(model_node.node)}: {exc.message}"
     return exc
-
-
-def _walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the paths and gather and scatter nodes of a model of the onnx package."""
-    yield from _walk_nodes(model.graph.node, "")
-    for function in model.functions:
-        path = f"{function.domain}.{function.name}" if function.domain else function.name
-        overload = getattr(function, "overload", "")
-        yield from _walk_nodes(function.node, f"{path}:{overload}/" if overload else f"{path}/")
-
-
-def _walk_nodes(graph_nodes: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for node in graph_nodes:
-        name = path + (node.name or next(iter(node.output), "") or node.op_type)
-        if is_own(node):
-            yield name, node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _walk_nodes(attribute.g.node, f"{name}/{attribute.name}/")
-            for node_index, graph in enumerate(attribute.graphs):
-                yield from _walk_nodes(graph.node, f"{name}/{attribute.name}/{node_index}/")

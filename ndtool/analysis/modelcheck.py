@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from ndtool.analysis.modelrun import MEMORY_MESSAGES
+from ndtool.analysis.modelrun import MEMORY_MESSAGES, all_nodes, graphs_of
 from ndtool.errors import (
     InputError,
     NdtoolError,
@@ -55,7 +55,7 @@ def check(path: str) -> None:
                 f"{printable(path)} uses ONNX operator set {opset.version}:"
                 f" the installed onnx package supports 1..{newest}"
             )
-    graphs = (model.graph, *_subgraphs(_nodes(model)))
+    graphs = [model.graph, *(graph for node in all_nodes(model) for graph in graphs_of(node))]
     for tensor in (tensor for graph in graphs for tensor in graph.sparse_initializer):
         name = printable(tensor.values.name)
         raise RuleError(f"{printable(path)}: {name} is sparse, which ndtool does not run")
@@ -73,17 +73,3 @@ def check(path: str) -> None:
                 if value.type.HasField("tensor_type"):
                     value.type.tensor_type.ClearField("shape")  # runtimes only warn if it is wrong
         inference.infer_shapes(model, check_type=True, strict_mode=True)
-
-
-def _nodes(model: Any) -> list[Any]:
-    """Return the nodes of a model's graph and of its functions."""
-    scopes = (model.graph.node, *(function.node for function in model.functions))
-    return [node for nodes in scopes for node in nodes]
-
-
-def _subgraphs(nodes: Any) -> Iterator[Any]:
-    """Yield the subgraphs of nodes, nested ones too."""
-    for attribute in (attribute for node in nodes for attribute in node.attribute):
-        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            yield graph
-            yield from _subgraphs(graph.node)

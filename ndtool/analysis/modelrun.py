@@ -168,7 +168,7 @@ class ModelRun:
             return True
         if node.op_type in ("If", "Loop") and node.domain in DOMAINS:
             return True
-        graphs = _graphs_of(node)
+        graphs = graphs_of(node)
         return any(self._is_computed_here(inner) for graph in graphs for inner in graph.node)
 
     def _call(self, function: Any, node: Any, operands: list[Any]) -> list[Any]:
@@ -228,7 +228,7 @@ class ModelRun:
     ) -> list[Any]:
         """Return the outputs of a segment, computed by the first engine that can."""
         feeds = {name: scope[name] for name in segment.inputs}
-        with_subgraphs = next((node for node in segment.nodes if any(_graphs_of(node))), None)
+        with_subgraphs = next((node for node in segment.nodes if any(graphs_of(node))), None)
         types = {name: _type_of(value) for name, value in feeds.items()}
         key = (id(segment.nodes[0]), tuple(types.values()))
         engines = self._engines
@@ -358,11 +358,26 @@ def is_own(node: Any) -> bool:
     return node.op_type in TITLES and node.domain in DOMAINS
 
 
+def all_nodes(model: Any) -> Iterator[Any]:
+    """Yield all nodes of a model, each before those in its subgraphs; those of functions last."""
+
+    def walk(nodes: Any) -> Iterator[Any]:
+        for node in nodes:
+            yield node
+            for graph in graphs_of(node):
+                yield from walk(graph.node)
+
+    yield from walk(model.graph.node)
+    for function in model.functions:
+        yield from walk(function.node)
+
+
 def _function_key(node: Any) -> tuple[str, str, str]:
     return node.domain, node.op_type, getattr(node, "overload", "")
 
 
-def _graphs_of(node: Any) -> Iterator[Any]:
+def graphs_of(node: Any) -> Iterator[Any]:
+    """Yield the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -374,7 +389,7 @@ def _names_read(nodes: Any) -> list[str]:
     names: list[str] = []
     for node in nodes if isinstance(nodes, list) else [nodes]:
         names += filter(None, node.input)
-        for graph in _graphs_of(node):
+        for graph in graphs_of(node):
             inner = {value.name for value in graph.input}
             inner |= {tensor.name for tensor in graph.initializer}
             inner |= {name for graph_node in graph.node for name in graph_node.output}

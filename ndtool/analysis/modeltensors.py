@@ -28,8 +28,6 @@ def prepare(folder: str) -> str:
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
     if not directory:
         raise UsageError("--save is empty: expected a directory for tensors")
-    if directory.startswith("-"):  # a command would parse its files' paths as options
-        directory = os.path.join(".", directory)
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:

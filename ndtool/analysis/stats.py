@@ -437,12 +437,6 @@ def causes(statistics: Stats, dtype: Dtype, all_minus_one: int) -> list[str]:
         if lowest <= 0:
             question = "is it a placeholder for a missing index?"
         hints.append(f"{value} equals the size of the axis: {question}")
-    if len(sizes) > 1 and all(
-        -size <= component.lowest and component.highest < size
-        for component, size in zip(statistics.components, reversed(sizes), strict=True)
-        if component.lowest is not None and component.highest is not None
-    ):
-        hints.append("all are in bounds if the components are reversed: is their order wrong?")
     return hints
 
 

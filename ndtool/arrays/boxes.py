@@ -36,12 +36,6 @@ class Reader:
         """Read a box into a buffer; chunks: read only these, by row-major index in the box."""
         self._source.read(self.leading_shape, box, buffer, chunks, self._threads)
 
-    def of_copy(self, buffer: memoryview) -> Reader:
-        """Return a reader of a copy of the complete array, in row-major order."""
-        metadata = self._source.metadata._replace(order="C")
-        source = ContiguousSource(self._source.name, metadata, buffer)
-        return Reader(source, self.leading_shape)
-
 
 class Writer:
     """An array that is written in boxes of complete chunks over its leading axes, see Reader.
@@ -56,7 +50,6 @@ class Writer:
         self.leading_shape = leading_shape
         self.width = sink.metadata.nbytes // max(1, prod(leading_shape))
         self._sink, self._buffer, self._threads = sink, buffer, min(sink.concurrency, threads)
-        self._release = getattr(sink, "release", None)
 
     def write(self, box: Box, buffer: memoryview) -> None:
         """Write a box from a buffer, in which its elements are contiguous."""
@@ -70,8 +63,7 @@ class Writer:
                 self._buffer[start : start + nbytes] = part
                 continue
             sink.write(start, part)
-            if self._release is not None:
-                self._release(start, nbytes)
+            sink.release(start, nbytes)
 
 
 def range_boxes(shape: Shape, first: int, stop: int) -> Iterator[Box]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource
 from ndtool.errors import DtypeError
 from ndtool.rules import dtypes
@@ -42,12 +43,8 @@ def _dtype(name: str, dtype: Any) -> Dtype:
         ) from None
 
 
-class BufferSink:
+class BufferSink(Sink):
     """A sink that writes to a buffer of the caller."""
-
-    streamed = False
-    concurrency = 1
-    preserved: tuple[str, ...] | None = None
 
     def __init__(self, buffer: memoryview, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = "the result", metadata
@@ -58,9 +55,3 @@ class BufferSink:
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         self._buffer[start : start + len(view)] = view
-
-    def finish(self) -> None:
-        """Do nothing: the buffer is complete."""
-
-    def abort(self) -> None:
-        """Do nothing: the buffer is the caller's."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
@@ -46,40 +46,53 @@ class Unpublished:
         """Remove everything that is not published."""
 
 
-class Sink(Protocol):
+class Sink:
     """One output array; it is invisible to readers before `commit`.
 
     name: its name in messages. metadata: its metadata; each block is in row-major order. streamed:
     whether bytes must be written in order. concurrency: the number of blocks worth writing
     concurrently. preserved: the preserved members of the file, None if there is no file to
-    preserve.
+    preserve. The methods that a subclass does not define do nothing.
     """
 
     name: str
     metadata: ArrayMetadata
-    streamed: bool
-    concurrency: int
-    preserved: tuple[str, ...] | None
+    streamed = False
+    concurrency = 1
+    preserved: tuple[str, ...] | None = None
 
     def map(self) -> memoryview | None:
         """Return a writable map of the data, initially zero; None if the sink cannot be mapped."""
+        return None
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block at offset `start`."""
+        raise NotImplementedError
+
+    def release(self, start: int, nbytes: int) -> None:
+        """Start writeback of a byte range and drop it from the page cache."""
+
+    def fits(self, other_nbytes: int = 0) -> bool:
+        """Whether the output fits on the disk, with other new files; False if elements decide.
+
+        Raises ResourceError if it does not.
+        """
+        return True
+
+    def share(self) -> Any:
+        """Return the SharedOutput at which other processes can write, None if they cannot."""
+        return None
 
     def finish(self) -> Unpublished | None:
         """Complete the output under its temporary name and return it; None for a stream."""
+        return None
 
     def abort(self) -> None:
         """Release all resources, and remove the output if it is not committed."""
 
 
-class ChunkSink:
+class ChunkSink(Sink):
     """Base class of sinks that write each chunk once, when it is complete; thread-safe."""
-
-    name: str
-    metadata: ArrayMetadata
-    streamed = False
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[bytearray, list[int]]] = {}  # chunks written in part

@@ -72,11 +72,9 @@ class Reporter:
         self._is_json_printed = False
         self.arguments: list[str] = []
         self._terminal = os.isatty(2)
-        self._reporting_seconds = 0.0  # not part of the duration of a run
 
     def report_call(self, call: OpenCall, dry_run: bool) -> None:
         """Print warnings and the trace of a call."""
-        started = time.perf_counter()
         self.print_warnings(call.warnings)
         if self._shows_trace(dry_run):
             from ndtool.analysis.infer import inferred
@@ -86,21 +84,18 @@ class Reporter:
                 self._print_tables([answer.rules()], 2)
             else:
                 write_stderr(_format_summary(answer.summary))
-        self._reporting_seconds = time.perf_counter() - started
 
     def report_plan(self, prepared: PreparedRun) -> None:
         """Print the details of a run if --verbose is set."""
         if self.verbose and not (self.json or self.quiet):
-            started = time.perf_counter()
             executor = f"executor: {_describe_executor(prepared)}"
             write_stderr(wrap_lines([*plan_lines(prepared.plan), executor], 2))
-            self._reporting_seconds += time.perf_counter() - started
 
     def report_outcome(
         self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool
     ) -> None:
         """Print the outcome of a run and its duration."""
-        seconds = time.perf_counter() - call.started - self._reporting_seconds
+        seconds = time.perf_counter() - call.started
         inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
             warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]

@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate, groupby, islice
 from math import prod
+from operator import itemgetter
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -120,11 +121,6 @@ class _Column(NamedTuple):
     inner_shape: tuple[int, ...]
     length: tuple[int, int] | None
 
-    @property
-    def description(self) -> str:
-        sizes = f"[{','.join(map(str, self.inner_shape))}]" if self.inner_shape else ""
-        return self.dtype.name + sizes
-
 
 class Table:
     """An open table. row_counts: of each row group or record batch."""
@@ -180,13 +176,11 @@ class Table:
             self._parse(path, f"{self.path}:{name}")
             for path, name in zip(paths, names, strict=True)
         )
-        for name, column in zip(names[1:], others, strict=True):
+        for column in others:
             if column[:2] != first[:2]:
-                refuse(
-                    label,
-                    f"{printable(name)} is {column.description}, and"
-                    f" {printable(names[0])} {first.description}: expected columns of one type",
-                )
+                types = (shapes.format_type(*item[:2]) for item in (column, first))
+                found = " and ".join(types)
+                refuse(label, f"columns of {found}: expected columns of one type")
         inner_shape = first.inner_shape if len(names) == 1 else (*first.inner_shape, len(names))
         shape, itemsize = (self.group_starts[-1], *inner_shape), first.dtype.itemsize
         nbytes = prod(size or 1 for size in shape) * itemsize
@@ -587,12 +581,9 @@ class _ParquetFolder(Table):
                 self.row_counts += table.row_counts
 
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
-        while group < len(self._groups):
-            name, first = self._groups[group]
+        for name, groups in groupby(self._groups[group:], itemgetter(0)):
             with closing(local.open_file(name)) as file:
-                yield from _open_table(file, name).batches(first, names, rows)
-            while group < len(self._groups) and self._groups[group][0] == name:
-                group += 1
+                yield from _open_table(file, name).batches(next(groups)[1], names, rows)
 
 
 class _FolderOfFiles:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Decode = Callable[[memoryview, int], Any]
 
-_INPUT_BLOCK = 1 << 16  # maximum bytes given to a decompressor after the first stream
+_MAX_STREAMS = 64  # of a chunk; what follows a stream is copied
 _BLOSC_HEADER_SIZE = 16
 _WORDS = 1 << 14  # words of two bytes of which the weighted sum fits in 64 bits
 
@@ -183,31 +183,18 @@ def _decompress_streams(
     make_decompressor: Callable[[], Any], raw: memoryview, nbytes: int
 ) -> bytearray:
     """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
-    out, decompressor = bytearray(), make_decompressor()
-    offset = stream_start = stream_count = 0
-    while offset < len(raw):
-        data = raw[offset : offset + _INPUT_BLOCK if offset else len(raw)]
-        try:
-            out += decompressor.decompress(data, nbytes + 1 - len(out))
-        except MemoryError:
-            raise
-        except Exception:
-            if not stream_count or raw[stream_start : stream_start + 2] == raw[:2]:
-                raise  # a damaged stream
-            stream_start = len(raw)  # trailing bytes
-            break
+    out, data = bytearray(), raw
+    for _ in range(_MAX_STREAMS):
+        decompressor = make_decompressor()
+        out += decompressor.decompress(data, nbytes + 1 - len(out))
         if len(out) > nbytes:
             raise ValueError(f"a chunk has more than {nbytes} bytes decompressed")
-        offset += len(data)
-        if decompressor.eof:
-            offset -= len(decompressor.unused_data)
-            stream_count += 1
-            stream_start, decompressor = offset, make_decompressor()
-    if not stream_count or (
-        stream_start < len(raw) and raw[stream_start : stream_start + 2] == raw[:2]
-    ):
-        raise ValueError(f"a chunk of {len(raw)} bytes is truncated")
-    return out
+        if not decompressor.eof:
+            raise ValueError(f"a chunk of {len(raw)} bytes is truncated")
+        data = decompressor.unused_data
+        if data[:2] != raw[:2]:
+            return out
+    raise ValueError(f"a chunk has more than {_MAX_STREAMS} compressed streams")
 
 
 def _decompress_lz4(raw: memoryview, nbytes: int) -> Any:

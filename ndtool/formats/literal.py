@@ -43,23 +43,27 @@ def _parse(argument: str) -> tuple[ArrayMetadata, list[int]]:
 
 
 def _parse_lists(argument: str) -> Any:
-    """Parse a literal to nested lists of integers; other numbers remain text."""
+    """Parse a literal to nested lists of integers."""
     import json
+
+    def refuse_number(text: str) -> NoReturn:
+        text = printable(text, 60)
+        _refuse(argument, f"{text} is not an integer of up to 64 bits: expected indices")
+
+    def parse_integer(text: str) -> int:
+        return int(text) if len(text) <= _MAX_DIGITS else refuse_number(text)
 
     try:
         return json.loads(
-            argument, parse_int=_parse_integer, parse_float=_NonInteger, parse_constant=_NonInteger
+            argument,
+            parse_int=parse_integer,
+            parse_float=refuse_number,
+            parse_constant=refuse_number,
         )
+    except UsageError:
+        raise
     except (ValueError, RecursionError):
         _refuse(argument, "not a list of integers: expected one such as [5, 7, -1] or [[0, 1]]")
-
-
-class _NonInteger(str):
-    """The text of a number that is not an integer, or has too many digits."""
-
-
-def _parse_integer(text: str) -> int | _NonInteger:
-    return int(text) if len(text) <= _MAX_DIGITS else _NonInteger(text)
 
 
 def _flatten(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
@@ -69,28 +73,19 @@ def _flatten(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
     while any(type(item) is list for item in level):
         if len(shape) == shapes.MAX_RANK:
             _refuse(argument, f"rank above {shapes.MAX_RANK}: valid 0..{shapes.MAX_RANK}")
-        sizes = [len(item) if type(item) is list else -1 for item in level]
-        if len(set(sizes)) > 1:
-            mismatch = next(n for n, size in enumerate(sizes) if size != sizes[0])
-            _refuse(
-                argument,
-                f"ragged: axis {len(shape)} has {_describe_item(level[0])} and"
-                f" {_describe_item(level[mismatch])}: expected lists of equal length",
-            )
-        shape.append(sizes[0])
+        texts = [
+            f"a list of {format_count(len(item), 'item')}" if type(item) is list else repr(item)
+            for item in level
+        ]
+        if mismatches := [text for text in texts if text != texts[0]]:
+            found = f"axis {len(shape)} has {texts[0]} and {mismatches[0]}"
+            _refuse(argument, f"ragged: {found}: expected lists of equal length")
+        shape.append(len(level[0]))
         level = [entry for item in level for entry in item]
     for value in level:
         if type(value) is not int:
-            text = printable(value, 60) if isinstance(value, _NonInteger) else format_value(value)
-            _refuse(argument, f"{text} is not an integer of up to 64 bits: expected indices")
+            _refuse(argument, f"{format_value(value)} is not an integer: expected indices")
     return tuple(shape), level
-
-
-def _describe_item(entry: Any) -> str:
-    """Describe an element of a ragged list."""
-    if type(entry) is not list:
-        return format_value(entry)
-    return f"a list of {format_count(len(entry), 'item')}"
 
 
 def _refuse(argument: str, text: str, hint: str = "") -> NoReturn:

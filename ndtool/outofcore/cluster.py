@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any
 
 from ndtool import __version__
+from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import Constant, ContiguousSource, Inputs, Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
@@ -471,13 +472,13 @@ class ClusterRun:
             return None
 
     def execute(
-        self, sink: Any, progress: ProgressCallback, report: ReportCallback, dry: bool
+        self, sink: Sink, progress: ProgressCallback, report: ReportCallback, dry: bool
     ) -> Generator[str]:
         """Execute the run into a sink; yield the name of each phase before it begins.
 
         report: a callback for the bounds report, if the mode allows indices out of bounds.
         """
-        shared_output: SharedOutput | None = sink.share() if hasattr(sink, "share") else None
+        shared_output: SharedOutput | None = sink.share()
         is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
         if shared_output is None and not is_remote_dry_run:
             raise UsageError(
@@ -500,8 +501,8 @@ class ClusterRun:
         abort = partial(self._cluster.abort, worker.close_run, task_call.token, seconds=seconds)
         signals.add_cleanup(abort)
         try:
-            is_local = hasattr(sink, "fits") and all(map(os.path.exists, paths))
-            if is_local and len({os.stat(path).st_dev for path in paths}) == 1:
+            devices = {os.stat(path).st_dev for path in paths if os.path.exists(path)}
+            if len(devices) == 1 and all(map(os.path.exists, paths)):
                 sink.fits(partitioning.spilled_total)
             if inference.requires_distinct and not dry:
                 execution.check(self._call, partitioning, lambda _: None)
@@ -509,7 +510,7 @@ class ClusterRun:
             nothing: Any = None
             arrays = Arrays(nothing, nothing, None, None)
             store = SharedStore(folder.working_folder)
-            work = Work(inference, partitioning._replace(index_bytes=0), arrays, store)
+            work = Work(inference, partitioning, arrays, store)
 
             def map_cluster(
                 phase: str, group: Group, numbers: Iterable[int], add: AddResult

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Constant, Inputs
 from ndtool.outofcore import segments
-from ndtool.outofcore.partitioning import Partitioning, reread_bytes, slab, tuple_shape
+from ndtool.outofcore.partitioning import Partitioning, slab, tuple_shape
 from ndtool.outofcore.phases import REPORT_BYTES
 from ndtool.rules import grid
 from ndtool.storage import locations, objects
@@ -22,13 +22,15 @@ class StoredArray(NamedTuple):
     """An input or the output of a run.
 
     is_remote: whether it is at a URL. shape: the shape of its axes of index tuples, () for data.
-    is_constant: whether all elements are equal, so that nothing is read.
+    is_constant: whether all elements are equal, so that nothing is read. is_shared: whether it is
+    indices that batches share, so that each block may read all of them.
     """
 
     metadata: ArrayMetadata
     is_remote: bool
     shape: tuple[int, ...] = ()
     is_constant: bool = False
+    is_shared: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -38,8 +40,17 @@ class StoredArray(NamedTuple):
         metadata = self.metadata
         if metadata.layout is None or metadata.layout.version is None:
             return metadata.nbytes
-        chunks = grid.count_blocks(metadata.shape, metadata.block_shape)
-        return chunks * prod(metadata.block_shape) * metadata.dtype.itemsize
+        return self.chunks * self.chunk_bytes
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks."""
+        return grid.count_blocks(self.metadata.shape, self.metadata.block_shape)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The bytes of a chunk."""
+        return prod(self.metadata.block_shape) * self.metadata.dtype.itemsize
 
     @property
     def object_count(self) -> int:
@@ -53,26 +64,25 @@ class StoredArray(NamedTuple):
             return Counter()
         if not metadata.is_chunked:
             return Counter(get=1 + -(-metadata.nbytes // objects.MAX_REQUEST), head=1)
-        chunks = grid.count_blocks(metadata.shape, metadata.block_shape)
-        is_sharded = int(self.is_sharded)
-        chunk_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
-        per_chunk = -(-chunk_nbytes // objects.MAX_REQUEST) + is_sharded
-        reread = self._reread_chunks(partitioning, chunks)
+        is_sharded = metadata.file_shape != metadata.block_shape
+        per_chunk = -(-self.chunk_bytes // objects.MAX_REQUEST) + is_sharded
+        reread = self.reread_bytes(partitioning) // self.chunk_bytes
         # At the end, each process checks whether the chunks that it read have changed.
         head = self.object_count + min(reread, self.object_count * (partitioning.workers - 1))
-        return Counter(get=(chunks + reread) * per_chunk, head=head * (1 + is_sharded))
+        return Counter(get=(self.chunks + reread) * per_chunk, head=head * (1 + is_sharded))
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether an object has several chunks."""
-        return self.metadata.file_shape != self.metadata.block_shape
-
-    def _reread_chunks(self, partitioning: Partitioning, chunks: int) -> int:
-        """Return how many chunks are read more than once because a block ends in them."""
-        unit = slab(self.metadata.block_shape, self.shape)
+    def reread_bytes(self, partitioning: Partitioning) -> int:
+        """Return the bytes that are read again, as two blocks need them."""
+        metadata, rows = self.metadata, partitioning.rows
+        if self.is_shared:
+            ends = 2 * partitioning.blocks * self.chunk_bytes if metadata.is_chunked else 0
+            return max(0, rows.tuples * rows.tuple_bytes - metadata.nbytes) + ends
+        if not metadata.is_chunked or not self.shape:
+            return 0
+        unit = slab(metadata.block_shape, self.shape)
         boxes = 2 * len(self.shape) - 1  # that cover a range with any start and stop
-        per_end = -(-chunks * unit // max(1, prod(self.shape))) * boxes
-        return partitioning.divided_ends(unit) * per_end
+        per_end = -(-self.chunks * unit // max(1, prod(self.shape))) * boxes
+        return partitioning.divided_ends(unit) * per_end * self.chunk_bytes
 
     def write_requests(self) -> Counter[str]:
         """Return the requests that write it."""
@@ -135,19 +145,17 @@ def count(
     inputs = {
         role: StoredArray(
             source.metadata, role in remote_roles, positions.get(role, ()),
-            isinstance(source, Constant),
+            isinstance(source, Constant), role == "indices" and partitioning.rows.repeats > 1,
         )
         for role, source in call.sources.items()
     }  # fmt: skip
-    metadata = {role: stored.metadata for role, stored in inputs.items()}
     requests = output.write_requests()
     for array in inputs.values():
         requests += array.read_requests(partitioning)
-    read = sum(array.nbytes for array in inputs.values()) + partitioning.spilled
-    read += reread_bytes(call.inference, metadata, partitioning)
+    read = sum(array.nbytes + array.reread_bytes(partitioning) for array in inputs.values())
+    read += partitioning.spilled
     written = output.nbytes + partitioning.spilled
     if spill is not None:
-        read += (partitioning.workers - 1) * partitioning.index_bytes  # each worker reads them
         tables = sum(_offset_tables(partitioning))
         written += partitioning.blocks * _trailer_bytes(partitioning) + tables
         read += 16 * partitioning.blocks * partitioning.fan_out(0) * (1 + partitioning.gathers)

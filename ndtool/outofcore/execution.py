@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from functools import partial
-from operator import lt
 from threading import Lock
 
 from ndtool.arrays.boxes import Reader, Writer
@@ -81,34 +79,31 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
     Raises DuplicatesError if two tuples select the same slice, and duplicates are an error.
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
-    work = Work(call.inference, partitioning, inputs, None)
-    reports, lock = phases.BoundsReports(call.inference), Lock()
+    work, rows = Work(call.inference, partitioning, inputs, None), partitioning.rows
+    step = partitioning.block_tuples
+    reports, lock, total = phases.BoundsReports(call.inference), Lock(), rows.tuples // rows.repeats
 
-    def check_block(block: int) -> None:
+    def check_block(first: int) -> None:
+        n = min(step, total - first)
         with work.arena() as allocate:
-            found = phases.find_out_of_bounds(work, block, allocate)
+            indices = work.indices(first, n, allocate, are_stored=True)
+            found = phases.find_out_of_bounds(work.plan, indices, first, n)
         with lock:
             reports.add(found)
 
-    blocks = (
-        block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
-    )
-    threads.run_all(check_block, blocks, partitioning.workers)
+    def stored_blocks() -> Iterator[TupleBlock]:
+        for first in range(0, total, step):
+            n = min(step, total - first)
+            with work.arena() as allocate:
+                yield TupleBlock(first, n, work.indices(first, n, allocate, are_stored=True))
+
+    threads.run_all(check_block, iter(range(0, total, step)), partitioning.workers)
     reports.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan)
         buffers = partitioning.scratch_bytes * min(partitioning.workers, threads.MAX_WRITERS)
-        bitmap = max(1, partitioning.memory - partitioning.index_bytes - buffers)
-        distinct.check_blocks(stored, partial(_stored_blocks, work), bitmap)
-
-
-def _stored_blocks(work: Work) -> Iterator[TupleBlock]:
-    """Yield all index tuples by blocks; tuples that batches share are yielded once."""
-    for block in range(work.partitioning.blocks):
-        first, stop = work.partitioning.first_occurrences(block)
-        if first < stop:
-            with work.arena() as allocate:
-                yield TupleBlock(first, stop - first, work.first_occurrences(block, allocate))
+        bitmap = max(1, partitioning.memory - buffers)
+        distinct.check_blocks(stored, stored_blocks, bitmap)
 
 
 def arrays(

@@ -28,16 +28,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
-from ndtool._kernels import MAX_BYTE_IDS, WorkItem
-from ndtool.engine import bind, check, copies, layouts, scatters
-from ndtool.errors import BoundsError, DuplicatesError, RuleError
+from ndtool._kernels import MAX_BYTE_IDS, Indices, WorkItem
+from ndtool.engine import bind, check, copies, distinct, layouts, scatters
+from ndtool.errors import BoundsError, RuleError
 from ndtool.inmemory import ops
 from ndtool.inmemory.arguments import array, element_type, restore_exact_index
 from ndtool.inmemory.buffers import as_bytes, normalize
 from ndtool.outofcore.partitioning import MAX_CHILDREN
-from ndtool.outofcore.phases import BoundsReports, OutOfBounds, permute, update_rows
+from ndtool.outofcore.phases import (
+    BoundsReports,
+    OutOfBounds,
+    find_out_of_bounds,
+    permute,
+    update_rows,
+)
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
+from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan, Shape
 
 Array = NDArray[Any]
@@ -242,6 +249,13 @@ def _segments(bundles: Iterable[Bundle | Split], target: int) -> list[Segment]:
     return list(chain.from_iterable(bundle.get(target, ()) for bundle in bundles))
 
 
+def _bind(call: Call, index: Array, attributes: Attributes) -> Indices:
+    """Bind a chunk of indices for kernels."""
+    dtype = call.inference.inputs["indices"].dtype
+    buffer = normalize(index, dtype, dtype.order, False, 1)
+    return bind.bind_indices(buffer, dtype, attributes)
+
+
 def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
     """Validate the tuples of a block, and sort them by partition."""
     plan, partitions, n = call.plan.block(shape), call.partitions, prod(shape)
@@ -255,9 +269,7 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
     local = np.zeros(n, np.uint32)
     if not n:
         return Split(number, shape, ids, offsets, local)
-    dtype = call.inference.inputs["indices"].dtype
-    buffer = normalize(index, dtype, dtype.order, False, 1)
-    indices = bind.bind_indices(buffer, dtype, plan.attributes)
+    indices = _bind(call, index, plan.attributes)
     if prod(plan.data):
         pairs = zip(call.axes.rows, plan.grid_axes, strict=True)
         steps = tuple(call.chunks[d][0] if i is None else shape[i] for d, i in pairs)
@@ -270,18 +282,16 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
         ):  # fmt: skip
             permute(as_bytes(ids), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
             return Split(number, shape, ids, offsets, local)
-    addressing, _, components = bind.bind_check(plan)
-    bad, component_index, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
-    if not count or not check.is_error(call.plan):  # there are no rows: all tuples are dropped
+    report = find_out_of_bounds(plan, indices, 0, n)
+    if report is None or not check.is_error(call.plan):  # there are no rows: all are dropped
         offsets[-1], ids[:] = n, partitions
         return Split(number, shape, ids, offsets, local)
-    flat_index = 0
+    position = 0
     for start, i, size in zip(
-        origin, layouts.unravel_index(bad, shape), call.plan.positions, strict=True
+        origin, layouts.unravel_index(report.position, shape), call.plan.positions, strict=True
     ):
-        flat_index = flat_index * size + start + i
-    value = indices.value(bad * components + component_index)
-    report = OutOfBounds(flat_index, component_index, value, count)
+        position = position * size + start + i
+    report = report._replace(position=position)
     return Split(number, shape, ids[:0], np.zeros_like(offsets), local[:0], report)
 
 
@@ -300,37 +310,11 @@ def bounds_verdict(call: Call, reports: Sequence[OutOfBounds | None], original: 
         raise
 
 
-def split_positions(call: Call, split: Split, origin: Shape) -> Bundle:
-    """Return segments of a block whose rows are the linear indices of the tuples."""
-    positions: Array = np.zeros((), np.int64)
-    for start, length, size in zip(origin, split.shape, call.plan.positions, strict=True):
-        positions = positions[..., None] * size + np.arange(start, start + length)
-    return split.with_rows(call.partitions, positions.ravel())
-
-
-def find_duplicate(
-    call: Call, verdict: None, partition: int, bundles: Sequence[Bundle]
-) -> tuple[int, int] | None:
-    """Return the first tuple that selects the same row as an earlier one, and the earliest such."""
-    segments = _segments(bundles, partition)
-    if not segments:
-        return None
-    local, positions = (np.concatenate([segment[i] for segment in segments]) for i in (1, 2))
-    order = np.lexsort((positions, local))
-    starts_row = np.diff(local[order], prepend=-1) != 0
-    first = order[np.maximum.accumulate(np.where(starts_row, np.arange(len(order)), 0))]
-    pairs = np.stack((positions[order], positions[first]))[:, ~starts_row]
-    return tuple(pairs[:, pairs[0].argmin()].tolist()) if pairs.size else None
-
-
-def duplicates_verdict(
-    call: Call, verdict: None, repeats: Sequence[tuple[int, int] | None]
-) -> None:
-    """Raise DuplicatesError if tuples select the same row of some partition."""
-    pairs = [pair for pair in repeats if pair is not None]
-    if pairs:
-        second, first = (layouts.unravel_index(i, call.plan.positions) for i in min(pairs))
-        raise DuplicatesError(first=first, second=second)
+def require_distinct(call: Call, verdict: None, indices: object) -> None:
+    """Raise DuplicatesError if two tuples select the same row; indices: all of them."""
+    component = () if call.plan.has_scalar_indices else (call.plan.k,)
+    index = _require_declared(call, "indices", indices, (*call.plan.positions, *component))
+    distinct.check(call.plan, _bind(call, index, call.plan.attributes))
 
 
 def gather_rows(
@@ -425,14 +409,15 @@ class TaskGraph:
     """The graph of a call: `tasks` by key; the keys of the output have the name of the graph."""
 
     def __init__(
-        self, call: Call, tuple_chunks: Chunks, names: dict[str, str], indices: Array | None,
+        self, call: Call, tuple_chunks: Chunks, names: dict[str, str], all_indices: Array | Key,
         original: object, token: str,
     ) -> None:  # fmt: skip
         """Build the graph.
 
         tuple_chunks: the chunks of tuples. names: the names of the chunked inputs, by role.
-        indices: indices in memory, converted from `original`, or None.
+        all_indices: in memory, converted from `original`, or the key of their only chunk.
         """
+        indices: Any = None if "indices" in names else all_indices
         self.call, self._names, self._token = call, names, token
         self.name = f"{call.inference.operator}-{token}"
         self._call_key = self._key("call")
@@ -448,7 +433,9 @@ class TaskGraph:
         for number, (position, *_) in enumerate(self._blocks):
             cells[tuple(position[i] for i in axes.shared)].append(number)
         if call.inference.requires_distinct:
-            verdict = self._require_distinct(verdict, cells)
+            key = self._key("distinct")
+            self.tasks[key] = (require_distinct, self._call_key, verdict, all_indices)
+            verdict = key
         if "updates" in names:
             self._scatter(verdict, cells)
         else:
@@ -507,26 +494,26 @@ class TaskGraph:
         sources are selected for groups of targets, so that a task depends on about the square root
         of their number.
         """
-        numbers = list(sources)
+        numbers, size = list(sources), isqrt(max(0, len(sources) - 1)) + 1
         incoming: dict[int, list[int]] = dict.fromkeys(targets, numbers)
         if links is not None:
             incoming = _inverse(links, numbers)
-        many = [target for target in targets if len(incoming[target]) > MIN_EXCHANGED]
-        if len(many) < 2:
-            many = []
-        size, result = isqrt(max(0, len(sources) - 1)) + 1, dict[int, list[Key]]()
+        result = {
+            target: [sources[i] for i in incoming[target]]
+            for target in targets
+            if len(incoming[target]) <= MIN_EXCHANGED
+        }
+        many = [target for target in targets if target not in result]
         for group in _groups(many, -(-len(many) // size)):
             needed = set(sources)
             if links is not None:
                 needed = set(chain.from_iterable(incoming[target] for target in group))
-            keys = []
-            for members in _groups(numbers, size):
-                if bundles := [sources[i] for i in members if i in needed]:
-                    keys.append(self._add(kind, select, bundles, np.array(group)))
+            keys = [
+                self._add(kind, select, bundles, np.array(group))
+                for members in _groups(numbers, size)
+                if (bundles := [sources[i] for i in members if i in needed])
+            ]
             result |= dict.fromkeys(group, keys)
-        for target in targets:
-            if target not in result:
-                result[target] = [sources[i] for i in incoming[target]]
         return result
 
     def _chunk(self, cell: Shape, partition: int, outer: Shape, slice_: Shape) -> tuple[Key, Shape]:
@@ -543,26 +530,6 @@ class TaskGraph:
         if self._links is None:
             return list(range(self.call.partitions))
         return sorted(set(chain.from_iterable(self._links[block] for block in blocks)))
-
-    def _require_distinct(self, verdict: Key | None, cells: dict[Shape, list[int]]) -> Key:
-        """Add the tasks that search for duplicates; return the key of their verdict."""
-        found = []
-        for blocks in cells.values():
-            positions = {
-                i: self._add("positions", split_positions, self._call_key, self._splits[i],
-                             self._blocks[i][1])
-                for i in blocks
-            }  # fmt: skip
-            partitions = self._partitions(blocks)
-            bundles = self._exchange("tuples", positions, partitions, self._links)
-            for partition in partitions:
-                found.append(
-                    self._add("duplicates", find_duplicate, self._call_key, verdict, partition,
-                              bundles[partition])
-                )  # fmt: skip
-        key = self._key("distinct")
-        self.tasks[key] = (duplicates_verdict, self._call_key, verdict, found)
-        return key
 
     def _gather(self, verdict: Key | None, cell: Shape, blocks: list[int]) -> None:
         """Add the sweeps and replays of a cell: sweeps of about as many rows as a replay."""

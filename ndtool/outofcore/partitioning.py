@@ -65,19 +65,6 @@ class Rows(NamedTuple):
         """The number of rows of data."""
         return prod(self.shape)
 
-    def stored_index(self, tuple_index: int) -> int:
-        """Return the index of a tuple among the stored tuples."""
-        if self.repeats == 1:
-            return tuple_index
-        return tuple_index // (self.repeats * self.period) * self.period + tuple_index % self.period
-
-    def count_stored(self, tuple_index: int) -> int:
-        """Return how many stored tuples occur before tuple `tuple_index`."""
-        if self.repeats == 1:
-            return tuple_index
-        group, offset = divmod(tuple_index, self.repeats * self.period)
-        return group * self.period + min(offset, self.period)
-
 
 def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return the rows of a call; flat: whether to merge the axes of rows into one."""
@@ -184,8 +171,7 @@ class Partitioning(NamedTuple):
     gathers: whether rows are gathered, else updated. shapes: the shape of the children at each
     depth; the children of a call are groups, those of the last groups are partitions. in_memory:
     spilled bytes that stay in memory. chunk_bytes: bytes of the buffers that read or write a chunk.
-    workers: the number of concurrent tasks. index_bytes: bytes of indices in memory that batches
-    share, 0 if each block reads its own. concurrency: the number of chunks that a task reads or
+    workers: the number of concurrent tasks. concurrency: the number of chunks that a task reads or
     writes concurrently.
     """
 
@@ -196,7 +182,6 @@ class Partitioning(NamedTuple):
     in_memory: int
     chunk_bytes: int
     workers: int
-    index_bytes: int = 0
     concurrency: int = 1
 
     @property
@@ -312,7 +297,7 @@ class Partitioning(NamedTuple):
     @property
     def scratch_bytes(self) -> int:
         """The bytes of a task's scratch buffer."""
-        entry = self.rows.tuple_bytes * (1 if self.rows.repeats == 1 else 3)  # and expanded
+        entry = self.rows.tuple_bytes * (1 if self.rows.repeats == 1 else 2)  # and expanded
         per_tuple = 0
         for depth in range(self.depth):
             read = self.local_bytes(depth - 1) if depth else entry
@@ -330,12 +315,12 @@ class Partitioning(NamedTuple):
         """The maximum bytes of memory of a run in this process."""
         in_memory = min(self.in_memory, self.spilled_total)
         tables = self.tables_bytes(0)
-        return tables + self.index_bytes + in_memory + self.workers * self._buffer_bytes
+        return tables + in_memory + self.workers * self._buffer_bytes
 
     @property
     def task_memory(self) -> int:
         """The maximum bytes of memory of a task on a cluster, with shared indices."""
-        return self.tables_bytes(1) + self.index_bytes + self._buffer_bytes
+        return self.tables_bytes(1) + self._buffer_bytes
 
     @property
     def _buffer_bytes(self) -> int:
@@ -356,17 +341,6 @@ class Partitioning(NamedTuple):
             partitioning = partitioning._replace(workers=partitioning.workers - 1)
         return partitioning
 
-    def tuple_count(self, block: int) -> int:
-        """Return the number of tuples of a block of all tuples."""
-        return min(self.block_tuples, self.rows.tuples - block * self.block_tuples)
-
-    def first_occurrences(self, block: int) -> tuple[int, int]:
-        """Return the range of stored tuples that occur in a block for the first time."""
-        first = block * self.block_tuples
-        return self.rows.count_stored(first), self.rows.count_stored(
-            first + self.tuple_count(block)
-        )
-
 
 def partitioning_for(
     rows: Rows, gathers: bool, budget: int, threads: int, units: Units | None = None, depth: int = 1
@@ -374,7 +348,7 @@ def partitioning_for(
     """Partition a run to take about `budget` bytes of memory, or as much as chunks need.
 
     A quarter of the budget is for spilled data. Each worker has an eighth for a partition, and half
-    of that for scratch. Indices that batches share stay in memory if they take at most an eighth.
+    of that for scratch.
     depth: how often tuples are partitioned, reduced if there are few partitions, increased if there
     are more than IDs.
     """
@@ -390,11 +364,9 @@ def partitioning_for(
         block = max(1, block // unit) * unit
     workers = min(threads + (threads > 1), MAX_WORKERS)
     chunk_bytes = 0 if units is None else units.buffer_bytes
-    repeated = rows.tuples // rows.repeats * rows.tuple_bytes
-    index_bytes = repeated if rows.repeats > 1 and repeated <= budget // 8 else 0
     concurrency = 1 if units is None else units.concurrency
     return Partitioning(
-        rows, gathers, block, shapes, budget // 4, chunk_bytes, workers, index_bytes, concurrency
+        rows, gathers, block, shapes, budget // 4, chunk_bytes, workers, concurrency
     )
 
 
@@ -537,7 +509,7 @@ def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
     for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
         for partitioning in partitionings_by_depth(partition, 1 << power):
             block = partitioning.block_tuples * multiplier
-            yield partitioning._replace(block_tuples=block, in_memory=0, index_bytes=0).fit_to(0)
+            yield partitioning._replace(block_tuples=block, in_memory=0).fit_to(0)
 
 
 def _cheapest(
@@ -558,31 +530,3 @@ def _cheapest(
         ):
             best = candidate
     return best
-
-
-def reread_bytes(
-    inference: Inference, sources: dict[str, ArrayMetadata], partitioning: Partitioning
-) -> int:
-    """Return the maximum bytes of indices and updates that are read repeatedly.
-
-    Two blocks read a chunk that contains the boundary between them. Each batch reads the indices
-    that batches share, unless they are in memory.
-    """
-    reread, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
-    if not rows.tuples:
-        return 0
-    for role, metadata in sources.items():
-        if role == "data" or (role == "indices" and partitioning.index_bytes):
-            continue
-        positions = inference.plan.positions if role == "indices" else tuple_shape(inference.plan)
-        unit = slab(file_shape(metadata), positions)
-        if role == "indices" and rows.repeats > 1:
-            read = rows.tuples
-            if rows.period * rows.repeats == rows.tuples:  # a period is read once a block
-                read = ends * min(partitioning.block_tuples, rows.period)
-                read += min(partitioning.tuple_count(ends), rows.period)
-            read += 2 * partitioning.blocks * (unit - 1)
-            reread += read * rows.tuple_bytes - metadata.nbytes
-        else:
-            reread += partitioning.divided_ends(unit) * unit * (metadata.nbytes // rows.tuples)
-    return reread

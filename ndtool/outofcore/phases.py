@@ -7,10 +7,12 @@ from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from operator import sub
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ndtool import _kernels
 from ndtool._kernels import (
@@ -22,17 +24,19 @@ from ndtool._kernels import (
     UpdateCounts,
     WorkItem,
 )
+from ndtool.arrays.assembly import as_bytes
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
 from ndtool.engine import bind, check, copies, counting, scatters
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import threads
-from ndtool.outofcore.partitioning import MAX_CHILDREN, MAX_SEGMENTS, Partitioning
+from ndtool.outofcore.partitioning import MAX_SEGMENTS, Partitioning, Rows
 from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import Shape
+from ndtool.rules.plans import Plan, Shape
 
+SELECTED_ROWS = 1 << 16  # rows of which coordinates are computed together
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 Allocate = Callable[[int], memoryview]
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
@@ -40,10 +44,7 @@ Advance = Callable[[int], object]  # receives the bytes that a task has moved
 
 
 class OutOfBounds(NamedTuple):
-    """The first index out of bounds of a block, and the number of tuples with such an index.
-
-    Tuples that batches share are counted once.
-    """
+    """The first index out of bounds of a block, and the number of tuples with such an index."""
 
     position: int
     component: int
@@ -82,35 +83,31 @@ class OffsetTable:
     """
 
     def __init__(self, children: int, blocks: int) -> None:
-        self.by_child, self._blocks = _zeros((children + 1) * blocks), blocks
-        self.by_block, self._children = _zeros(0), children
+        self.by_child = np.zeros((children + 1, blocks), np.int64)
+        self.by_block = np.zeros((0, 0), np.int64)
         self.firsts: Sequence[int] = ()
 
     def add(self, block: int, offsets: bytes) -> None:
         """Add the partition offsets of a block."""
-        self.by_child[block :: self._blocks] = memoryview(offsets).cast("q")
+        self.by_child[:, block] = np.frombuffer(offsets, np.int64)
 
     def of_child(self, number: int) -> tuple[memoryview, memoryview]:
         """Return the start and stop of a child's tuples in the segment of each block."""
-        first, stop = number * self._blocks, (number + 1) * self._blocks
-        return self.by_child[first:stop], self.by_child[stop : stop + self._blocks]
+        return self.by_child[number].data, self.by_child[number + 1].data
 
     def transpose(self) -> None:
-        """Compute the offsets by block."""
-        import numpy as np
-
-        starts = np.frombuffer(self.by_child, np.int64).reshape(self._children + 1, self._blocks)
-        self.by_block = _zeros((self._blocks + 1) * self._children)
-        lines = np.frombuffer(self.by_block, np.int64).reshape(self._blocks + 1, self._children)
-        for block in range(self._blocks):
-            np.subtract(starts[1:, block], starts[:-1, block], out=lines[block + 1])
-        np.cumsum(lines, axis=0, out=lines)
-        self.firsts = list(accumulate(lines[-1].tolist(), initial=0))
+        """Replace the offsets by child with those by block."""
+        children, blocks = self.by_child.shape
+        self.by_block = np.zeros((blocks + 1, children - 1), np.int64)
+        counts = self.by_block[1:]
+        np.subtract(self.by_child[1:], self.by_child[:-1], out=counts.T)
+        np.cumsum(counts, axis=0, out=counts)
+        self.firsts = list(accumulate(self.by_block[-1].tolist(), initial=0))
+        self.by_child = np.zeros((0, 0), np.int64)
 
     def of_block(self, block: int) -> tuple[memoryview, memoryview]:
         """Return the start and stop of a block's rows in the segment of each child."""
-        first, stop = block * self._children, (block + 1) * self._children
-        return self.by_block[first:stop], self.by_block[stop : stop + self._children]
+        return self.by_block[block].data, self.by_block[block + 1].data
 
 
 class StoredOffsets:
@@ -215,11 +212,6 @@ class Work:
         self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
         self._partition_buffers = threads.BufferPool(partitioning.partition_bytes)
         self._scratch = threads.BufferPool(partitioning.scratch_bytes)
-        self._indices = arrays.indices
-        if partitioning.index_bytes:
-            buffer = memoryview(bytearray(partitioning.index_bytes))
-            read_range(arrays.indices, 0, buffer)
-            self._indices = arrays.indices.of_copy(buffer)
 
     @property
     def store(self) -> SegmentStore:
@@ -261,33 +253,14 @@ class Work:
         """Return the segment of the rows that the tuples of a child select."""
         return Segment("sweep", group.path, number, first * self.partitioning.rows.width)
 
-    def indices(self, block: int, allocate: Allocate) -> Indices:
-        """Return the indices of a block."""
-        rows, first = self.partitioning.rows, block * self.partitioning.block_tuples
-        n = self.partitioning.tuple_count(block)
+    def indices(self, first: int, n: int, allocate: Allocate, are_stored: bool = False) -> Indices:
+        """Return the indices of n tuples; are_stored: of those that batches share, once."""
+        rows = self.partitioning.rows
         buffer = allocate(n * rows.tuple_bytes)
-        if rows.repeats > 1:
-            read_repeated(self._indices, first, buffer, rows.period, rows.repeats)
+        if rows.repeats > 1 and not are_stored:
+            read_repeated(self.arrays.indices, first, buffer, rows.period, rows.repeats)
         elif buffer:  # tuples may have no components
-            read_range(self._indices, first, buffer)
-        return self._bind(buffer)
-
-    def first_occurrences(
-        self, block: int, allocate: Allocate, indices: Indices | None = None
-    ) -> Indices:
-        """Return the stored indices that occur in a block for the first time.
-
-        indices: the indices of the block, which are returned unless batches share tuples.
-        """
-        if indices is not None and self.partitioning.rows.repeats == 1:
-            return indices
-        first, stop = self.partitioning.first_occurrences(block)
-        buffer = allocate((stop - first) * self.partitioning.rows.tuple_bytes)
-        if buffer:
-            read_range(self._indices, first, buffer)
-        return self._bind(buffer)
-
-    def _bind(self, buffer: memoryview) -> Indices:
+            read_range(self.arrays.indices, first, buffer)
         return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
 
     @contextmanager
@@ -356,31 +329,15 @@ class Work:
             read_all(self.store, ranges, updates)
 
 
-def find_out_of_bounds(
-    work: Work, block: int, allocate: Allocate, indices: Indices | None = None, counts: bool = True
-) -> OutOfBounds | None:
-    """Return the indices of a block that are out of bounds, None if all are valid.
-
-    Tuples that batches share are counted in the first block that contains them. indices: those of
-    the block; counts: False if some are known to be out of bounds, wherever they occur first.
-    """
-    first_occurrences = work.first_occurrences(block, allocate, indices)
-    addressing, _, entries = bind.bind_check(work.plan)
-    first, stop = work.partitioning.first_occurrences(block)
-    number, component, count = _kernels.locate_out_of_bounds(
-        addressing, first_occurrences, 0, stop - first
-    )
-    if count or counts or indices is None:
-        value = first_occurrences.value(number * entries + component) if count else 0
-        return OutOfBounds(first + number, component, value, count) if count else None
-    number, component, invalid_count = _kernels.locate_out_of_bounds(
-        addressing, indices, 0, work.partitioning.tuple_count(block)
-    )
-    if not invalid_count:
+def find_out_of_bounds(plan: Plan, indices: Indices, first: int, n: int) -> OutOfBounds | None:
+    """Return the indices of n tuples from tuple `first` that are out of bounds, None if none is."""
+    addressing, _, components = bind.bind_check(plan)
+    number, component, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
+    if not count:
         return None
-    value = indices.value(number * entries + component)
-    stored = work.partitioning.rows.stored_index(block * work.partitioning.block_tuples + number)
-    return OutOfBounds(stored, component, value, 0)
+    return OutOfBounds(
+        first + number, component, indices.value(number * components + component), count
+    )
 
 
 def split(work: Work, group: Group, block: int) -> SplitResult:
@@ -397,18 +354,18 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
             addressing, indices = _read_block(work, group, block, updates, allocate)
             tuples, origin = WorkItem(0, n, 0, 1), 0
         else:
-            indices, tuples = work.indices(block, allocate), WorkItem(first, n, 0, 0)
+            indices, tuples = work.indices(first, n, allocate), WorkItem(first, n, 0, 0)
             addressing, origin = work.rows, first
         if _kernels.partition_ids(addressing, indices, origin, tuples, boxes, ids, local, starts):
             if group.depth:
                 raise changed_error()
-            out_of_bounds = find_out_of_bounds(work, block, allocate, indices, counts=False)
+            out_of_bounds = find_out_of_bounds(work.plan, indices, first, n)
             if out_of_bounds is None:
                 raise OutputError("indices changed during the run")
             return SplitResult(b"", out_of_bounds)
         if not group.depth:
             if work.attributes.out_of_bounds != "error":
-                out_of_bounds = find_out_of_bounds(work, block, allocate, indices)
+                out_of_bounds = find_out_of_bounds(work.plan, indices, first, n)
             if updates is not None:
                 assert work.arrays.updates is not None
                 read_range(work.arrays.updates, first, updates)
@@ -476,8 +433,8 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     """Yield the gathered rows of a partition; read only chunks that contain them."""
     row_count, width = partition.row_count, work.partitioning.rows.width
     sizes = grid.box_shape(partition.box)
-    chunks = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
-    is_read = bytearray(1 if chunks > MAX_CHILDREN else chunks)
+    steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
+    is_read = np.zeros(grid.grid_shape(sizes, steps), np.bool_)
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * width]
         for batch in work.batches(partition, 0, partition.tuples):
@@ -485,7 +442,7 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
             with work.arena() as allocate:
                 local = allocate(n * 4)
                 work.read_batch(partition, batch, local, None)
-                if missing := _missing_chunks(work, partition.box, local, n, allocate, is_read):
+                if missing := _missing_chunks(local, sizes, steps, is_read):
                     work.arrays.data.read(partition.box, buffer, missing)
                 gathered = allocate(n * width)
                 addressing, indices, items = bind_local(row_count, local, n, width)
@@ -496,34 +453,24 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 yield gathered
 
 
-def _missing_chunks(
-    work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
-) -> Sequence[int]:
+def _missing_chunks(local: memoryview, sizes: Shape, steps: Shape, is_read: Any) -> list[int]:
     """Return the indices of a partition's unread chunks that contain selected rows.
 
-    is_read: a flag for each chunk, set for the returned chunks, or one if all are read together.
+    local: the rows. sizes, steps: the shapes of the partition and of its chunks. is_read: a flag
+    for each chunk, set for the returned chunks.
     """
-    sizes = grid.box_shape(box)
-    steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
-    if len(is_read) == 1:
-        is_new, is_read[0] = not is_read[0], 1
-        return range(grid.count_blocks(sizes, steps) if is_new else 0)
-    boxes = bind.bind_boxes(sizes, steps)
-    counts = _zeros(len(is_read) + 1)
-    addressing, indices, tuples = bind_local(
-        grid.count_blocks(sizes, (1,) * len(sizes)), local, n, 1
-    )
-    ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
-    if _kernels.partition_ids(addressing, indices, 0, tuples, boxes, ids, rows, counts):
-        raise changed_error()
-    missing = [
-        chunk
-        for chunk, (start, stop) in enumerate(pairwise(counts))
-        if stop > start and not is_read[chunk]
-    ]
-    for chunk in missing:
-        is_read[chunk] = 1
-    return missing
+    missing, rows = np.zeros_like(is_read), np.frombuffer(local, np.uint32)
+    if is_read.size == 1:
+        missing[...] = True
+    for first in range(0, 0 if is_read.size == 1 else len(rows), SELECTED_ROWS):
+        try:
+            coordinates = np.unravel_index(rows[first : first + SELECTED_ROWS], sizes)
+        except ValueError:
+            raise changed_error() from None
+        missing[tuple(map(np.floor_divide, coordinates, steps))] = True
+    missing &= ~is_read
+    is_read |= missing
+    return np.flatnonzero(missing).tolist()
 
 
 def _update(work: Work, partition: Group) -> None:
@@ -647,8 +594,8 @@ def run(
     """
     partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
     children = work.boxes(group).partitions
-    table, reports = OffsetTable(children, len(blocks)), BoundsReports(work.inference)
-    rows = partitioning.rows
+    table, rows = OffsetTable(children, len(blocks)), partitioning.rows
+    reports = BoundsReports(work.inference, rows)
 
     def add_split(block: int, result: SplitResult) -> None:
         reports.add(result.out_of_bounds)
@@ -663,7 +610,7 @@ def run(
     work.tables[group.path] = table
     stores = work.is_shared and not group.depth  # a call on a cluster, whose workers need the table
     if stores:
-        work.store.write(offsets_segment(0), [table.by_child.cast("B")])
+        work.store.write(offsets_segment(0), [as_bytes(table.by_child)])
     yield "sweep"
     is_last = group.depth + 1 == partitioning.depth
 
@@ -679,11 +626,10 @@ def run(
     if not partitioning.gathers:
         return
     table.transpose()
-    table.by_child = _zeros(0)
     if group.depth:
         return
     if stores:
-        work.store.write(offsets_segment(1), [table.by_block.cast("B")])
+        work.store.write(offsets_segment(1), [as_bytes(table.by_block)])
     yield "replay"
     mapper(
         "replay", group, blocks,
@@ -692,10 +638,14 @@ def run(
 
 
 class BoundsReports:
-    """Collects the bounds reports of tasks for the bounds report of a run."""
+    """Collects the bounds reports of tasks for the bounds report of a run.
 
-    def __init__(self, inference: Inference) -> None:
+    rows: of the call, if the tuples that batches share are reported in each batch.
+    """
+
+    def __init__(self, inference: Inference, rows: Rows | None = None) -> None:
         self._inference = inference
+        self._repeats, self._period = (rows.repeats, rows.period) if rows else (1, 1)
         self._first: OutOfBounds | None = None
         self._count = 0
 
@@ -709,10 +659,14 @@ class BoundsReports:
         """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
         if self._first is None:
             return
-        if not self._count:  # indices that batches share were read with different values
+        count = self._count // self._repeats
+        if not count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
+        position, component, value, _ = self._first
+        batches, offset = divmod(position, self._repeats * self._period)
+        stored = batches * self._period + offset % self._period
         plan = self._inference.plan
-        error = check.make_bounds_error(plan, self._first[:3], self._count)
+        error = check.make_bounds_error(plan, (stored, component, value), count)
         if check.is_error(plan):
             raise error
         report(error)

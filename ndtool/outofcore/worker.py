@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from ndtool import __version__
+from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import Source
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
@@ -52,15 +53,14 @@ _ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks mus
 _lock = Lock()
 
 
-class _GatedSink:
+class _GatedSink(Sink):
     """A sink that refuses writes after it is closed."""
 
     def __init__(self, sink: Any) -> None:
-        self.metadata, self.concurrency = sink.metadata, sink.concurrency
+        self.name, self.metadata, self.concurrency = sink.name, sink.metadata, sink.concurrency
         self._sink, self._gate = sink, AdmissionLock(sink.name)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        """Write to the sink; OutputError if the run has ended."""
         with self._gate.admit():
             self._sink.write(start, view, block)
 
@@ -102,8 +102,7 @@ class _OpenRun:
             self.store = SharedStore(call.folder)
             stack.callback(self.store.close)
             inputs = _Inputs(call.inference, self.sources)
-            sink: Any = output
-            writer = execution.writer(sink, call.partitioning, call.inference.plan)
+            writer = execution.writer(output, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
             self.work = work = Work(call.inference, call.partitioning, arrays, self.store)
             children, blocks = call.partitioning.fan_out(0), call.partitioning.blocks

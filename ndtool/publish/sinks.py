@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ndtool.arrays.sink import Sink, Unpublished
@@ -39,17 +40,11 @@ def commit(*sinks: Sink) -> None:
     publish([file for sink in sinks if (file := sink.finish()) is not None])
 
 
-class SequentialSink:
+class SequentialSink(Sink):
     """Base class of sinks whose bytes are written in order."""
 
-    metadata: ArrayMetadata
     streamed = True
-    concurrency = 1
-    preserved: tuple[str, ...] | None = None
     _position = 0
-
-    def map(self) -> None:
-        return None
 
     def _advance(self, start: int, count: int) -> None:
         """Raise ValueError unless these are the next bytes."""
@@ -148,7 +143,7 @@ class EncodedSink(SequentialSink):
                 self._file.drop()
                 raise
 
-    def fits(self) -> bool:
+    def fits(self, other_nbytes: int = 0) -> bool:
         """Whether a dry run need not encode the array, as the disk has space for any elements."""
         if self._is_dry_run:
             try:
@@ -277,11 +272,8 @@ class SharedOutput(NamedTuple):
     lock: bytes | None = None
 
 
-class SharedFile:
+class SharedFile(Sink):
     """Writer of an array's bytes in a file that another process created."""
-
-    streamed = False
-    concurrency = 1
 
     def __init__(self, shared: SharedOutput) -> None:
         self.name, self.metadata, self._start = shared.name, shared.metadata, shared.start
@@ -300,11 +292,8 @@ class SharedFile:
         os.close(self._fd)
 
 
-class FileSink:
+class FileSink(Sink):
     """Sink for a file that replaces the current file when it is published."""
-
-    streamed = False
-    concurrency = 1
 
     def __init__(self, target: Target, metadata: ArrayMetadata, container: Container) -> None:
         self.name, self.metadata, self.preserved = target.path, metadata, container.preserved
@@ -343,14 +332,12 @@ class FileSink:
             raise failure(exc, self.name, OutputError) from None
 
     def share(self) -> SharedOutput | None:
-        """Return the location where other processes can write, None if they cannot."""
         if not isinstance(self._file, NewFile):
             return None
         path = self._file.share(cleans=not self._is_dry_run)
         return SharedOutput(self.name, self.metadata, path, "", self._container.start)
 
     def release(self, start: int, nbytes: int) -> None:
-        """Start writeback of a byte range and drop it from the page cache."""
         advise(self._file.descriptor, "DONTNEED", self._container.start + start, nbytes)
 
     def finish(self) -> Unpublished:
@@ -371,7 +358,8 @@ class FileSink:
             self._view = None
 
 
-class DrySink(NamedTuple):
+@dataclass
+class DrySink(Sink):
     """The sink of a dry run, in place of a sink whose creation has side effects.
 
     Such sinks are a FIFO or a device, whose reader would see it opened and closed, and a remote
@@ -382,13 +370,6 @@ class DrySink(NamedTuple):
     metadata: ArrayMetadata
     streamed: bool
     preserved: tuple[str, ...] | None
-    concurrency: int = 1
-
-    def map(self) -> None:
-        return None
-
-    def abort(self) -> None:
-        """Do nothing: no output was created."""
 
 
 def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
@@ -178,6 +177,10 @@ class OpenCall:
         from ndtool.inmemory import tensorscatter
         from ndtool.rules import tensorscatter as rules
 
+        if self.request.on_cluster:
+            raise UsageError(
+                "tensor-scatter does not run on a cluster: omit --scheduler and --workers"
+            )
         attributes, inputs = self.request.attributes, self.inference.inputs
         sizes = {role: info.shape for role, info in inputs.items()}
         lowering, stored = rules.infer(sizes, attributes.axis)[1], self.sources.get("write_indices")
@@ -201,16 +204,9 @@ class OpenCall:
         self.sources = {
             "data": self.sources["past"], "indices": indices, "updates": self.sources["update"],
         }  # fmt: skip
-        if self.request.on_cluster:
-            from ndtool.formats import literal
-
-            self.sources["indices"] = literal.open_source(_literal(indices))  # as workers parse it
-            indices.require_unchanged()
-            indices.close()
         self.request = self.request._replace(
-            operator="scatter", attributes=lowering.attributes, spec="ndtool",
-            indices=self.sources["indices"].name,
-        )  # fmt: skip
+            operator="scatter", attributes=lowering.attributes, spec="ndtool", indices=name
+        )
 
     @property
     def _data_dtype(self) -> Dtype | None:
@@ -255,19 +251,3 @@ class OpenCall:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _literal(indices: Source) -> str:
-    """Return indices as a literal for workers to parse; UsageError if it is too long."""
-    from ndtool.formats import computed, literal
-
-    count = prod(indices.metadata.shape)
-    if 3 * count <= literal.MAX_CHARACTERS:
-        text = str(computed.as_array(indices).tolist())
-        if len(text) <= literal.MAX_CHARACTERS:
-            return text
-    raise UsageError(
-        f"{count} computed indices are too many for a cluster: valid up to"
-        f" {literal.MAX_CHARACTERS} characters",
-        hint="without --scheduler and --workers, there is no limit",
-    )

@@ -7,7 +7,6 @@ touches fit in memory.
 from __future__ import annotations
 
 from copy import copy
-from functools import partial
 from itertools import pairwise
 from math import prod
 from time import perf_counter
@@ -204,14 +203,12 @@ def _partition_chunked(
         + sum(item.nbytes for role, item in metadata.items() if role != "data")
         + out.nbytes
     )
-    fits_in_memory, budget = (
-        memory.can_hold(working_set, allowed),
-        min(allowed // 2, tuning.MAX_SWEEP_MEMORY),
-    )
-    reason = f"the {working_set} bytes that are read and written do not fit in memory of {allowed}"
+    fits_in_memory = memory.can_hold(working_set, allowed)
+    budget = min(allowed // 2, tuning.MAX_SWEEP_MEMORY)
+    fits = "fit" if fits_in_memory else "do not fit"
+    reason = f"the {working_set} bytes that are read and written {fits} in memory of {allowed}"
     if fits_in_memory:
         budget = min(budget, tuning.UNUSED_CHUNKS)
-        reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
         is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
         if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
             return None, reason
@@ -219,8 +216,18 @@ def _partition_chunked(
     minimums = list[int]()
     # The second layout stands for an output that is assembled in a buffer.
     for output in (out, out._replace(block_shape=out.shape, layout=None)):
-        written = chunk_buffers(out, True)
-        partition = partial(_for_chunks, call, output, (written, concurrency, allowed))
+
+        def partition(
+            budget: int, depth: int, output: ArrayMetadata = output
+        ) -> Partitioning | None:
+            partitioning = partitionings.partition_chunks(
+                call.inference, call.sources, output, concurrency, budget, call.threads, depth
+            )
+            if partitioning is None:
+                return None
+            chunk_bytes = max(partitioning.chunk_bytes, chunk_buffers(out, True))
+            return partitioning._replace(chunk_bytes=chunk_bytes).fit_to(allowed)
+
         if partitioning := partitionings.choose(partition, budget, allowed):
             break
         minimums.append(partitionings.min_memory(partition))
@@ -239,24 +246,6 @@ def _partition_chunked(
         )
         return (partitioning if sweep_cost < assembled else None), reason
     return partitioning, reason
-
-
-def _for_chunks(
-    call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, depth: int
-) -> Partitioning | None:
-    """Partition a run in this process.
-
-    limits: bytes of buffers that write a chunk, chunks to write concurrently, bytes of memory.
-    """
-    from ndtool.outofcore import partitioning as partitionings
-
-    written, concurrency, allowed = limits
-    partitioning = partitionings.partition_chunks(
-        call.inference, call.sources, out, concurrency, budget, call.threads, depth
-    )
-    if partitioning is None:
-        return None
-    return partitioning._replace(chunk_bytes=max(partitioning.chunk_bytes, written)).fit_to(allowed)
 
 
 def _partition_flat(

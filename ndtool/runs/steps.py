@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ContiguousSource
@@ -135,7 +135,7 @@ def dry_run(run: PreparedRun) -> Outcome:
             if call.inference.nbytes:
                 with closing(run.execution(sink, ignore_progress, reports.append, True)) as phases:
                     next(phases)
-                    fits = _fits(sink)
+                    fits = sink.fits()
                 if not fits:
                     with _with_file_names(call.inference):
                         for _ in run.execution(sink, ignore_progress, reports.append, False):
@@ -176,21 +176,13 @@ def execute(
             execution = run.execution(sink, progress, reports.append, False)
             with _with_file_names(call.inference), closing(execution) as phases:
                 for name in phases:
-                    _fits(sink)
+                    sink.fits()  # when all other space is reserved
                     phase(name)
         call.require_unchanged()
         sinks.commit(sink, *companions)
     finally:
         sink.abort()
     return outcome(run, sink.preserved, reports)
-
-
-def _fits(sink: Any) -> bool:
-    """Whether an output fits on the disk, when all other space is reserved.
-
-    Raises ResourceError if it does not; False if only its elements decide.
-    """
-    return not hasattr(sink, "fits") or sink.fits()
 
 
 def run(call: OpenCall, progress: ProgressCallback = ignore_progress) -> Outcome:

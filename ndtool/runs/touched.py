@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ndtool._kernels import WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BATCH_TUPLES = 1 << 18  # tuples that are processed together
 GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
-MAX_FLAGS = 1 << 25  # maximum size of an IndexSet that is an array of flags
 _TEMPORARY_ARRAYS = 6  # arrays of BATCH_TUPLES int64 values that exist at a time
 
 
@@ -36,7 +35,7 @@ def memory(metadata: ArrayMetadata) -> int:
         if metadata.is_chunked
         else metadata.nbytes // GRANULE
     )
-    return min(count, MAX_FLAGS) + _TEMPORARY_ARRAYS * 8 * BATCH_TUPLES
+    return count + _TEMPORARY_ARRAYS * 8 * BATCH_TUPLES
 
 
 class TouchedByGather:
@@ -53,7 +52,7 @@ class TouchedByGather:
         self._partitions = 1 + attributes.may_skip_tuples  # the last has skipped tuples
         self._row_shape, self._slice_shape = plan.all_slices, plan.slice_shape
         self._block_step: Shape | None = None
-        self._touched_blocks: IndexSet | None = None
+        self._touched_blocks: NDArray[np.bool_] | None = None
 
     def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the linear indices of the blocks of a grid that the gather reads, ascending."""
@@ -61,12 +60,12 @@ class TouchedByGather:
         row_axes = len(self._row_shape)
         if self._touched_blocks is None or self._block_step != block_shape:
             strides = layouts.contiguous_strides(coordinates[:row_axes], 1)
-            self._touched_blocks = self._touched_indices(
+            self._touched_blocks = self._flags(
                 block_shape[:row_axes], strides, 1, prod(coordinates[:row_axes])
             )
             self._block_step = block_shape
         blocks_per_row = prod(coordinates[row_axes:])  # a slice spans all blocks along its axes
-        for row_indices in self._touched_blocks.sorted_batches():
+        for row_indices in _batches(self._touched_blocks):
             for row_index in row_indices:
                 yield from range(row_index * blocks_per_row, (row_index + 1) * blocks_per_row)
 
@@ -84,10 +83,10 @@ class TouchedByGather:
         granule = max(1, GRANULE // unit)
         strides = layouts.contiguous_strides(self._row_shape, 1, fortran)
         unit_steps = (1,) * len(self._row_shape)
-        granule_set = self._touched_indices(unit_steps, strides, granule, -(-row_count // granule))
+        granule_flags = self._flags(unit_steps, strides, granule, -(-row_count // granule))
         first = stop = 0
         for element in range(width if fortran else 1):
-            for granules in granule_set.sorted_batches():
+            for granules in _batches(granule_flags):
                 for granule_index in granules:
                     offset = (element * row_count + granule_index * granule) * unit
                     if offset != stop:
@@ -100,14 +99,14 @@ class TouchedByGather:
         if stop > first:
             yield first, stop
 
-    def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
-        """Return the set of position // granule for all tuples.
+    def _flags(self, steps: Shape, strides: Shape, granule: int, count: int) -> NDArray[np.bool_]:
+        """Return a flag for each position // granule, set if a tuple has it.
 
         The position of a tuple is the sum of strides * (coordinate // steps) of its row.
         """
         import numpy as np
 
-        touched, plan = IndexSet(count), self._plan
+        touched, plan = np.zeros(count, np.bool_), self._plan
         if not prod(plan.output) or not prod(plan.data):
             return touched
         rows, row_count = bind.bind_rows(plan), prod(self._row_shape)
@@ -126,41 +125,13 @@ class TouchedByGather:
             for size, step, stride in reversed(axes):
                 remaining, coordinates = np.divmod(remaining, size)
                 positions += coordinates // step * stride
-            touched.add(positions // granule)
+            touched[positions // granule] = True
         return touched
 
 
-class IndexSet:
-    """A set of indices below `count`: an array of flags, or sorted arrays if that is larger."""
+def _batches(flags: NDArray[np.bool_]) -> Iterator[list[int]]:
+    """Yield the indices of the flags that are set, ascending, in batches."""
+    import numpy as np
 
-    def __init__(self, count: int) -> None:
-        import numpy as np
-
-        self._flags = np.zeros(count, np.bool_) if count <= MAX_FLAGS else None
-        self._sorted: list[NDArray[Any]] = [np.empty(0, np.int64)]
-
-    def add(self, indices: NDArray[np.int64]) -> None:
-        """Add indices to the set."""
-        if self._flags is not None:
-            self._flags[indices] = True
-            return
-        import numpy as np
-
-        self._sorted.append(np.unique(indices))
-        if sum(map(len, self._sorted[1:])) > max(len(self._sorted[0]), BATCH_TUPLES):
-            self._merge()
-
-    def sorted_batches(self) -> Iterator[list[int]]:
-        """Yield all indices, ascending, in batches."""
-        import numpy as np
-
-        self._merge()
-        stored = self._sorted[0] if self._flags is None else self._flags
-        for first in range(0, len(stored), BATCH_TUPLES):
-            batch = stored[first : first + BATCH_TUPLES]
-            yield (batch if self._flags is None else np.flatnonzero(batch) + first).tolist()
-
-    def _merge(self) -> None:
-        import numpy as np
-
-        self._sorted = [np.unique(np.concatenate(self._sorted))]
+    for first in range(0, len(flags), BATCH_TUPLES):
+        yield (np.flatnonzero(flags[first : first + BATCH_TUPLES]) + first).tolist()

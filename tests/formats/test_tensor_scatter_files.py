@@ -123,3 +123,9 @@ def test_infer(cache: Any) -> None:
         ndtool_package.infer("tensor_scatter", past)
     with pytest.raises(UsageError, match="has no attribute 'pad': expected axis, mode"):
         ndtool_package.infer("tensor_scatter", past, update, pad=1)
+
+
+def test_a_cluster_is_refused(cache: Any) -> None:
+    (past, update, _), _ = cache
+    result = ndtool(COMMAND, past, update, "-o", "o.npy", "--workers", "1")
+    assert (result.status, "tensor-scatter does not run on a cluster" in result.err) == (2, True)

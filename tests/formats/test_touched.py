@@ -62,11 +62,10 @@ def calls(draw: Any) -> tuple[Any, Any]:
     return plan, np.ascontiguousarray(indices)
 
 
-@pytest.mark.parametrize("flags", [touched.MAX_FLAGS, 0])
 @pytest.mark.parametrize("slab", [touched.BATCH_TUPLES, 3])
 @settings(deadline=None)
 @given(call=calls(), steps=st.data())
-def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flags: int) -> None:
+def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int) -> None:
     plan, indices = call
     step = tuple(steps.draw(st.integers(1, max(1, size))) for size in plan.data)
     hit = elements(plan, indices)
@@ -76,7 +75,6 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "BATCH_TUPLES", slab)
-        patch.setattr(touched, "MAX_FLAGS", flags)
         one = gathered(plan, indices)
         assert list(one.blocks(step)) == expected
         assert list(one.blocks(step)) == expected

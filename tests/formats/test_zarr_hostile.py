@@ -354,6 +354,14 @@ def test_elements_that_would_fill_the_memory(version: int, key: str, value: Any)
     assert re.search(problem, error_of())
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("<i4", 1.5), ("<i4", True), ("|b1", 2), ("|S2", 5)])
+def test_fill_values_of_another_type(dtype: str, value: Any) -> None:
+    meta, _ = store(zarr_format=2)
+    document = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**document, "dtype": dtype, "fill_value": value}))
+    assert "is not of its type" in error_of()
+
+
 FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"id": "shuffle", "elementsize": 1 << 40}, "multiple of elementsize"),
     (

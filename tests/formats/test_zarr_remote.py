@@ -219,14 +219,16 @@ def test_options_and_members(memory: Any) -> None:
     assert bits_equal(load("memory://x.zarr:c.zarr"), DATA + 2)
 
 
-def test_consolidated_metadata_are_made_anew(memory: Any) -> None:
-    zarr.create_group("x.zarr")
-    put("x.zarr:a", DATA)
-    zarr.consolidate_metadata("x.zarr")
+@pytest.mark.parametrize("version", [2, 3])
+def test_no_array_is_added_to_consolidated_metadata(version: int, memory: Any) -> None:
+    put("x.zarr:g/a", DATA, zarr_format=version)
+    zarr.consolidate_metadata("x.zarr", zarr_format=version)
     for name, body in files("x.zarr").items():
         memory.pipe_file(f"/x.zarr/{name}", body)
-    write("memory://x.zarr:b", DATA + 1)
-    assert [entry.member for entry in locators.describe("memory://x.zarr")] == ["a", "b"]
+    before = {path: memory.cat(path) for path in memory.find("/")}
+    with pytest.raises(OutputError, match=r"^memory://x.zarr has consolidated metadata"):
+        write("memory://x.zarr:g/b", DATA + 1)
+    assert {path: memory.cat(path) for path in memory.find("/")} == before
 
 
 def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:

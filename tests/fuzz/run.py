@@ -22,6 +22,8 @@ else:
     with atheris.instrument_imports(include=["ndtool"]):
         pass
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
 import recipes
 import target
 import tensors
@@ -62,9 +64,7 @@ def check_input(raw: bytes) -> None:
         seconds = time.process_time() - start
         assert seconds < TIMEOUT, f"it took {seconds} s"
     except BaseException:
-        saved_bytes = (
-            content if isinstance(content, bytes) else raw
-        )  # of a store: the choices that generate it
+        saved_bytes = content if isinstance(content, bytes) else target.pack_store(content)
         name = hashlib.sha256(saved_bytes).hexdigest()[:16] + (f".{kind}" if kind else "")
         (folder / name).write_bytes(saved_bytes)
         print(f"saved as {folder / name}, after {count} inputs", file=sys.stderr)

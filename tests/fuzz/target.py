@@ -1,6 +1,7 @@
 """The invariant for every file: it is read, or refused with an NdtoolError."""
 
 import io
+import json
 import os
 import tempfile
 from contextlib import closing, suppress
@@ -47,6 +48,15 @@ def check_store(files: dict[str, bytes]) -> None:
             with open(path, "wb") as file:
                 file.write(content)
         _check_members(f"{folder}/x.zarr")
+
+
+def pack_store(files: dict[str, bytes]) -> bytes:
+    """Return the files of a store as JSON, as regressions are saved."""
+    return json.dumps({name: content.decode("latin-1") for name, content in files.items()}).encode()
+
+
+def unpack_store(raw: bytes) -> dict[str, bytes]:
+    return {name: text.encode("latin-1") for name, text in json.loads(raw).items()}
 
 
 def _check_members(path: str) -> None:

@@ -25,8 +25,8 @@ import numpy as np
 import pytest
 import thresholds
 from bits import results_match
-from command import execute, save
 from command import ndtool as command
+from command import save
 from floatstates import float_state
 from limits import fail_with
 from strategies import (
@@ -613,12 +613,6 @@ def test_scratch_is_cached_once(lowered_thresholds: None, monkeypatch: pytest.Mo
     (cached,) = scratch._cached
     call.run(1)
     assert scratch._cached[0] is cached
-
-
-def test_planted_races_still_run() -> None:
-    program = Path(__file__).parents[1] / "sanitize" / "planted.py"
-    completed = execute(sys.executable, program, "disjoint_batches")
-    assert (completed.status, completed.err) == (0, "")
 
 
 def test_threads_that_share_a_table_of_counts_have_the_same_bits(

@@ -4,8 +4,8 @@
 
 Lists the mutants of a random sample that no test kills: a test is missing, or the mutant changes
 only speed or nothing. Exit status 1 if one survives, 2 if the tests fail without a mutant or do not
-notice a mutant that breaks every gather. Sources are copied to build/mutants. The kernels are built
-once, with all mutants in them: see schemata.py.
+notice a mutant that breaks every gather. Sources are copied to build/mutants, where the kernels are
+built anew for each of their mutants; one that does not compile is not counted.
 """
 
 import argparse
@@ -20,8 +20,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-import schemata
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
@@ -43,8 +41,6 @@ NO_CODE = re.compile(
 )
 # Statements that affect only speed.
 SPEED_ONLY = re.compile(r"prefetch|non_temporal|NON_TEMPORAL|progress\(|limit_threads\(|lru_cache")
-ERROR = re.compile(r"^ndtool/(\S+?):(\d+):\d+: (?!warning|note)", re.MULTILINE)
-ORIGIN = re.compile(r'\s*/\* "ndtool/(\S+)":(\d+)$')  # in the generated C
 # One seed, so that results are reproducible, and no shrinking of examples.
 PROFILE = """
 from hypothesis import Phase
@@ -78,13 +74,17 @@ class Mutant(NamedTuple):
         return "".join(lines)
 
 
+def blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
 def mutants(file: str) -> Iterator[Mutant]:
     """Yield all mutants of a file: of lines in functions, without strings, comments and casts."""
-    text = re.sub(r'""".*?"""', schemata.blank, (PACKAGE / file).read_text(), flags=re.DOTALL)
+    text = re.sub(r'""".*?"""', blank, (PACKAGE / file).read_text(), flags=re.DOTALL)
     for number, line in enumerate(text.splitlines(), 1):
         if NO_CODE.search(line) or SPEED_ONLY.search(line):
             continue
-        line = re.sub(r'"[^"]*"|\'[^\']*\'|#.*', schemata.blank, CAST.sub(schemata.blank, line))
+        line = re.sub(r'"[^"]*"|\'[^\']*\'|#.*', blank, CAST.sub(blank, line))
         for token in TOKEN.finditer(line):
             before = line[: token.start()].rstrip()
             is_unary = token[0] in "*&" and (not before or before[-1] in "(,=:[+-*/<>")
@@ -134,11 +134,11 @@ def prepare_folder() -> Path:
     return folder
 
 
-def run_tests(folder: Path, seconds: int, number: int = -1) -> int:
-    """Run the tests with a mutant of the kernels, and return the exit status."""
+def run_tests(folder: Path, seconds: int) -> int:
+    """Run the tests, and return the exit status."""
     environment = {
-        **os.environ, "KERNEL_MUTANT": str(number), "PYTHONPATH": str(folder),
-        "PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "passive", "NDTOOL_TEST_EXAMPLES": "100",
+        **os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_WAIT_POLICY": "passive", "NDTOOL_TEST_EXAMPLES": "100",
     }  # fmt: skip
 
     def set_limits() -> None:
@@ -164,61 +164,26 @@ def run_tests(folder: Path, seconds: int, number: int = -1) -> int:
             process.wait()
 
 
-def build(folder: Path, sample: list[Mutant]) -> set[int]:
-    """Build the kernels with all mutants that compile; return the numbers of these mutants."""
-    compiled = {number for number, mutant in enumerate(sample) if mutant.is_compiled}
-    files = {sample[number].file for number in compiled}
-    while True:
-        origins, inserted = {}, set[int]()
-        for file in files:
-            mutants = {
-                number: sample[number][1:] for number in compiled if sample[number].file == file
-            }
-            text, origins[file], numbers = schemata.insert_mutants(
-                (PACKAGE / file).read_text(), mutants
-            )
-            (folder / "ndtool" / file).write_text(text)
-            inserted |= numbers
-        (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
-        built = subprocess.run(
-            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, check=False,
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        if not built.returncode:
-            return inserted
-        locations = list(error_locations(built.stdout, folder / "ndtool" / "_kernels.c"))
-        first = locations[0][0] if locations else ""  # others only lack what this file defines
-        numbers = {number - 1 for file, number in locations if file == first in origins}
-        wrong = {line for number in numbers for line in origins[first][number]}
-        invalid = {n for n in compiled if sample[n].file == first and sample[n].line in wrong}
-        if not invalid:
-            raise SystemExit(built.stdout)
-        compiled -= invalid
+def build(folder: Path) -> bool:
+    """Build the kernels; return whether they compile."""
+    (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    return not subprocess.run(command, cwd=folder, check=False, capture_output=True).returncode
 
 
-def error_locations(log: str, generated: Path) -> Iterator[tuple[str, int]]:
-    """Yield the lines of the sources that Cython or the C compiler reports, each with its file."""
-    lines = generated.read_text().splitlines() if generated.exists() else []
-    for file, number in ERROR.findall(log):
-        if file != generated.name:
-            yield file, int(number)
-            continue
-        origins = (ORIGIN.match(line) for line in reversed(lines[: int(number)]))
-        origin = next(filter(None, origins))
-        yield origin[1], int(origin[2])
-
-
-def is_killed(folder: Path, mutant: Mutant, seconds: int, number: int) -> bool:
-    """Whether a test fails with a mutant; one of the kernels is selected by its number."""
-    if mutant.is_compiled:
-        return run_tests(folder, seconds, number) != 0
+def run_mutant(folder: Path, mutant: Mutant, seconds: int) -> str:
+    """Return whether a test fails with a mutant, or the mutant does not compile."""
     path = folder / "ndtool" / mutant.file
-    original = path.read_text()
-    path.write_text(mutant.apply(original))
+    changed = [path, *(folder / "ndtool").glob("_kernels*.so")]
+    originals = {file: file.read_bytes() for file in changed}
+    path.write_text(mutant.apply(path.read_text()))
     try:
-        return run_tests(folder, seconds) != 0
+        if mutant.is_compiled and not build(folder):
+            return "invalid"
+        return "killed" if run_tests(folder, seconds) else "SURVIVED"
     finally:
-        path.write_text(original)
+        for file, content in originals.items():
+            file.write_bytes(content)
 
 
 def main() -> int:
@@ -235,21 +200,18 @@ def main() -> int:
         print(*sample, sep="\n")
         return 0
     folder = prepare_folder()
-    compiled = build(folder, sample)
-    if run_tests(folder, 10 * options.seconds) != 0:
+    if not build(folder) or run_tests(folder, 10 * options.seconds) != 0:
         print("the tests fail without a mutant, see build/mutants/log")
         return 2
-    if not is_killed(folder, find_mutant(*KNOWN), options.seconds, -1):
+    if run_mutant(folder, find_mutant(*KNOWN), options.seconds) != "killed":
         print("the tests do not notice a mutant that breaks every gather")
         return 2
-    tested = [n for n, mutant in enumerate(sample) if n in compiled or not mutant.is_compiled]
-    survivors = []
-    for number in tested:
-        killed = is_killed(folder, sample[number], options.seconds, number)
-        print("killed  " if killed else "SURVIVED", sample[number], flush=True)
-        survivors += [] if killed else [number]
-    print(f"{len(tested)} mutants, {len(survivors)} survive")
-    return 1 if survivors else 0
+    results = []
+    for mutant in sample:
+        results.append(run_mutant(folder, mutant, options.seconds))
+        print(f"{results[-1]:8} {mutant}", flush=True)
+    print(f"{len(sample) - results.count('invalid')} mutants, {results.count('SURVIVED')} survive")
+    return int("SURVIVED" in results)
 
 
 if __name__ == "__main__":

@@ -117,25 +117,6 @@ def test_workers_read_indices_that_count_from_one(
     assert bits_equal(load("out.npy"), expected_result(operator))
 
 
-@pytest.mark.parametrize(("operator", "mode"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
-def test_a_cluster_counts_indices_out_of_bounds(
-    stores: Path, workers: Workers, operator: str, mode: str
-) -> None:
-    idx = np.load("idx.npy")
-    idx[31, 7, 1], idx[49, 999, 1] = 512, -5000
-    zarr.open_array("idx.zarr")[...] = idx
-    save(idx=idx)
-    result = run_operator(
-        operator, ".zarr", "out.npy", scheduler=workers.client, out_of_bounds=mode
-    )
-    roles, arguments = CALLS[operator]
-    arrays = [np.load(f"{role}.npy") for role in roles]
-    call = getattr(reference, operator)
-    assert bits_equal(load("out.npy"), call(*arrays, **arguments, out_of_bounds=mode))
-    assert result.outside == 2
-    assert "the first: idx.zarr[31, 7, 1] = 512" in result.warnings[0]
-
-
 @pytest.mark.parametrize("operator", CALLS)
 def test_chunks_are_read_once_and_written_once(
     stores: Path, workers: Workers, operator: str

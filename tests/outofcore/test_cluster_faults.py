@@ -211,24 +211,3 @@ def test_an_interrupt_does_not_wait_for_tasks(cluster: ProcessCluster, phase: st
     for pid in {pid for _, pid in cluster.tasks("begin")}:
         wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
     assert snapshot(Path()) == before
-
-
-@pytest.mark.slow("the next run removes the spilled data of a killed one")
-@pytest.mark.parametrize("out", ["out.npy", "out.zarr"])
-def test_files_of_a_killed_client_are_removed_by_the_next_run(
-    cluster: ProcessCluster, out: str
-) -> None:
-    if out.endswith("zarr"):
-        pytest.importorskip("zarr", exc_type=ImportError)
-    before = set(os.listdir())
-    cluster.inject_fault("wait", "sweep")
-    run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
-    cluster.wait_for_task("begin", "sweep")
-    run.kill()
-    assert wait_for_exit(run)[0] == -signal.SIGKILL
-    leftover_names = set(os.listdir()) - before
-    assert {name[0] for name in leftover_names} == {"."}
-    cluster.release()
-    run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
-    assert wait_for_exit(run) == (0, "")
-    assert set(os.listdir()) - before == {out}

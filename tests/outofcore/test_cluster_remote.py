@@ -19,12 +19,11 @@ from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import open_input
-from strategies import bits_equal
-from test_cluster import CALLS, expected_result, load, run_operator, stores
+from test_cluster import CALLS, expected_result, run_operator, stores
 from twoworkers import PATIENT, Workers, two_workers
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import BoundsError, OutputError, UsageError
+from ndtool.errors import OutputError, UsageError
 from ndtool.formats import outputs
 from ndtool.outofcore import segments
 from ndtool.outofcore.segments import Segment, SharedStore
@@ -129,26 +128,6 @@ def test_arrays_and_spilled_data_may_be_remote_or_local(
     assert raw == expected_result("scatter_nd").tobytes()
 
 
-@pytest.mark.slow("tasks of a killed worker are repeated with an object store")
-@pytest.mark.parametrize(("operator", "phase"), [("gather_nd", "replay"), ("scatter_nd", "split")])
-def test_tasks_of_a_killed_worker_run_again(
-    stores: Path, workers: Workers, s3: Bucket, operator: str, phase: str
-) -> None:
-    workers.inject_fault("once", phase)
-    options = {"scheduler": workers.client, "spill": f"{BUCKET_URL}/tmp/", **CHUNKS[operator]}
-    run_operator(operator, ".zarr", f"{BUCKET_URL}/out.zarr", **options)
-    assert workers.is_fault_injected()
-    run_operator(operator, ".zarr", "out.zarr", **CHUNKS[operator])
-    assert bits_equal(load("out.zarr"), expected_result(operator))
-    assert objects(s3, "out.zarr") == {
-        str(path.relative_to("out.zarr")): path.read_bytes()
-        for path in Path("out.zarr").rglob("*")
-        if path.is_file()
-    }
-    assert top_level_names(s3) == {"out.zarr"}
-    assert s3.uploads() == []
-
-
 @pytest.mark.slow("a store that throttles for long slows a run down, and does not end it")
 @pytest.mark.parametrize("operator", ["gather_nd", "scatter_nd"])
 def test_a_store_that_throttles_slows_a_run_down(
@@ -193,21 +172,6 @@ def kill_run(process: Any, workers: Workers) -> None:
     workers.client.restart()
 
 
-@pytest.mark.slow("no request of a run outlives it")
-def test_pending_requests_are_awaited(stores: Path, workers: Workers, s3: Bucket) -> None:
-    """Objects written after the folder is cleared would never be removed."""
-    workers.inject_fault("late", "put")
-    options = ("-o", f"{BUCKET_URL}/out.zarr", "--spill", ".", "--scheduler", workers.address)
-    process = subprocess.Popen([*NDTOOL, *SCATTER, *options], env=environment())
-    while not any(line.startswith("sent ") and "/c/" in line for line in workers.pop_records()):
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
-    time.sleep(3)
-    assert s3.keys() == []
-
-
 @pytest.mark.slow("unfinished uploads stay invisible and are removed")
 def test_files_of_a_killed_client_are_invisible_and_removed(
     stores: Path, workers: Workers, s3: Bucket
@@ -225,39 +189,6 @@ def test_files_of_a_killed_client_are_invisible_and_removed(
     assert len(ndtool("clean", BUCKET_URL, "--json").json["removed"]) == 1  # spilled data
     assert s3.keys() == ["other.zarr/c/0"]
     assert ndtool("clean", BUCKET_URL).out == b"nothing to remove\n"
-
-
-@pytest.mark.slow("the next run to the same object cleans up")
-def test_the_next_run_removes_the_objects_of_a_killed_one(
-    stores: Path, workers: Workers, s3: Bucket
-) -> None:
-    kill_run(start_blocked_run(workers, f"{BUCKET_URL}/out.zarr"), workers)
-    s3.put("out.zarr/c/99/99", b"a chunk of that run")
-    run_operator("scatter_nd", ".zarr", f"{BUCKET_URL}/out.zarr", scheduler=workers.client)
-    run_operator("scatter_nd", ".zarr", f"{BUCKET_URL}/one.zarr")
-    assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
-    assert top_level_names(s3) == {"out.zarr", "one.zarr"}
-
-
-@pytest.mark.slow("spilled data in an object store are resumed")
-@pytest.mark.parametrize(
-    ("out", "options"),
-    [(f"{BUCKET_URL}/out.zarr", ()), ("out.zarr", ("--spill", f"{BUCKET_URL}/tmp"))],
-)
-def test_segments_of_a_killed_run_are_resumed(
-    stores: Path, workers: Workers, s3: Bucket, out: str, options: tuple[str, ...]
-) -> None:
-    process = start_blocked_run(workers, out, *options)
-    kill_run(process, workers)
-    workers.pop_records()
-    arguments = ("-o", out, "--scheduler", workers.address, "--resume", "--json", *options)
-    report = ndtool(*SCATTER, *arguments).json
-    assert report["resumed"] == {"split": report["plan"]["blocks"]}
-    assert not [line for line in workers.pop_records() if "idx.zarr" in line]
-    with open_input(out) as opened:
-        assert bytes(opened.load()) == expected_result("scatter_nd").tobytes()
-    assert top_level_names(s3) == ({"out.zarr"} if out.startswith(BUCKET_URL) else set())
-    assert not [name for name in os.listdir() if name.startswith(".")]
 
 
 def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
@@ -309,14 +240,6 @@ def test_a_url_without_a_folder_is_refused(url: str) -> None:
     completed = ndtool("clean", url)
     message = f"error: {url} is not a folder: expected one such as s3://bucket/folder\n"
     assert (completed.status, completed.err) == (2, message)
-
-
-def test_a_bad_index_leaves_no_objects(stores: Path, workers: Workers, s3: Bucket) -> None:
-    idx = zarr.open_array("idx.zarr")
-    idx[49, 999, 1] = 5000
-    with pytest.raises(BoundsError):
-        run_operator("gather_nd", ".zarr", f"{BUCKET_URL}/out.zarr", scheduler=workers.client)
-    assert s3.keys() == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,24 +136,6 @@ def test_complete_segments_are_not_recomputed(
     }
     assert bits_equal(np.load("out.npy"), expected_result(command))
     assert set(os.listdir()) - before == {"out.npy"}
-
-
-def test_a_killed_run_in_place_is_resumed(inputs: Path, cluster: KillingWorkers) -> None:
-    call = (*SCATTER[:-1], "max")
-    arrays = [np.load(name) for name in call[1:4]]
-    cluster.kill(call, "sweep", "-o", "data.npy")
-    assert resume_run(call, cluster, "-o", "data.npy")["resumed"] == {"split": 9}
-    assert bits_equal(np.load("data.npy"), reference.scatter_nd(*arrays, reduction="max"))
-    assert not [name for name in os.listdir() if name.startswith(".")]
-
-
-def test_a_run_may_be_killed_and_resumed_repeatedly(inputs: Path, cluster: KillingWorkers) -> None:
-    cluster.kill(GATHER, "split", "-o", "out.npy")
-    cluster.kill(GATHER, "sweep", "-o", "out.npy", "--resume")
-    cluster.kill(GATHER, "replay", "-o", "out.npy", "--resume")
-    assert resume_run(GATHER, cluster)["resumed"] == {"split": 9, "sweep": 8}
-    assert cluster.count_begun_tasks() == {"replay": 9}
-    assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
 def test_indices_out_of_bounds_are_reported_after_a_resume(
@@ -324,17 +305,6 @@ def test_chunks_that_change_after_their_worker_is_lost_are_noticed(
     _, stderr = process.communicate()
     assert (process.returncode, "upd.zarr changed during the run" in stderr.decode()) == (7, True)
     assert not Path("out.npy").exists()
-
-
-def test_workers_without_a_usable_directory_resume(
-    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next run with local workers removes folders of killed ones."""
-    run_with_empty_spill.copy()
-    monkeypatch.setattr(tempfile, "tempdir", os.path.abspath("spill"))
-    assert run_with_empty_spill.resume(scheduler=None, workers=2).resumed == 11
-    assert bits_equal(np.load("out.npy"), expected_result(GATHER))
-    assert os.listdir("spill") == []
 
 
 def test_a_live_run_is_not_resumed_or_removed(run_with_empty_spill: KilledRun) -> None:

@@ -1,11 +1,9 @@
 """Arrays larger than memory: a sweep has the bits of direct execution, or leaves nothing."""
 
 import json
-import os
 import re
 import signal
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -16,12 +14,10 @@ from limits import limit_resources
 from ndtool.arrays.source import ContiguousSource
 from ndtool.cli.options import _parse_memory
 from ndtool.engine import tuning
-from ndtool.errors import BoundsError, NdtoolError, UsageError
-from ndtool.outofcore.partitioning import Rows, partitioning_for
+from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import plan, steps
 from ndtool.runs.calls import OpenCall, Request
-from ndtool.storage import tempfiles
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -183,62 +179,6 @@ def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) 
     assert snapshot(folder).keys() == before.keys()
 
 
-@pytest.mark.parametrize("kind", ["updates in Fortran's order", "indices too", "data by a pipe"])
-def test_the_directory_of_every_temporary_file(
-    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)
-    opened: list[str | None] = []
-    original_open = tempfiles._open_unnamed
-
-    def note(directory: str) -> int:
-        opened.append(directory)
-        return original_open(directory)
-
-    monkeypatch.setattr(tempfiles, "_open_unnamed", note)
-    order = np.asfortranarray if kind == "indices too" else np.asarray
-    save(idx=order(np.load("idx.npy")), upd=np.asfortranarray(np.load("upd.npy")))
-    (folder / "spill").mkdir()
-    os.mkfifo("pipe")
-    feeder = Thread(target=lambda: Path("pipe").write_bytes(Path("data.npy").read_bytes()))
-    data = "pipe" if kind == "data by a pipe" else "data.npy"
-    if data == "pipe":
-        feeder.start()
-    request = Request(
-        "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
-    )
-    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
-        assert prepared_run.plan.way == "sweep"
-        steps.execute(prepared_run)
-    # Indices in Fortran order are normalized twice: for the plan's sample, and for the sweep.
-    count = {"updates in Fortran's order": 2, "indices too": 4, "data by a pipe": 3}[kind]
-    assert opened == ["spill"] * count
-
-
-def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fortran order requires a copy, of which only the space is reserved."""
-    save(upd=np.asfortranarray(np.load("upd.npy")))
-
-    def forbidden(*_: object) -> None:
-        raise AssertionError("a dry run copies nothing")
-
-    monkeypatch.setattr(tempfiles, "filled_buffer", forbidden)
-    request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
-    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
-        assert prepared_run.plan.way == "sweep"
-        steps.dry_run(prepared_run)
-    idx = np.load("idx.npy")
-    idx[40, 500, 0] = 1 << 10
-    save(idx=idx)
-    bad = pytest.raises(BoundsError, match="out of bounds")
-    with (
-        OpenCall(request) as call,
-        steps.prepare(call, steps.resolve_output(call)) as prepared_run,
-        bad,
-    ):
-        steps.dry_run(prepared_run)
-
-
 @pytest.mark.parametrize(
     ("phase", "signal_name"), [("split", "SIGTERM"), ("sweep", "SIGKILL"), ("replay", "SIGINT")]
 )
@@ -286,22 +226,6 @@ def test_repeated_indices_larger_than_memory_are_read_again(
     assert ndtool(*repeated_indices, "--memory", "8MiB", "-o", "out.npy").status == 0
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
-
-
-def test_repeated_indices_that_fit_are_read_once_and_counted(
-    repeated_indices: tuple[str, ...],
-) -> None:
-    run = ("gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "--dry-run", "--json")
-    plan = ndtool(*run).json["plan"]
-    assert plan["way"] == "sweep"
-    assert plan["read"] == (16 << 20) + (8 << 12) + plan["spilled"]
-    rows = Rows(1 << 22, 8, (1 << 20,), 4, period=1 << 12, repeats=1 << 10)
-    stored, read = (
-        partitioning_for(rows, True, 1 << 19, 1),
-        partitioning_for(rows, True, (8 << 15) - 1, 1),
-    )
-    assert (stored.index_bytes, read.index_bytes) == (8 << 12, 0)
-    assert stored.memory == stored._replace(index_bytes=0).memory + (8 << 12)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The default number of threads, and runs for which the system refuses threads."""
 
-import errno
 import io
 import os
 import signal
@@ -10,7 +9,7 @@ from threading import Thread, active_count
 
 import pytest
 from command import python
-from limits import IS_ROOT, fail_with
+from limits import IS_ROOT
 
 from ndtool.errors import UsageError
 from ndtool.machine import memory, threads
@@ -35,19 +34,6 @@ def test_the_variable_counts_where_it_is_a_number(default, monkeypatch, value, c
     assert default() == count
     assert threads.resolve_threads(None) == count
     assert threads.resolve_threads(2) == 2
-
-
-def test_processors(monkeypatch):
-    monkeypatch.setattr(threads, "_quota", lambda otherwise: otherwise)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
-    assert threads._available() == 3
-    monkeypatch.setattr(os, "sched_getaffinity", fail_with(errno.EPERM))
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert threads._available() == 4
-    monkeypatch.delattr(os, "sched_getaffinity")
-    for cpu_count, count in ((6, 6), (None, 1), (5000, 1024)):
-        monkeypatch.setattr(os, "cpu_count", lambda cpu_count=cpu_count: cpu_count)
-        assert threads._available() == count
 
 
 @pytest.mark.parametrize(
@@ -133,17 +119,6 @@ def test_a_signal_stops_all_tasks():
 def test_counts_that_no_run_can_have(count):
     with pytest.raises(UsageError, match=r"it must be in 1\.\.1024"):
         threads.resolve_threads(count)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_no_more_threads_than_the_work_is_worth(count, monkeypatch):
-    assert threads.limit_threads(count, 1 << 40) == count
-    assert threads._measured_work() in threads.MEASURED_WORK or count == 1
-    assert threads.limit_threads(16, 2 * threads.MEASURED_WORK.start - 1) == 1
-    assert threads.limit_threads(16, 2 * threads.MEASURED_WORK.stop) >= 2
-    monkeypatch.setattr(threads, "MIN_WORK", 1 << 20)
-    assert threads.limit_threads(16, 2 << 20) == 2
-    assert threads.limit_threads(16, 0) == 1
 
 
 CALLS_SCRIPT = """

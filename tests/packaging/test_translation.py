@@ -14,7 +14,7 @@ import ndtool
 
 PAGE = Path(__file__).parents[2] / "docs" / "translation.md"
 LINE = re.compile(r"\| `(.+?)` \| `(.+?)` \|")
-CASES = 100
+CASES = 10
 # The module of each section, and the names that its calls use.
 LIBRARIES = {
     "NumPy": ("numpy", "np"), "PyTorch": ("torch", "torch"), "TensorFlow": ("tensorflow", "tf"),

@@ -358,50 +358,6 @@ cases = st.one_of(
 )
 
 
-# Element types in headers: NumPy reads most of these, and refuses some.
-
-_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 16), "c": (8, 16, 32)}
-_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
-_orders = st.sampled_from(("", "<", ">", "|", "="))
-
-
-@st.composite
-def type_codes(draw: st.DrawFn) -> str:
-    """Draw the code of a plain type: any kind, size, byte order and unit, rarely an invalid one."""
-    kind = draw(st.sampled_from("biufcmMSUV"))
-    sizes = _SIZES.get(kind, (8,) if kind in "mM" else (0, 1, 2, 3, 5))
-    size = draw(st.sampled_from(sizes * 6 + (0, 1, 3, 2**29, 2**31 - 1, 2**31, 10**10)))
-    code = f"{draw(_orders)}{kind}{size}"
-    if draw(st.booleans()) if kind in "mM" else draw(st.integers(0, 20)) == 20:
-        count = draw(st.sampled_from(("", "", "1", "25", "2147483647", "2147483648")))
-        code += f"[{count}{draw(st.sampled_from(_UNITS))}]"
-    return draw(st.sampled_from((code,) * 30 + ("|O", "O8", "", "<", "<x4", "i4 ", "U-1")))
-
-
-_counts = st.sampled_from((0, 1, 2, 3) * 5 + (-1, True, 2.0, "2", 2**31 - 1, 2**31, 2**63))
-field_shapes = _counts | st.lists(_counts, max_size=3).map(tuple)
-_words = st.sampled_from(("a", "b", "c", "d", "e", "\xe9", "", ""))
-_titles = st.tuples(st.sampled_from((None, "t", "a", "b", "")), _words)
-
-
-def _fields(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Draw a list of fields of such types; some are padding, some names are duplicates."""
-    names = st.one_of(_words, _words, _titles)
-    padding = st.tuples(st.just(""), st.sampled_from(("|V1", "|V3", "<V2", "V0")))
-    plain, shaped = st.tuples(names, items), st.tuples(names, items, field_shapes)
-    invalid = st.sampled_from((("a",), ("a", "<i4", 1, 1), (5, "<i4"), (("t", "a", "b"), "<i4")))
-    kinds = [plain] * 6 + [shaped] * 4 + [padding] * 2
-    return st.lists(st.one_of(*kinds) | st.integers(0, 30).flatmap(
-        lambda n: invalid if n == 30 else plain
-    ), max_size=5)  # fmt: skip
-
-
-_repeated = type_codes() | st.tuples(type_codes(), field_shapes)
-descrs = type_codes() | _fields(
-    st.recursive(_repeated, lambda items: _fields(items) | st.tuples(items, field_shapes))
-)
-
-
 def sample_third(*tables: Any) -> list[tuple[Any, ...]]:
     """Return a third of the rows of a product, or all of them; each value occurs in a third."""
     enumerated = (list(enumerate(table)) for table in tables)

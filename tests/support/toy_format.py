@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from ndtool.arrays.assembly import ChunkedSource
+from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata, MemberInfo
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, printable
 from ndtool.publish.newfile import NewFile
@@ -71,12 +72,8 @@ class Blocks(ChunkedSource):
         return memoryview(storage.read(at, _nbytes(self.metadata, index), self.name))
 
 
-class BlockSink:
+class BlockSink(Sink):
     """A sink of several blocks."""
-
-    streamed = False
-    concurrency = 1
-    preserved = None
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name = target.path
@@ -101,9 +98,6 @@ class BlockSink:
                 raise
         except OSError as exc:
             raise self._failed(exc) from None
-
-    def map(self) -> None:
-        return None
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         at = self._start + sum(_nbytes(self.metadata, n) for n in range(block))

@@ -1,9 +1,7 @@
-"""Stress tests of concurrency and signals: hammer.py KIND COUNT [SEED].
+"""Signals at random times: hammer.py COUNT [SEED].
 
-npz, safetensors, zarr, s3: eight processes write COUNT arrays each into one file or store; each
-array of a successful run must be present, with its bytes. signals: COUNT runs get a signal at a
-random time; a run must end with the signal's status, print nothing and preserve the previous
-output, or end with status 0 and replace it; no other file may remain.
+COUNT runs get a signal each; a run must end with the signal's status, print nothing and preserve
+the previous output, or end with status 0 and replace it; no other file may remain.
 
 Prints one JSON object; `failures` must be empty.
 """
@@ -21,7 +19,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,22 +27,12 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "publish"))
 
 import bucket
-import test_parallel_writers as parallel
 import zarr
 from command import NDTOOL, environment, save
-from inputs import open_input
 from limits import limit_resources
 
-WRITERS = 8
-TARGETS = {
-    "npz": ["a.npz"],
-    "safetensors": ["m.safetensors"],
-    "zarr": ["s.zarr", "g.zarr"],
-    "s3": ["s3://bucket/a.npz", "s3://bucket/m.safetensors", "s3://bucket/s.zarr"],
-}
 Report = dict[str, Any]
 
 
@@ -56,32 +44,6 @@ def server() -> Iterator[bucket.Bucket]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         yield s3_server
 
-
-# Writers
-
-
-def write(targets: list[str], rounds: int) -> Report:
-    report: Report = {"written": 0, "refused": 0, "failures": []}
-    for target in targets:
-        if target == "g.zarr":  # its metadata list all arrays
-            zarr.create_group(target)
-            zarr.consolidate_metadata(target)
-        names = parallel.run_concurrent_writers(target, WRITERS, rounds)
-        report["written"] += len(names)
-        report["refused"] += WRITERS * rounds - len(names)
-        present = parallel.array_names(target)
-        report["failures"] += [[target, name, "lost"] for name in names - present]
-        report["failures"] += [[target, name, "not written"] for name in present - names]
-        for name in names & present:
-            with open_input(f"{target}:{name}") as array:
-                raw = bytes(array.load())
-            if raw != bytes([int(name.partition("_")[2])] * 8):
-                report["failures"].append([target, name, "other bytes"])
-    report["failures"] += [[name, "leftover"] for name in os.listdir() if "ndtool-" in name]
-    return report
-
-
-# Signals
 
 RUN = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add", "-q")
 SWEEP = ("--memory", "1280KiB")  # enough for the largest chunks
@@ -207,15 +169,12 @@ def check_signals(storage: Storage, count: int, rng: random.Random) -> Report:
     for output_path in ("out.npy", "out.pb", "out.zarr", "s3://bucket/out.npy"):
         convert(output_path)
     with_outputs = storage.contents()
-    references = []
-    for name, output in OUTPUTS.items():
-        for memory_options in ((), SWEEP) if "cluster" not in name else ((),):
-            for initial_contents in (without_outputs, with_outputs):
-                references.append(
-                    run_undisturbed(
-                        storage, name, [*NDTOOL, *RUN, *output, *memory_options], initial_contents
-                    )
-                )
+    references = [
+        run_undisturbed(storage, name, [*NDTOOL, *RUN, *output, *options], contents)
+        for name, output in OUTPUTS.items()
+        for options in (((), SWEEP) if "cluster" not in name else ((),))
+        for contents in (without_outputs, with_outputs)
+    ]
     report: Report = {"statuses": Counter(), "early": 0, "failures": []}
     for i in range(count):
         reference = references[i % len(references)]
@@ -282,17 +241,14 @@ def run_undisturbed(
 
 
 def main() -> int:
-    kind, count, seed = sys.argv[1], int(sys.argv[2]), int((sys.argv[3:] or ["0"])[0])
+    count, seed = int(sys.argv[1]), int((sys.argv[2:] or ["0"])[0])
     warnings.simplefilter("ignore")
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            with server() if kind in ("s3", "signals") else nullcontext() as s3:
-                if kind == "signals":
-                    report = check_signals(Storage(s3), count, random.Random(seed))
-                else:
-                    report = write(TARGETS[kind], count)
+            with server() as s3:
+                report = check_signals(Storage(s3), count, random.Random(seed))
         except pytest.skip.Exception as exc:  # a required package is not installed
             report = {"skipped": str(exc), "failures": []}
         os.chdir(before)

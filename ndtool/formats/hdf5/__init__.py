@@ -7,16 +7,14 @@ memory-mapped; chunked datasets are read by complete chunks.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource, MemberInfo, Source
-from ndtool.errors import DtypeError, InputError, NdtoolError, printable, refuse
+from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.chunks import DatasetSource
-from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.dimensions import Lengths
 from ndtool.formats.hdf5.hierarchy import Dataset
 from ndtool.formats.hdf5.library import library, open_file, signature_offset
@@ -39,9 +37,9 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all datasets, or of one; an unsupported dataset has no metadata."""
     file, start = open_file(storage, path)
     with library_errors(path), file:
-        selected = (
-            hierarchy.datasets(file) if member is None else [_choose(storage, file, path, member)]
-        )
+        selected = hierarchy.datasets(file)
+        if member is not None:
+            selected = iter([_choose(storage, file, path, start, member)])
         lengths = Lengths(file)
         return [_entry(storage, path, start, dataset, lengths) for dataset in selected]
 
@@ -59,7 +57,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
     with ExitStack() as stack:
         stack.enter_context(file)
         with library_errors(path):
-            dataset = _choose(storage, file, path, member)
+            dataset = _choose(storage, file, path, start, member)
         source = _open_dataset(
             storage, name, f"{path}:{dataset.name}", start, dataset.node, Lengths(file)
         )
@@ -104,7 +102,7 @@ def _open_dataset(
     storage: File, name: str, label: str, start: int, dataset: Any, lengths: Lengths
 ) -> Source:
     with library_errors(label):
-        stored = datasets.describe(dataset, label, start, lengths)
+        stored = datasets.describe(dataset, label, start, storage.size, lengths)
         metadata = stored.metadata
         datasets.require_filters(stored, label)
         warning = datasets.attribute_warning(dataset, label)
@@ -115,22 +113,11 @@ def _open_dataset(
         if stored.position is None:
             element = datasets.fill_value(dataset, stored).tobytes()
             return Constant(name, metadata, element, storage, warning)
-        _require_in_file(storage, dataset, stored, label, stored.position)
         position = stored.position
         return ContiguousSource.in_file(name, metadata, storage, position, label, warning)
 
 
-def _require_in_file(
-    storage: File, dataset: Any, stored: StoredDataset, label: str, position: int
-) -> None:
-    """Raise InputError if the values of a contiguous dataset extend beyond the end of the file."""
-    available = min(dataset.get_storage_size(), max(0, storage.size - position))
-    expected = prod(dataset.shape) * dataset.get_type().get_size()
-    if available < expected:
-        refuse(label, f"expected {expected} bytes at offset {position}, found {available}")
-
-
-def _choose(storage: File, file: Any, path: str, member: str | None) -> Dataset:
+def _choose(storage: File, file: Any, path: str, start: int, member: str | None) -> Dataset:
     name = None if member is None else hierarchy.normalize_name(member)
     if name is not None:
         node = hierarchy.find_object(file, path, name)
@@ -140,7 +127,7 @@ def _choose(storage: File, file: Any, path: str, member: str | None) -> Dataset:
     lengths = Lengths(file)
     dataset = members.choose(
         path, name, found, "the file", "dataset",
-        lambda dataset: printable(_entry(storage, path, 0, dataset, lengths).label, 80),
+        lambda dataset: printable(_entry(storage, path, start, dataset, lengths).label, 80),
     )  # fmt: skip
     if dataset.node is None:
         raise InputError(f"{printable(path)}:{printable(dataset.name)}: {dataset.problem}")
@@ -154,11 +141,9 @@ def _entry(storage: File, path: str, start: int, dataset: Dataset, lengths: Leng
         return MemberInfo(label, dataset.name, None, None, storage.size, problem)
     try:
         with library_errors(label):
-            stored = datasets.describe(dataset.node, label, start, lengths)
+            stored = datasets.describe(dataset.node, label, start, storage.size, lengths)
             warning = datasets.attribute_warning(dataset.node, label)
             position = None if stored.unmapped_reason else stored.position
-            if stored.position is not None:
-                _require_in_file(storage, dataset.node, stored, label, stored.position)
     except NdtoolError as exc:
         return MemberInfo.invalid(label, dataset.name, storage.size, exc)
     problem, metadata = stored.unmapped_reason, stored.metadata

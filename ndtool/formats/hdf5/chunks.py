@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from math import prod
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import AccessedElements, ArrayMetadata
@@ -27,19 +27,15 @@ from ndtool.storage.local import File
 _MIN_ENTRY_BYTES = 8  # minimum size of a chunk's entry in the file's chunk index
 
 
-class Chunk(NamedTuple):
-    """The byte range of a chunk. skipped: a bit is set for each filter that was not applied."""
-
-    position: int
-    nbytes: int
-    skipped: int
-
-
 class ChunkTable:
-    """The byte ranges of a dataset's chunks, by their linear indices in the grid of chunks."""
+    """The byte ranges of a dataset's chunks, by their linear indices in the grid of chunks.
 
-    def __init__(self, dataset: Any, metadata: ArrayMetadata, start: int, size: int) -> None:
-        """Read the chunk index. start: the offset of the signature. size: of the file in bytes."""
+    start: the offset of the signature. size: of the file in bytes. max_nbytes: of a chunk.
+    """
+
+    def __init__(
+        self, dataset: Any, metadata: ArrayMetadata, start: int, size: int, max_nbytes: int
+    ) -> None:
         import numpy as np
 
         rank, entries = len(dataset.shape), array("Q")
@@ -53,28 +49,32 @@ class ChunkTable:
         if dataset.chunk_iter(add):
             raise ValueError("more chunks than the file has bytes for")
         table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
-        shape, chunk_shape = metadata.shape[:rank], metadata.block_shape[:rank]
-        block_counts = grid.grid_shape(shape, chunk_shape)
+        chunk_shape = metadata.block_shape[:rank]
+        counts = grid.grid_shape(metadata.shape[:rank], chunk_shape)
         coordinates, remainders = np.divmod(table[:, :rank], np.array(chunk_shape, np.uint64))
-        is_valid = (coordinates < np.array(block_counts, np.uint64)).all(1) & ~remainders.any(1)
-        strides = np.array(layouts.contiguous_strides(block_counts, 1), np.uint64)
+        is_valid = (coordinates < np.array(counts, np.uint64)).all(1) & ~remainders.any(1)
+        strides = np.array(layouts.contiguous_strides(counts, 1), np.uint64)
         indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
         self._indices, first_rows = np.unique(indices, return_index=True)
         self._chunks = table[is_valid][first_rows, rank:]
-        self._start, self._size = start, size
+        self._start, self._size, self._max_nbytes = start, size, max_nbytes
 
-    def find(self, index: int) -> Chunk | None:
-        """Return the byte range of a chunk, None if it was never written; ValueError if invalid."""
+    def find(self, index: int) -> tuple[int, int, int] | None:
+        """Return the offset and size of a chunk, and the mask of filters that were not applied.
+
+        None if it was never written; ValueError if it is invalid.
+        """
         row = int(self._indices.searchsorted(index))
         if row == len(self._indices) or int(self._indices[row]) != index:
             return None
         position, nbytes, skipped = map(int, self._chunks[row])
         position += self._start
-        if position + nbytes > self._size:
+        if position + nbytes > self._size or nbytes > self._max_nbytes:
             raise ValueError(
-                f"a chunk of {nbytes} bytes at byte {position} exceeds the file's {self._size}"
+                f"a chunk of {nbytes} bytes at byte {position}: at most {self._max_nbytes} are"
+                f" valid, in a file of {self._size}"
             )
-        return Chunk(position, nbytes, skipped)
+        return position, nbytes, skipped
 
 
 class DatasetSource(ChunkedSource):
@@ -97,45 +97,32 @@ class DatasetSource(ChunkedSource):
         self._table: ChunkTable | None = None
         self._lock = Lock()
         self._nbytes = prod(stored.metadata.block_shape) * stored.dtype.itemsize
-        self._max_nbytes = self._nbytes + self._nbytes // 8 + (1 << 14)
         self._chain: Chain | None = None
         if stored.kind == "chunked":
-            self.fill = self._stored_fill = datasets.fill_value(dataset, stored)
+            self.fill = datasets.fill_value(dataset, stored)
             if stored.is_native and all(item.is_native for item in stored.filters):
                 shape, filters = stored.metadata.block_shape, stored.filters
                 chain = (codecs.make(item.config) for item in filters)
                 self._chain = Chain(shape, stored.dtype, range(len(shape)), chain)
 
     def prefetch(self, touched: AccessedElements | None) -> None:
-        if self._storage.is_remote and self._stored.kind == "chunked":
-            self._storage.download(self._ranges(touched))
-
-    def _ranges(self, touched: AccessedElements | None) -> list[tuple[int, int]]:
-        """Return the byte ranges of the chunks with touched elements, in ascending order."""
-        shape, chunk_shape = self.metadata.shape, self.metadata.block_shape
-        block_numbers = (
-            range(grid.count_blocks(shape, chunk_shape))
-            if touched is None
-            else touched.blocks(chunk_shape)
-        )
+        if not self._storage.is_remote or self._stored.kind != "chunked":
+            return
+        chunk_shape = self.metadata.block_shape
+        total = grid.count_blocks(self.metadata.shape, chunk_shape)
+        numbers = range(total) if touched is None else touched.blocks(chunk_shape)
         with library_errors(self.name):
-            chunks = [
-                chunk for number in block_numbers if (chunk := self._find_chunk(number)) is not None
-            ]
-        return sorted((chunk.position, chunk.position + chunk.nbytes) for chunk in chunks)
+            chunks = sorted(filter(None, map(self._find_chunk, numbers)))
+        self._storage.download([(start, start + nbytes) for start, nbytes, _ in chunks])
 
-    def _find_chunk(self, number: int) -> Chunk | None:
+    def _find_chunk(self, number: int) -> tuple[int, int, int] | None:
         with self._lock:
             if self._table is None:
+                limit = self._nbytes + self._nbytes // 8 + (1 << 14)
                 self._table = ChunkTable(
-                    self._dataset, self.metadata, self._start, self._storage.size
+                    self._dataset, self.metadata, self._start, self._storage.size, limit
                 )
-        chunk = self._table.find(number)
-        if chunk is not None and chunk.nbytes > self._max_nbytes:
-            raise ValueError(
-                f"a chunk of {chunk.nbytes} bytes: at most {self._max_nbytes} are valid"
-            )
-        return chunk
+        return self._table.find(number)
 
     def read_chunk(self, index: int, box: grid.Box) -> Any:
         """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
@@ -145,9 +132,8 @@ class DatasetSource(ChunkedSource):
             return self._read(index, box)
         import numpy as np
 
-        fill = self._stored_fill if self._stored_fill.any() else None
-        block = np.empty(grid.box_shape(box), self._stored.dtype)
-        block[...] = dimensions.padding_value(self._dataset, self._stored.dtype, fill)
+        padding = dimensions.padding_value(self._dataset, self._stored.dtype, self.fill)
+        block = np.full(grid.box_shape(box), padding)
         sizes = grid.box_shape(stored_box)
         if all(sizes):
             chunk = self._read(index, stored_box)
@@ -164,14 +150,12 @@ class DatasetSource(ChunkedSource):
         sizes = grid.box_shape(box)
         # Chunks at the end of an axis may be stored without filters, which no mask indicates.
         is_ambiguous = (
-            self._stored.filters
-            and sizes != self.metadata.block_shape
-            and chunk.nbytes == self._nbytes
+            self._stored.filters and sizes != self.metadata.block_shape and chunk[1] == self._nbytes
         )
         if self._chain is None or is_ambiguous:
             return self._read_by_library(box)
-        raw = self._storage.read(chunk.position, chunk.nbytes, self.name)
-        return self._chain.decode(raw, chunk.skipped)
+        position, nbytes, skipped = chunk
+        return self._chain.decode(self._storage.read(position, nbytes, self.name), skipped)
 
     def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np

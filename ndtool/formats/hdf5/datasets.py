@@ -84,12 +84,12 @@ class StoredDataset(NamedTuple):
 
 
 def describe(
-    dataset: Any, label: str, start: int, lengths: dimensions.Lengths | None = None
+    dataset: Any, label: str, start: int, size: int, lengths: dimensions.Lengths
 ) -> StoredDataset:
     """Return the description of a dataset; NdtoolError if its values cannot be read.
 
-    start: the offset of the file's signature. lengths: of the dimensions of NetCDF; None for the
-    dataset's own shape.
+    start: the offset of the file's signature. size: of the file. lengths: of the dimensions of
+    NetCDF.
     """
     h5d = library().h5d
     creation_properties = dataset.get_create_plist()
@@ -104,13 +104,18 @@ def describe(
     element = numpytypes.from_numpy(dtype)
     extent = (*map(int, dataset.shape), *inner_shape)
     shape = extent
-    if kind == "chunked" and not inner_shape and lengths is not None:
+    if kind == "chunked" and not inner_shape:
         shape = lengths.shape(dataset, label)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in shape) * element.itemsize > shapes.MAX_SIZE:
         refuse(label, f"no array can have shape {list(shape)}")
     offset = dataset.get_offset() if kind == "contiguous" else None
     position = None if offset is None else start + offset
+    if position is not None:
+        available = min(dataset.get_storage_size(), max(0, size - position))
+        expected = prod(dataset.shape) * dataset.get_type().get_size()
+        if available < expected:
+            refuse(label, f"expected {expected} bytes at offset {position}, found {available}")
     if kind != "chunked":
         is_mapped = is_native and kind != "virtual"
         notes = {} if position is None or not is_mapped else {"offset": position}

@@ -86,18 +86,13 @@ def _number(scale: Any) -> int:
 
 
 def padding_value(dataset: Any, dtype: Any, stored_fill: Any) -> Any:
-    """Return the value of elements that NetCDF adds.
-
-    stored_fill: HDF5's fill value, None if there is none.
-    """
+    """Return the value of elements that NetCDF adds. stored_fill: HDF5's fill value."""
     import numpy as np
 
     if library().h5a.exists(dataset, b"_FillValue"):
         attribute = np.asarray(library().Dataset(dataset).attrs["_FillValue"]).reshape(-1)
         if len(attribute) == 1 and attribute.dtype.kind == dtype.kind:
             return attribute.astype(dtype)[0]
-    if stored_fill is not None:
+    if stored_fill.any() or dtype.str[1:] not in _FILL_VALUES:
         return stored_fill
-    if dtype.str[1:] not in _FILL_VALUES:
-        return np.zeros((), dtype)
     return np.array(_FILL_VALUES[dtype.str[1:]]).astype(dtype)

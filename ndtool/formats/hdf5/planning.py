@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple
 
@@ -86,22 +87,15 @@ def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> Exist
             raise exists_error(label)
         reused = None
         if not target.encoding.options:
-            reused = _reusable(existing, label, start, metadata, Lengths(h5file))
+            with suppress(InputError, UsageError):
+                stored = datasets.describe(existing, label, start, file.size, Lengths(h5file))
+                datasets.require_filters(stored, label)
+                reused = stored if _is_reusable(existing, stored, metadata) else None
         return ExistingContent(names, start, file.size, True, reused)
 
 
-def _reusable(
-    dataset: Any, label: str, start: int, metadata: ArrayMetadata, lengths: Lengths
-) -> StoredDataset | None:
-    """Return the description of a dataset if its values can be overwritten, else None.
-
-    It is made anew if it might not keep every bit.
-    """
-    try:
-        stored = datasets.describe(dataset, label, start, lengths)
-        datasets.require_filters(stored, label)
-    except (InputError, UsageError):
-        return None
+def _is_reusable(dataset: Any, stored: StoredDataset, metadata: ArrayMetadata) -> bool:
+    """Whether the values of a dataset can be overwritten, without the loss of any bit."""
     is_same_type = (
         stored.dtype == numpytypes.numpy_dtype(metadata.dtype)
         and stored.metadata.shape == metadata.shape
@@ -109,8 +103,8 @@ def _reusable(
     has_one_link = library().h5o.get_info(dataset).rc == 1  # other links keep the current data
     has_storage = stored.position is not None or stored.kind == "chunked"
     can_encode = all(library().h5z.filter_avail(item.number) for item in stored.filters)
-    is_reusable = is_same_type and has_one_link and has_storage and metadata.nbytes and can_encode
-    return stored if is_reusable and stored.keeps_bits else None
+    is_reusable = is_same_type and has_one_link and has_storage and can_encode
+    return is_reusable and stored.keeps_bits and metadata.nbytes > 0
 
 
 def layout_of(

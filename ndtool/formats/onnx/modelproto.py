@@ -18,8 +18,11 @@ from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
 MAX_DEPTH = 32  # maximum depth of nested graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
 IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
-_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15  # of a GraphProto
-_VALUE_KINDS = {11: "input", 12: "output", 13: "value"}  # fields of ValueInfoProtos
+# The fields of a GraphProto and a FunctionProto: nodes, tensors, and values with declared types.
+_GRAPH_FIELDS = {
+    1: "node", 5: "initializer", 11: "input", 12: "output", 13: "value", 15: "sparse initializer"
+}  # fmt: skip
+_FUNCTION_FIELDS = {7: "node", 12: "value"}
 INITIALIZED_KINDS = ("initializer", "sparse initializer", "constant")  # kinds that are tensors
 _MAX_LITERAL_BYTES = 1 << 24  # of the numbers in an attribute
 # The fields of a Constant's attribute: its name, AttributeProto.type, the key of ELEMENTS, the wire
@@ -106,7 +109,7 @@ def scopes(model: Message) -> Iterator[Iterator[Value | Node]]:
     versions = _versions(model, OPSETS)
     for field in model.fields():
         if field.number == GRAPH:
-            yield _graph(model.message_in(field), "", versions, 0)
+            yield _scope(model.message_in(field), "", versions, 0, _GRAPH_FIELDS)
         elif field.number == FUNCTIONS:
             yield _function(model.message_in(field))
 
@@ -133,30 +136,24 @@ def _function(function: Message) -> Iterator[Value | Node]:
     name, domain, overload = (function.text_of(number) for number in (1, 10, 13))
     path = f"{domain}.{name}" if domain else name
     path += f":{overload}/" if overload else "/"
-    versions = _versions(function, 9)
-    for field in function.fields():
-        if field.number == 7:
-            yield from _node(function.message_in(field), path, versions, 0)
-        elif field.number == 12:
-            value_info = function.message_in(field)
-            yield Value(path, value_info.text_of(1), "value", value_info)
+    yield from _scope(function, path, _versions(function, 9), 0, _FUNCTION_FIELDS)
 
 
-def _graph(
-    graph: Message, path: str, versions: dict[str, int], depth: int
+def _scope(
+    scope: Message, path: str, versions: dict[str, int], depth: int, kinds: dict[int, str]
 ) -> Iterator[Value | Node]:
+    """Yield the values and nodes of a graph or function."""
     if depth >= MAX_DEPTH:
-        refuse(graph.label, f"graphs are nested more than {MAX_DEPTH} deep")
-    for field in graph.fields():
-        if field.number == _NODE:
-            yield from _node(graph.message_in(field), path, versions, depth)
-        elif field.number == _INITIALIZER:
-            yield Value(path, None, "initializer", graph.message_in(field))
-        elif field.number == _SPARSE_INITIALIZER:
-            yield Value(path, None, "sparse initializer", graph.message_in(field))
-        elif field.number in _VALUE_KINDS:
-            value_info = graph.message_in(field)
-            yield Value(path, value_info.text_of(1), _VALUE_KINDS[field.number], value_info)
+        refuse(scope.label, f"graphs are nested more than {MAX_DEPTH} deep")
+    for field in scope.fields():
+        if (kind := kinds.get(field.number)) is None:
+            continue
+        message = scope.message_in(field)
+        if kind == "node":
+            yield from _node(message, path, versions, depth)
+        else:
+            name = None if kind in INITIALIZED_KINDS else message.text_of(1)
+            yield Value(path, name, kind, message)
 
 
 def _node(
@@ -166,10 +163,8 @@ def _node(
     operator, title, domain = (
         next(reversed(fields[name]), "") for name in ("operator", "name", "domain")
     )
-    attributes = fields["attributes"]
-    node = Node(
-        path, operator, title, domain, fields["inputs"], fields["outputs"], attributes, versions
-    )
+    inputs, outputs, attributes = (fields[name] for name in ("inputs", "outputs", "attributes"))
+    node = Node(path, operator, title, domain, inputs, outputs, attributes, versions)
     yield node
     for attribute in attributes:
         if operator == "Constant" and node.is_standard:
@@ -177,9 +172,9 @@ def _node(
         parsed = attribute.parse(_ATTRIBUTE_FIELDS)
         graph_path = f"{node.name}/{next(reversed(parsed['name']), '')}/"
         for graph in parsed["graph"]:
-            yield from _graph(graph, graph_path, versions, depth + 1)
+            yield from _scope(graph, graph_path, versions, depth + 1, _GRAPH_FIELDS)
         for index, graph in enumerate(parsed["graphs"]):
-            yield from _graph(graph, f"{graph_path}{index}/", versions, depth + 1)
+            yield from _scope(graph, f"{graph_path}{index}/", versions, depth + 1, _GRAPH_FIELDS)
 
 
 def _initializer_name(value: Value) -> str:

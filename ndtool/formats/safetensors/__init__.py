@@ -33,19 +33,15 @@ def entry(storage: File, header: Header, tensor: Tensor, path: str) -> MemberInf
     """Return the member info of a tensor. path: of the file or index in the argument."""
     name, position = f"{path}:{tensor.name}", header.data_offset + tensor.start
     try:
-        metadata = metadata_of(header, tensor)
+        metadata = ArrayMetadata(
+            tensor.dtype, tensor.shape, "C", tensor.shape, {"offset": position}
+        )
     except DtypeError as exc:
         return MemberInfo.invalid(name, tensor.name, storage.size, exc)
     if tensor.bits % 8:
         problem = f"{tensor.bits} bits per element"
         return MemberInfo(name, tensor.name, metadata, None, storage.size, problem)
     return MemberInfo(name, tensor.name, metadata, position, storage.size)
-
-
-def metadata_of(header: Header, tensor: Tensor) -> ArrayMetadata:
-    """Return the array metadata of a tensor; DtypeError if its type is not supported."""
-    notes = {"offset": header.data_offset + tensor.start}
-    return ArrayMetadata(tensor.dtype, tensor.shape, "C", tensor.shape, notes)
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> ContiguousSource:
@@ -58,12 +54,11 @@ def open_tensor(
     storage: File, name: str, header: Header, tensor: Tensor, path: str
 ) -> ContiguousSource:
     """Open a tensor of a file; closing the source closes the file."""
-    label = f"{path}:{tensor.name}"
-    try:
-        metadata = metadata_of(header, tensor)
-    except DtypeError as exc:
-        refuse(label, exc.message)
-    return open_range(storage, name, label, metadata, metadata.notes["offset"], tensor.bits)
+    info = entry(storage, header, tensor, path)
+    if info.metadata is None:
+        refuse(info.name, info.problem)
+    position = header.data_offset + tensor.start
+    return open_range(storage, name, info.name, info.metadata, position, tensor.bits)
 
 
 def choose(header: Header, path: str, name: str | None) -> Tensor:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -18,9 +19,9 @@ from ndtool.formats.text.values import INT64_MAX, NotIntegersError, Values
 from ndtool.machine import memory
 from ndtool.rules import mistakes, shapes
 
-# Elements; the number of colons in their text that may follow keys; a function that locates an
-# element by its index; one that returns the elements again, with the text of each number.
-Batch = tuple[list[Any], int, Callable[[int], str], Callable[[], list[Any]]]
+# Elements; the text that they were decoded from; a function that locates an element by its index;
+# one that returns the elements again, with the text of each number.
+Batch = tuple[list[Any], str, Callable[[int], str], Callable[[], list[Any]]]
 _WHITESPACE = " \t\r\n"
 _KEY_COLON = re.compile(f'"[{_WHITESPACE}]*:')
 _FIRST_FLOAT = re.compile(rf"[\[{_WHITESPACE}]*-?[0-9]+[.eE]")
@@ -53,8 +54,8 @@ def parse(
     """Parse a file; return its shape. selected: keys, None if the elements are not objects."""
     inner_shape: tuple[int, ...] | None = None
     count, batches = 0, _read_list if suffix == ".json" else _read_lines
-    for elements, colons, locate, decode_exactly in batches(read, values, label):
-        if selected is not None and not _have_unique_keys(elements, colons):
+    for elements, text, locate, decode_exactly in batches(read, values, label):
+        if selected is not None and not _have_unique_keys(elements, text):
             elements = decode_exactly()
         items = _select_all(elements, selected, locate, label)
         if items and inner_shape is None:
@@ -79,6 +80,10 @@ def _select_all(
     if selected is None:
         return elements
     get = itemgetter(*selected)
+    if set(map(type, elements)) == {dict}:
+        with suppress(KeyError):
+            found = list(map(get, elements))
+            return found if len(selected) == 1 else list(map(list, found))
     values = []
     for n, element in enumerate(elements):
         fields = dict(element) if type(element) is _Object else element
@@ -91,9 +96,15 @@ def _select_all(
     return values if len(selected) == 1 else list(map(list, values))
 
 
-def _have_unique_keys(elements: list[Any], colons: int) -> bool:
-    """Whether no key is repeated, as there are as many keys as colons in the text."""
-    return set(map(type, elements)) == {dict} and sum(map(len, elements)) == colons
+def _have_unique_keys(elements: list[Any], text: str) -> bool:
+    """Whether no key is repeated: there are as many keys as colons in the text that may follow one.
+
+    Rarely, a colon is in a string.
+    """
+    if set(map(type, elements)) != {dict}:
+        return False
+    count = sum(map(len, elements))
+    return count == text.count(":") or count == len(_KEY_COLON.findall(text))
 
 
 def _refuse_object(element: Any, selected: tuple[str, ...], location: str, label: str) -> NoReturn:
@@ -170,7 +181,8 @@ def _add_numbers(flat: list[Any], values: Values) -> bool:
     except OverflowError:
         return False
     if values.fast_type == "d":
-        text = "\n".join(str(value) for value in flat if type(value) is int).encode()
+        integers = (str(value) for value in flat if type(value) is int) if int in types else ()
+        text = "\n".join(integers).encode()
         return not np.isinf(array).any() and values.add_array(array, text)
     return values.add_array(array)
 
@@ -182,11 +194,6 @@ def _add_texts(flat: list[Any], count: int, values: Values, locate: Callable[[in
         return locate(i // count) + (f", number {i % count}" if count > 1 else "")
 
     values.add(texts, location)
-
-
-def _count_colons(text: str) -> int:
-    """Return the number of colons that follow a key, or, rarely, are in a text."""
-    return len(_KEY_COLON.findall(text)) if "{" in text else 0
 
 
 def _decode(text: str, decoder: json.JSONDecoder = _decoder) -> Any:
@@ -202,12 +209,14 @@ def _decode(text: str, decoder: json.JSONDecoder = _decoder) -> Any:
 
 
 def _read_lines(read: Read, values: Values, label: str) -> Iterator[Batch]:
-    for first_line, block in lines.read_blocks(read, label):
+    blocks = lines.read_blocks(read, label)
+    for first_line, block in _with_first_line_alone(blocks) if values.infers_type else blocks:
         try:
-            texts = block.decode().split("\n")
+            content = block.decode()
         except UnicodeDecodeError as exc:
             line_number = first_line + block.count(b"\n", 0, exc.start)
             refuse(label, f"line {line_number}: not UTF-8")
+        texts = content.split("\n")
         line_numbers = [n for n, text in enumerate(texts, first_line) if text.strip(_WHITESPACE)]
         kept = [texts[n - first_line] for n in line_numbers]
 
@@ -225,7 +234,18 @@ def _read_lines(read: Read, values: Values, label: str) -> Iterator[Batch]:
                 elements = [_decode_line(text, n, decoder, label) for text, n in pairs]
             return elements
 
-        yield decode(_decoder), _count_colons(block.decode()), locate, decode
+        yield decode(_decoder), content, locate, decode
+
+
+def _with_first_line_alone(blocks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks, the first line as one: if it has a float, no other line is decoded in vain."""
+    for first_line, block in blocks:
+        if first_line == 1:
+            line, newline, block = block.partition(b"\n")
+            yield 1, line + newline
+            first_line = 2
+        if block:
+            yield first_line, block
 
 
 def _decode_together(texts: list[str], decoder: json.JSONDecoder) -> list[Any] | None:
@@ -269,7 +289,7 @@ def _read_list(read: Read, values: Values, label: str) -> Iterator[Batch]:
     except RecursionError:
         refuse(label, f"{_location(text, start)}: nested too deeply")
     decode = partial(_exact_decoder.decode, text)
-    yield elements, _count_colons(text), "element {}".format, decode
+    yield elements, text, "element {}".format, decode
 
 
 def _read_document(read: Read, label: str) -> str:

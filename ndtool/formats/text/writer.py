@@ -109,7 +109,7 @@ def _format_numbers(array: Any) -> list[str]:
     return texts
 
 
-def _format_by_arrow(array: Any, width: int, separator: str) -> bytes | None:
+def _format_by_arrow(array: Any, width: int, separator: str) -> bytes | memoryview | None:
     """Return the lines of rows, in a fifth of the time; None without pyarrow.
 
     Numbers that pyarrow spells otherwise are written as nan, and replaced by their text.
@@ -139,10 +139,12 @@ def _format_by_arrow(array: Any, width: int, separator: str) -> bytes | None:
         stream,
         csv.WriteOptions(include_header=False, delimiter=separator, quoting_style="none"),
     )
-    text: bytes = stream.getvalue().to_pybytes()
-    if texts:
-        parts = [b""] * (2 * len(texts) + 1)
-        parts[::2] = text.split(b"nan")
-        parts[1::2] = [number.encode() for number in texts]
-        text = b"".join(parts)
-    return text
+    text = memoryview(stream.getvalue())
+    if not texts:
+        return text
+    parts, stop = list[bytes | memoryview](), 0
+    starts = np.flatnonzero(np.frombuffer(text, "u1") == ord("n"))[::2].tolist()
+    for start, number in zip(starts, texts, strict=True):
+        parts += (text[stop:start], number.encode())
+        stop = start + len("nan")
+    return b"".join([*parts, text[stop:]])

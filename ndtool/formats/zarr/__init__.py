@@ -7,7 +7,6 @@ than most runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import RLock
 from typing import Any
 
@@ -24,7 +23,6 @@ from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, is_zarr_sto
 from ndtool.storage.localfolder import LocalFolder
 
 _BITMAP_BITS = 1 << 10  # bits of an integer in the bitmap of files that were read
-_UINT64_MASK = (1 << 64) - 1
 
 check, planned_metadata, create = location.check, writer.planned_metadata, writer.ZarrSink
 
@@ -151,31 +149,19 @@ class ZarrSource(ChunkedSource):
         counts = grid.grid_shape(self.metadata.shape, self._file_shape)
         for count, i in zip(counts, coordinates, strict=True):
             file_index = file_index * count + i
+        is_sharded = self._array.sharding is not None
         with self._lock:
             page, bit = divmod(file_index, _BITMAP_BITS)
             flags = self._read_files.get(page, 0)
-            is_first = not flags >> bit & 1
             self._read_files[page] = flags | 1 << bit
-            # Readers of other chunks of the shard wait for its fingerprint.
-            if is_first and self._array.sharding is not None:
-                self._add_fingerprint(file_index, key)
-        if is_first and self._array.sharding is None:
-            self._add_fingerprint(file_index, key)
+            is_first = not flags >> bit & 1
+            if is_first and is_sharded:  # readers of other chunks of the shard wait
+                self._fingerprints += hash((file_index, *self._storage.prefetch(key, None)))
+        if is_first and not is_sharded:
+            fingerprint = self._storage.prefetch(key, self._array.chain.max_nbytes)
+            with self._lock:
+                self._fingerprints += hash((file_index, *fingerprint))
         return key
-
-    def _add_fingerprint(self, file_index: int, key: str) -> None:
-        limit = self._array.chain.max_nbytes if self._array.sharding is None else None
-        fingerprint = self._storage.prefetch(key, limit)
-        with self._lock:
-            self._fingerprints = (
-                self._fingerprints + hash((file_index, *fingerprint))
-            ) & _UINT64_MASK
-
-    def _recorded_files(self) -> Iterator[int]:
-        for page, flags in self._read_files.items():
-            yield from (
-                page * _BITMAP_BITS + bit for bit in range(_BITMAP_BITS) if flags >> bit & 1
-            )
 
     def _current_fingerprints(self) -> int:
         """Return the sum of the current fingerprints of all chunk files that were read."""
@@ -186,9 +172,15 @@ class ZarrSource(ChunkedSource):
             key = self._chunk_key(grid.coordinates(box, self._file_shape))
             fingerprint = self._storage.file_fingerprint(key)
             with self._lock:
-                total[0] = (total[0] + hash((file_index, *fingerprint))) & _UINT64_MASK
+                total[0] += hash((file_index, *fingerprint))
 
-        threads.run_all(add, self._recorded_files(), self.concurrency)
+        recorded = (
+            page * _BITMAP_BITS + bit
+            for page, flags in self._read_files.items()
+            for bit in range(_BITMAP_BITS)
+            if flags >> bit & 1
+        )
+        threads.run_all(add, recorded, self.concurrency)
         return total[0]
 
     def _chunk_key(self, coordinates: Shape) -> str:

@@ -121,6 +121,14 @@ def _remote_target(target: Target) -> ZarrTarget:
         return ZarrTarget(url, path, (), False, None, None)
     preserved = tuple(hierarchy.array_paths(storage))
     version = 3 if storage.read("zarr.json") is not None else 2
+    for group in groups:
+        name = hierarchy.consolidated_name(version)
+        if hierarchy.add_consolidated(storage.subfolder(group), name, {}) is not None:
+            raise OutputError(
+                f"{printable(label(storage.path, group))} has consolidated metadata, to which no"
+                " array is added at a URL",
+                hint="write the array to a store of its own",
+            )
     return ZarrTarget(url, path, tuple(groups), False, version, preserved)
 
 

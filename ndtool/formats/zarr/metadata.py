@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
@@ -205,7 +205,7 @@ def _parse_version_2(document: dict[str, Any], name: str) -> _Fields:
     if _choice(document, "order", ("C", "F"), name) == "F":
         configs.insert(0, {"id": "transpose", "order": list(range(len(shape)))[::-1]})
     separator = _choice({"dimension_separator": ".", **document}, "dimension_separator", "./", name)
-    dtype = _parse_descr(document.get("dtype"), name)
+    dtype = _parse_type(document.get("dtype"), 2, name)
     return _Fields(shape, chunks, None, dtype, configs, {}, "", separator)
 
 
@@ -222,7 +222,7 @@ def _parse_version_3(document: dict[str, Any], name: str) -> _Fields:
     if grid_name != "regular":
         refuse(name, f"chunk_grid {format_value(grid_name)}: expected regular")
     chunks = _sizes(grid_config.get("chunk_shape"), "chunk_shape", name)
-    dtype = _parse_data_type(document.get("data_type"), name)
+    dtype = _parse_type(document.get("data_type"), 3, name)
     configs, shards, sharding = _named_codecs(document.get("codecs"), name), None, {}
     if SHARDING in (config["id"] for config in configs):
         if len(configs) > 1:
@@ -310,34 +310,26 @@ def _named(value: object, what: str, name: str) -> tuple[str, dict[str, Any]]:
 # Element types
 
 
-def _parse_descr(spec: object, name: str) -> Dtype:
-    """Return the element type of version 2."""
-
-    def as_descr(value: object) -> Any:
-        if not isinstance(value, list):
-            return value
-        return [
-            (field[0], as_descr(field[1]), *(tuple(sizes) for sizes in field[2:]))
-            for field in value
-        ]
-
+def _parse_type(spec: object, version: int, name: str) -> Dtype:
+    """Return an element type, of version 3 in little-endian byte order."""
     try:
-        dtype = dtypes.from_descr(as_descr(spec))
-        numpy_dtype(dtype)
-        return dtype
-    except (DtypeError, TypeError, IndexError):
-        _refuse_type(spec, name)
-
-
-def _parse_data_type(spec: object, name: str) -> Dtype:
-    """Return the element type of version 3, in little-endian byte order."""
-    try:
-        descr = _data_type_descr(spec, name)
+        descr = _normalize_descr(spec) if version == 2 else _data_type_descr(spec, name)
         dtype = descr if isinstance(descr, Dtype) else dtypes.from_descr(descr)
         numpy_dtype(dtype)
         return dtype
-    except (DtypeError, TypeError, KeyError, ValueError):
-        _refuse_type(spec, name)
+    except (DtypeError, TypeError, KeyError, IndexError, ValueError):
+        kind = spec.get("name", spec) if isinstance(spec, dict) else spec
+        text = printable(kind, 80) if isinstance(kind, str) else format_value(kind, limit=80)
+        refuse(name, f"elements of type {text}: expected a type of fixed size")
+
+
+def _normalize_descr(descr: Any) -> Any:
+    if not isinstance(descr, list):
+        return descr
+    return [
+        (field[0], _normalize_descr(field[1]), *(tuple(sizes) for sizes in field[2:]))
+        for field in descr
+    ]
 
 
 def _data_type_descr(spec: object, name: str) -> Any:
@@ -376,12 +368,6 @@ def _big_endian(dtype: Dtype, name: str) -> Dtype:
     return numpytypes.from_numpy(numpy_dtype(dtype).newbyteorder(">"))
 
 
-def _refuse_type(spec: object, name: str) -> NoReturn:
-    kind = spec.get("name", spec) if isinstance(spec, dict) else spec
-    text = printable(kind, 80) if isinstance(kind, str) else format_value(kind, limit=80)
-    refuse(name, f"elements of type {text}: expected a type of fixed size")
-
-
 def _fill_value(value: Any, dtype: Any, name: str) -> Any:
     """Return the fill value as an ndarray of rank 0."""
     import numpy as np
@@ -394,15 +380,10 @@ def _fill_value(value: Any, dtype: Any, name: str) -> Any:
             raw = (
                 bytes(value) if isinstance(value, list) else base64.b64decode(value, validate=True)
             )
-            if len(raw) > dtype.itemsize or (
-                dtype.kind == "V" and len(raw) not in (0, dtype.itemsize)
-            ):
+            sizes = range(dtype.itemsize + 1) if dtype.kind == "S" else (0, dtype.itemsize)
+            if len(raw) not in sizes:
                 raise ValueError(f"{len(raw)} bytes")
             return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype).reshape(())
-        if dtype.kind == "U" and not isinstance(value, str):
-            raise ValueError("no text")
-        if dtype.kind == "b" and type(value) is not bool and value not in (0, 1):
-            raise ValueError("not a truth value")
         with np.errstate(over="ignore"):
             fill[...] = _number(value, dtype)
     except (ValueError, TypeError, KeyError, OverflowError):
@@ -412,29 +393,29 @@ def _fill_value(value: Any, dtype: Any, name: str) -> Any:
 
 
 def _number(value: Any, dtype: Any) -> Any:
+    """Return a fill value that NumPy converts to a type. Raises ValueError for another type."""
     import numpy as np
 
+    kinds: dict[str, tuple[type, ...]] = {"b": (bool,), "U": (str,), "i": (int,), "u": (int,)}
+    if dtype.kind == "b" and value in (0, 1):
+        return bool(value)
     if dtype.kind == "c":
-        if not isinstance(value, list):
-            return _number(value, np.dtype(f"f{dtype.itemsize // 2}"))
         part = np.dtype(f"{dtype.str[0]}f{dtype.itemsize // 2}")
-        if len(value) != 2:
-            raise ValueError("not two parts")
-        return np.array([_number(item, part) for item in value], part).view(dtype)[0]
+        if not isinstance(value, list):
+            return _number(value, part)
+        real, imaginary = value
+        return np.array([_number(real, part), _number(imaginary, part)], part).view(dtype)[0]
     if dtype.kind == "f" and isinstance(value, str):
         if value.startswith("0x"):
-            raw = bytes.fromhex(value[2:])
-            return np.frombuffer(raw, f">f{dtype.itemsize}", count=1)[0]
+            return np.frombuffer(bytes.fromhex(value[2:]), f">f{dtype.itemsize}", count=1)[0]
         return float(_FLOATS[value])
-    if dtype.kind in "iu" and isinstance(value, float) and value.is_integer():
-        return int(value)
     if dtype.kind in "mM" and value == "NaT":
         return np.array("NaT", dtype)
-    if dtype.kind in "iuf" and type(value) not in (int, float):
-        raise ValueError("not a number")
-    if dtype.kind in "mM":
-        return np.array(value, np.int64).view(dtype.newbyteorder("="))
-    return value
+    if dtype.kind in "iu" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if type(value) not in kinds.get(dtype.kind, (int, float)):
+        raise ValueError("not of this type")
+    return np.array(value, np.int64).view(dtype.newbyteorder("=")) if dtype.kind in "mM" else value
 
 
 # Codecs
@@ -571,29 +552,29 @@ def create_documents(
     """
     chunks, shards = layout
     parts = array_path.split("/") if array_path else []
+    groups: dict[str, Any] = {
+        "zarr.json": {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    }
+    if version == 2:
+        groups = {".zgroup": {"zarr_format": 2}, ".zattrs": {}}
     for depth in range(len(parts)):
-        prefix = "".join(f"{part}/" for part in parts[:depth])
-        if version == 2:
-            yield f"{prefix}.zgroup", {"zarr_format": 2}
-            yield f"{prefix}.zattrs", {}
-        else:
-            yield f"{prefix}zarr.json", {"attributes": {}, "zarr_format": 3, "node_type": "group"}
+        for key, document in groups.items():
+            yield "/".join([*parts[:depth], key]), document
     prefix = f"{array_path}/" if array_path else ""
+    fields = {"zarr_format": version, "shape": list(shape), "fill_value": zero_fill(dtype)}
     if version == 2:
         descr = dtype.descr
         yield f"{prefix}.zarray", {
-            "shape": list(shape), "chunks": list(chunks),
+            **fields, "chunks": list(chunks), "order": "C", "filters": None,
             "dtype": descr if isinstance(descr, str) else [list(field) for field in descr],
-            "fill_value": zero_fill(dtype), "order": "C", "filters": None,
-            "dimension_separator": ".", "compressor": compressor, "zarr_format": 2,
+            "dimension_separator": ".", "compressor": compressor,
         }  # fmt: skip
         yield f"{prefix}.zattrs", {}
         return
-    is_ordered = dtype.itemsize > 1 and not isinstance(dtype.descr, list)
-    endian = {"endian": "big" if dtype.order == ">" else "little"}
     to_bytes: dict[str, Any] = {"name": "bytes"}
-    if is_ordered and dtype.order in "<>":
-        to_bytes["configuration"] = endian
+    if dtype.itemsize > 1 and not isinstance(dtype.descr, list) and dtype.order in "<>":
+        endian = "big" if dtype.order == ">" else "little"
+        to_bytes["configuration"] = {"endian": endian}
     chain = [to_bytes, *([] if compressor is None else [compressor])]
     if shards is not None:
         little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -602,13 +583,9 @@ def create_documents(
             "index_codecs": [little, {"name": "crc32c"}], "index_location": "end",
         }  # fmt: skip
         chain = [{"name": SHARDING, "configuration": sharding}]
+    grid = {"name": "regular", "configuration": {"chunk_shape": list(shards or chunks)}}
     yield f"{prefix}zarr.json", {
-        "shape": list(shape), "data_type": data_type(dtype),
-        "chunk_grid": {
-            "name": "regular",
-            "configuration": {"chunk_shape": list(chunks if shards is None else shards)},
-        },
+        **fields, "node_type": "array", "data_type": data_type(dtype), "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": zero_fill(dtype), "codecs": chain, "attributes": {}, "zarr_format": 3,
-        "node_type": "array", "storage_transformers": [],
+        "codecs": chain, "attributes": {}, "storage_transformers": [],
     }  # fmt: skip
