@@ -262,7 +262,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
 
     write_existing(".")
     if has_zarr():
-        import_module("ndtool.formats.zarr.newstore")  # imported before its functions are replaced
+        import_module("ndtool.formats.zarr.writer")  # imported before its functions are replaced
     outputs = ["out.npy", "old.npz:new", "old.safetensors:new"]
     for output in outputs:  # imports what takes functions by name
         files.gather_nd("data.npy", "pairs.npy", out=output)
