@@ -56,7 +56,8 @@ class HtmlReport:
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
         document.check(path, clobber=request.clobber)
-        require_distinct(path, *(locators.parse(name).path for name in request.arguments.values()))
+        inputs = filter(None, request.arguments.values())  # `stats` has no updates
+        require_distinct(path, *(locators.parse(name).path for name in inputs))
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
         self._sections: list[str] = []

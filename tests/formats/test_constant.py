@@ -14,7 +14,7 @@ from ways import contiguous
 
 import ndtool
 from ndtool.analysis.oracle import reference
-from ndtool.formats import constant
+from ndtool.formats import declared
 from ndtool.rules import dtypes
 
 ARGUMENTS = {
@@ -32,7 +32,7 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
 def test_an_argument_is_an_array(argument: str) -> None:
-    expected, source = ARGUMENTS[argument], constant.open_source(argument)
+    expected, source = ARGUMENTS[argument], declared.open_source(argument)
     assert source.metadata.shape == expected.shape
     assert source.metadata.dtype.name == dtypes.from_numpy(expected.dtype).name
     assert bytes(source.load()) == expected.tobytes()
@@ -110,7 +110,7 @@ def test_every_algorithm_accepts_constants(workdir: Path, way: str) -> None:
 
 
 def test_a_constant_is_no_anonymous_memory() -> None:
-    source = constant.open_source("full:3:int16[30000001]")
+    source = declared.open_source("full:3:int16[30000001]")
     tracemalloc.start()
     buffer = source.load()
     assert tracemalloc.get_traced_memory()[1] < 8 << 20

@@ -236,6 +236,20 @@ def test_chunks_larger_than_memory_are_refused() -> None:
     )
 
 
+def test_chunks_that_are_compressed_twice() -> None:
+    with h5py.File("x.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((16, 4))
+        properties.set_deflate(1)
+        properties.set_deflate(2)
+        space = h5py.h5s.create_simple(TABLE.shape)
+        element = h5py.h5t.py_create(TABLE.dtype)
+        h5py.Dataset(h5py.h5d.create(file.id, b"a", element, space, properties))[...] = TABLE
+    np.save("i.npy", [3, 60, -1])
+    assert ndtool("gather", "x.h5:a", "i.npy", "-o", "o.npy").status == 0
+    assert bits_equal(np.load("o.npy"), TABLE[[3, 60, -1]])
+
+
 def test_chunks_with_wrong_sizes_or_content() -> None:
     write_dataset(np.zeros(4096, "i1"), chunks=(1024,), compression="gzip")
     with h5py.File("x.h5", "r+") as file:

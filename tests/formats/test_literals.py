@@ -11,7 +11,7 @@ from inputs import load
 from npyfile import npy
 
 from ndtool.errors import InputError, UsageError
-from ndtool.formats import literal, locators
+from ndtool.formats import declared, locators
 
 DATA = np.arange(24.0).reshape(6, 4)
 
@@ -127,4 +127,4 @@ def test_an_index_out_of_bounds_is_reported(value: int) -> None:
 
 
 def test_literals_may_have_131072_characters() -> None:
-    assert literal.MAX_CHARACTERS >= 1 << 17, "what a system passes as one argument"
+    assert declared.MAX_CHARACTERS >= 1 << 17, "what a system passes as one argument"

@@ -179,10 +179,14 @@ def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
     assert np.load("o.npy").tolist() == [1, 3, 0]
 
 
-def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    put("x.zarr", np.zeros(3), compressors="auto")
-    monkeypatch.setitem(__import__("sys").modules, "numcodecs", None)
-    with pytest.raises(UsageError, match="codec zstd needs the numcodecs package") as excinfo:
+@pytest.mark.parametrize(("codec", "package"), [("zstd", "numcodecs"), ("crc32c", "google_crc32c")])
+def test_a_missing_package_gives_an_install_hint(
+    codec: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: Any = {"compressors": "auto"} if codec == "zstd" else {"compressors": None}
+    put("x.zarr", np.zeros(4), chunks=(2,), shards=(4,), **options)
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(UsageError, match=f"codec {codec} needs the {package} package") as excinfo:
         locators.open_source("x.zarr", Streams(-1))
     assert excinfo.value.hint == "pip install 'ndtool[zarr]'"
 

@@ -167,7 +167,7 @@ def _create_documents(
             )
         }
         array = read_array(documents.get, target.path, array_path)
-        array.chain.require_packages()
+        array.require_packages()
     except DtypeError:
         array = None
     if array is None or array.metadata.dtype != dtype:
