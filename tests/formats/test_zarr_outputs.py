@@ -523,24 +523,6 @@ def test_a_cleanup_between_creating_and_locking_a_folder(monkeypatch: pytest.Mon
     assert os.listdir() == ["x.zarr"]
 
 
-@pytest.mark.parametrize("output", ["one.zarr", "g.zarr:a/b"])
-def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
-    put(output, DATA)
-    save(data=DATA)
-    before = all_files()
-    locked = Path(output.replace(":", "/")) / "c"
-    for mode in (0o555, 0o333, 0o666):
-        locked.chmod(mode)
-        dry_run = [(*GATHER, output, "--dry-run")] if mode == 0o555 else []
-        for command in (("convert", "data.npy", output), *dry_run):
-            result = ndtool(*command, preexec_fn=drop_root_capabilities)
-            assert result.status == 7, result
-            assert f"{locked}: nothing can be removed from it, so" in result.err
-    locked.chmod(0o755)
-    assert all_files() == before
-    assert ndtool("convert", "data.npy", output).status == 0
-
-
 def test_remains_of_a_replaced_store_are_reported() -> None:
     """Too few descriptors to descend, or permissions that change meanwhile."""
     put("one.zarr", np.arange(4))
