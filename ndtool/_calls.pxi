@@ -26,6 +26,8 @@ cdef enum:
     LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
     SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
     MAX_TEMPORARIES = 10
+    RECENT = 64                 # slots for recent calls
+    MAX_ARGUMENTS = 17          # arguments of a call, and three element types
 
 cdef enum:              # how index tuples select slices
     BY_TUPLES = 1       # gather_nd, scatter_nd
@@ -51,7 +53,8 @@ cdef class TypedCall:
 
     cdef int family, threads, swap_unit
     cdef int64_t batch_dims, axis
-    cdef bint swaps_data, swaps_updates, is_mean, is_distinct
+    cdef int64_t base
+    cdef bint swaps_data, swaps_updates, is_mean, is_distinct, is_circular
     cdef Indices indices
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
@@ -63,6 +66,8 @@ cdef class TypedCall:
         self.family, self.threads = _FAMILIES[operator], threads
         self.batch_dims, self.axis = attributes.batch_dims, attributes.resolved_axis
         self.is_mean, self.is_distinct = attributes.is_mean, attributes.duplicates == "error"
+        self.base = attributes.index_base
+        self.is_circular = self.family == BY_RUNS and attributes.mode == "circular"
         self.indices = indices
         self.spec, self.itemsize, self.swap_unit = spec, itemsize, swap_unit
         self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
@@ -94,6 +99,8 @@ cdef struct Job:
     Source data, indices, updates
     bint copies_data         # of a scatter: whether the target does not contain data yet
     bint validates           # whether to validate all indices before the target changes
+    int stored_kind          # of indices to normalize to int64, in their copy; else 0
+    int64_t base, modulus    # what is subtracted from these; the modulus, 0 for none
     int64_t stored_tuples
     IndexSpace space, row_space
     Walk walk
@@ -372,6 +379,34 @@ cdef inline const uint8_t* load(const Source* s, int threads) noexcept nogil:
     return s.copy
 
 
+cdef const uint8_t* load_indices(const Job* job) noexcept nogil:
+    """Return the bytes of the indices in row-major order, normalized if the call requires it."""
+    cdef const Source* s = &job.indices
+    cdef Py_ssize_t itemsize = job.stored_kind & ITEMSIZE_MASK
+    cdef int64_t values[ENTRIES]
+    cdef const uint8_t* stored = s.data
+    cdef const int64_t* index
+    cdef int64_t* normalized = <int64_t*> s.copy
+    cdef int64_t i = 0, j, n, v, count
+    if not job.stored_kind:
+        return load(s, job.threads)
+    count = s.nbytes // itemsize
+    if s.view.rank:    # the end of the copy, so that no index is overwritten before it is read
+        stored = s.copy + 8 * count - s.nbytes
+        copy_source(s, s.copy + 8 * count - s.nbytes, job.threads, False)
+    while i < count:
+        n = min(ENTRIES, count - i)
+        index = as_int64(stored + i * itemsize, job.stored_kind, n, values)
+        for j in range(n):
+            v = <int64_t> (<uint64_t> index[j] - <uint64_t> job.base)
+            if job.modulus:
+                v %= job.modulus
+                v += job.modulus & (v >> 63)
+            normalized[i + j] = v
+        i += n
+    return s.copy
+
+
 cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcept nogil:
     """Return non-zero if an index of the stored tuples is out of bounds, in mode "error"."""
     cdef Check c
@@ -424,7 +459,7 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
     """Execute a call at once; non-zero if an index is out of bounds."""
     cdef Updates first_pass
     cdef int64_t count = job.units if job.units else job.tuples
-    job.walk.index = load(&job.indices, job.threads)
+    job.walk.index = load_indices(job)
     if (
         job.validates and job.walk.mode == ERROR and check_tuples(job, 0, job.stored_tuples)
     ) or load_arrays(job):
@@ -577,25 +612,28 @@ cdef object shape_tuple(const CallPlan* p):
     return shape
 
 
+cdef struct Temporaries:
+    # memory that a call needs until it ends
+    void* blocks[MAX_TEMPORARIES]
+    int count
+
+
+cdef uint8_t* allocate(Temporaries* memory, Py_ssize_t nbytes, bint zeroed=False) except NULL:
+    cdef void* block = calloc(max(1, nbytes), 1) if zeroed else malloc(max(1, nbytes))
+    if block == NULL:
+        raise MemoryError
+    memory.blocks[memory.count] = block
+    memory.count += 1
+    return <uint8_t*> block
+
+
 @cython.final
-cdef class _Temporaries:
-    """Memory that a call needs until it ends."""
+cdef class _Recent:
+    """The TypedCall of the last call with these arguments: identical objects are equal."""
 
-    cdef void* blocks[MAX_TEMPORARIES]
-    cdef int count
-
-    cdef uint8_t* allocate(self, Py_ssize_t nbytes, bint zeroed=False) except NULL:
-        cdef void* block = calloc(max(1, nbytes), 1) if zeroed else malloc(max(1, nbytes))
-        if block == NULL:
-            raise MemoryError
-        self.blocks[self.count] = block
-        self.count += 1
-        return <uint8_t*> block
-
-    def __dealloc__(self):
-        cdef int i
-        for i in range(self.count):
-            free(self.blocks[i])
+    cdef PyObject* keys[MAX_ARGUMENTS]
+    cdef tuple held     # what `keys` point to
+    cdef TypedCall call
 
 
 @cython.final
@@ -605,21 +643,22 @@ cdef class Calls:
     array, empty: numpy.ndarray and numpy.empty. make: returns the TypedCall of a call's arguments
     and dtypes, or None; Calls caches these. limit_threads: as in machine/threads.py. algorithms:
     whether a large scatter needs an algorithm of engine/scatters.py. fallback: the general path,
-    for these and all errors. tuning: the module of thresholds.
+    for these and all errors. tuning: the thresholds of engine/tuning.py.
     """
 
-    cdef object array, empty, make, limit_threads, algorithms, fallback, tuning
-    cdef dict typed
+    cdef object array, empty, make, limit_threads, algorithms, fallback
+    cdef dict typed, tuning
+    cdef list recent
     cdef uint64_t factor    # of tables of rows
 
     def __cinit__(
         self, type array, object empty, object make, object limit_threads, object algorithms,
-        object fallback, object tuning,
+        object fallback, dict tuning,
     ):
         self.array, self.empty, self.tuning = array, empty, tuning
         self.make, self.fallback = make, fallback
         self.limit_threads, self.algorithms = limit_threads, algorithms
-        self.typed = {}
+        self.typed, self.recent = {}, [None] * RECENT
         self.factor = int.from_bytes(os.urandom(8), "little") | 1
 
     @cython.binding(False)    # with only positional arguments, calls have the lowest overhead
@@ -628,7 +667,7 @@ cdef class Calls:
     ) -> object:
         """Call an operator; arguments: (name, threads, spec, *attributes), as given."""
         try:
-            result = self.execute(arguments, data, indices, updates, out)
+            result = self._run(arguments, data, indices, updates, out)
         except MemoryError:    # raised again by the general path
             result = None
         return self.fallback(arguments, data, indices, updates, out) if result is None else result
@@ -641,32 +680,62 @@ cdef class Calls:
 
         arguments: as those of `call`, or (name, threads, spec, Attributes).
         """
+        return self._run(arguments, data, indices, updates, out)
+
+    cdef object _run(
+        self, tuple arguments, object data, object indices, object updates, object out
+    ):
         cdef Py_buffer views[4]
+        cdef Temporaries memory
         cdef object result = None
         cdef int i
-        if type(data) is not self.array or type(indices) is not self.array or not (
-            (updates is None or type(updates) is self.array)
+        if type(data) is not self.array or not (
+            (indices is None or type(indices) is self.array)
+            and (updates is None or type(updates) is self.array)
             and (out is None or type(out) is self.array)
         ):
             return None
         memset(views, 0, sizeof(views))
+        memory.count = 0
         try:
-            result = self._execute(arguments, data, indices, updates, out, views)
+            result = self._execute(arguments, data, indices, updates, out, views, &memory)
         except (ValueError, BufferError):    # such as outputs that are read-only
             pass
         finally:
             for i in range(4):
                 PyBuffer_Release(&views[i])
+            for i in range(memory.count):
+                free(memory.blocks[i])
         return result
 
     cdef TypedCall _typed_call(
         self, tuple arguments, object dtype, object index_dtype, object update_dtype
     ):
         """Return the call for element types, from the cache if it was made before; or None."""
+        cdef PyObject* keys[MAX_ARGUMENTS]
+        cdef size_t slot = 0
+        cdef Py_ssize_t n = PyTuple_Size(arguments)
         cdef int d
         cdef object value, fill = None
+        cdef _Recent recent
+        if n > MAX_ARGUMENTS - 3:
+            return None
+        memset(keys, 0, sizeof(keys))
+        for d in range(n):
+            keys[d] = PyTuple_GetItem(arguments, d)
+        keys[MAX_ARGUMENTS - 3] = <PyObject*> dtype
+        keys[MAX_ARGUMENTS - 2] = <PyObject*> index_dtype
+        keys[MAX_ARGUMENTS - 1] = <PyObject*> update_dtype
+        for d in range(MAX_ARGUMENTS):
+            slot = slot * 31 + (<size_t> keys[d] >> 4)
+        slot %= RECENT
+        value = self.recent[slot]
+        if value is not None:
+            recent = <_Recent> value
+            if memcmp(keys, recent.keys, sizeof(keys)) == 0:
+                return recent.call
         # Equal arguments must be the same: of these types, only bool and float equal int.
-        for d in range(0 if PyTuple_Size(arguments) == 4 else PyTuple_Size(arguments)):
+        for d in range(0 if n == 4 else n):
             value = <object> PyTuple_GetItem(arguments, d)
             if type(value) is bool:
                 if not 9 <= d <= 10:    # negatives, include_self
@@ -687,40 +756,53 @@ cdef class Calls:
             if len(self.typed) >= MAX_TYPED:
                 self.typed.clear()
             self.typed[key] = value
+        recent = _Recent()
+        memcpy(recent.keys, keys, sizeof(keys))
+        recent.held = arguments, dtype, index_dtype, update_dtype
+        recent.call = value
+        self.recent[slot] = recent
         return value
 
     cdef object _execute(
         self, tuple arguments, object data, object indices, object updates, object out,
-        Py_buffer* views,
+        Py_buffer* views, Temporaries* memory,
     ):
         cdef CallPlan p
         cdef Job job
         cdef TypedCall c
-        cdef _Temporaries memory
         cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
         cdef const Py_ssize_t* strides
         cdef const Py_ssize_t* batch_shape
         cdef Py_buffer* target_view = &views[3]
-        cdef Py_ssize_t limit = self.tuning.COMPILED_CALL, moved, step, gathered
+        cdef Py_ssize_t limit = 0, moved, step, gathered, sparse
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
         cdef bint releases
         cdef int d
         cdef uint64_t bad
         cdef object dtype = data.dtype, result
-        if not limit and updates is not None:
-            return None
+        if updates is not None:
+            limit = self.tuning["COMPILED_CALL"]
+            if not limit:
+                return None
         c = self._typed_call(
-            arguments, dtype, indices.dtype, None if updates is None else updates.dtype,
+            arguments, dtype, None if indices is None else indices.dtype,
+            None if updates is None else updates.dtype,
         )
         if c is None:
             return None
-        if try_buffer(data, &views[0], PyBUF_STRIDES) or try_buffer(
-            indices, &views[1], PyBUF_STRIDES
+        if try_buffer(data, &views[0], PyBUF_STRIDES) or (
+            indices is not None and try_buffer(indices, &views[1], PyBUF_STRIDES)
         ) or (updates is not None and try_buffer(updates, &views[2], PyBUF_STRIDES)):
             PyErr_Clear()
             return None
+        if indices is None:    # omitted write indices are 0
+            if views[0].ndim == 0:
+                return None
+            views[1].ndim, views[1].itemsize = 1, 8
+            views[1].shape, views[1].strides = views[0].shape, &views[1].itemsize
+            views[1].len = 8 * views[0].shape[0]
+            views[1].buf = allocate(memory, views[1].len, True)
         job.scatters = updates is not None
-        memory = _Temporaries()
         if not infer_call(
             c.family, c.batch_dims, c.axis, c.itemsize, &views[0], &views[1],
             &views[2] if job.scatters else NULL, &p,
@@ -734,16 +816,17 @@ cdef class Calls:
         if moved > limit and job.scatters:
             return None
         if job.scatters and out is None and views[0].len >= LARGE and data.flags.fnc and (
-            gathered // c.itemsize * <Py_ssize_t> self.tuning.SPARSE_ELEMENTS < views[0].len
+            gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"] < views[0].len
         ):
             return None    # which copies data in their order
         job.threads, job.non_temporal = 1, False
         job.target_bytes = views[0].len if job.scatters else gathered
         is_arithmetic = job.scatters and c.spec.op != 0
-        releases = moved >= <Py_ssize_t> self.tuning.RELEASING
+        releases = moved >= <Py_ssize_t> self.tuning["RELEASING"]
         if releases:
-            job.threads = self.limit_threads(c.threads, moved)
-            job.non_temporal = job.target_bytes >= self.tuning.NON_TEMPORAL
+            if c.threads > 1:
+                job.threads = self.limit_threads(c.threads, moved)
+            job.non_temporal = job.target_bytes >= self.tuning["NON_TEMPORAL"]
             if job.scatters and moved >= LARGE and p.tuples and p.width and self.algorithms(
                 c.is_mean or c.spec.counts is not None, job.target_bytes, p.width, p.tuples,
                 p.per_batch, p.by_panels, in_place, job.threads,
@@ -756,10 +839,19 @@ cdef class Calls:
         job.data.swap_unit = c.swap_unit if c.swaps_data else 0
         job.indices.data, job.indices.copy = <const uint8_t*> views[1].buf, NULL
         job.indices.nbytes, job.indices.swap_unit = views[1].len, 0
-        if merge_view(
+        merge_view(
             &job.indices.view, views[1].shape, views[1].strides, 0, views[1].ndim, views[1].itemsize
-        ):
-            job.indices.copy = memory.allocate(views[1].len)
+        )
+        job.stored_kind, job.base, job.modulus = 0, c.base, 0
+        if c.is_circular:
+            job.modulus = views[0].shape[p.first]
+            if job.modulus == 0:
+                return None
+        if c.base or c.is_circular:
+            job.stored_kind = c.indices.kind
+            job.indices.copy = allocate(memory, views[1].len // views[1].itemsize * 8)
+        elif job.indices.view.rank:
+            job.indices.copy = allocate(memory, views[1].len)
         job.stored_tuples = views[1].len // views[1].itemsize // p.k
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
@@ -773,7 +865,7 @@ cdef class Calls:
             if job.updates.view.rank or job.updates.swap_unit or (
                 is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
             ):
-                job.updates.copy = memory.allocate(views[2].len)
+                job.updates.copy = allocate(memory, views[2].len)
         # output
         job.out, job.out_view.rank = NULL, 0
         job.validates = out is not None or c.is_distinct or not gathered
@@ -816,11 +908,12 @@ cdef class Calls:
         ):
             needs_temporary = False    # contiguous slices are updated where they are
         elif needs_temporary:
-            if (job.target_bytes > limit and job.scatters) or (in_place and job.slice.rank and (
-                gathered // c.itemsize * <Py_ssize_t> self.tuning.SPARSE_ELEMENTS < job.target_bytes
-            )):
+            sparse = gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"]
+            if (job.target_bytes > limit and job.scatters) or (
+                in_place and job.slice.rank and sparse < job.target_bytes
+            ):
                 return None    # a copy of the output would cost more than the updates
-            job.out, job.target = job.target, memory.allocate(job.target_bytes)
+            job.out, job.target = job.target, allocate(memory, job.target_bytes)
             job.copies_data = job.scatters
         step = c.itemsize
         for d in reversed(range(views[0].ndim)):
@@ -838,25 +931,19 @@ cdef class Calls:
         job.tiles = NULL
         batch_shape = views[1].shape if c.family == BY_ELEMENTS else views[0].shape
         fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
-        job.walk.space, job.walk.kind = &job.space, c.indices.kind
+        job.walk.space, job.walk.kind = &job.space, 8 if job.stored_kind else c.indices.kind
         job.walk.index = job.indices.data
-        job.walk.tuple_bytes = p.k * (c.indices.kind & ITEMSIZE_MASK)
+        job.walk.tuple_bytes = p.k * (job.walk.kind & ITEMSIZE_MASK)
         job.walk.first, job.walk.mode = 0, c.indices.mode
         job.walk.redirect_offset = DROPPED
         job.walk.has_pad, job.walk.pad = c.indices.has_pad, c.indices.pad_bits
         if not job.scatters and job.data.view.rank and self._packs_data(
             &job, &p, gathered, c.itemsize
         ):
-            job.data.copy, strides, job.slice.rank = memory.allocate(views[0].len), contiguous, 0
+            job.data.copy, strides, job.slice.rank = allocate(memory, views[0].len), contiguous, 0
             fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
         if p.by_panels and gathered:
-            fill_panels(
-                &job.panels, views[0].ndim, views[0].shape[p.first], views[1].shape, strides,
-                p.first, c.itemsize, c.indices.negatives, self.tuning.TILE, job.threads,
-            )
-            job.units = count_units(&job.panels)
-            if not job.scatters and job.data.nbytes > CACHE_BYTES:
-                self._allocate_tiles(&job, memory)
+            self._divide_panels(&job, c, &p, views, strides, memory)
         if c.is_distinct and job.stored_tuples:
             job.rows.size = fill_row_space(
                 &job.row_space, &views[0], &views[1], c.family, <int> c.batch_dims, &p,
@@ -866,7 +953,7 @@ cdef class Calls:
             if job.rows.size > SPARSE * job.stored_tuples:
                 self._allocate_table(&job.rows.table, job.stored_tuples, memory)
             else:
-                job.rows.bits = memory.allocate(job.rows.size // 8 + 1, True)
+                job.rows.bits = allocate(memory, job.rows.size // 8 + 1, True)
         # what tuples that select nothing have, and the updates
         job.fill_value = NULL
         if not job.scatters and c.indices.skips:
@@ -874,14 +961,13 @@ cdef class Calls:
         job.is_mean = job.scatters and c.is_mean and p.width > 0
         if job.scatters:
             self._fill_updates(&job, c, &p, memory)
-        step = self.tuning.WORK_ITEM
-        if moved > step and not job.scatters:
-            bad = execute_items(&job, step, moved)
-        elif releases:
+        if not releases:
+            bad = execute_job(&job)
+        elif not job.scatters and moved > <Py_ssize_t> self.tuning["WORK_ITEM"]:
+            bad = execute_items(&job, self.tuning["WORK_ITEM"], moved)
+        else:
             with nogil:
                 bad = execute_job(&job)
-        else:
-            bad = execute_job(&job)
         return None if bad else result
 
     cdef bint _packs_data(
@@ -891,7 +977,7 @@ cdef class Calls:
         cdef const View* view = &job.data.view
         cdef bint has_rows = view.itemsize != itemsize
         cdef int64_t last = view.strides[view.rank - 1]
-        if gathered >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning.PACKED_IN_CACHE:
+        if gathered >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning["PACKED_IN_CACHE"]:
             if p.by_panels:
                 return not has_rows
             if job.slice.rank or p.width <= _blocks.LINE:
@@ -899,7 +985,7 @@ cdef class Calls:
         if not (
             job.slice.rank > 0 and not has_rows and view.rank > 1
             and max(last, -last) >= _blocks.LINE
-            and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning.MAX_PACKED)
+            and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning["MAX_PACKED"])
         ):
             return False
         # slices of successive tuples that are in the same few lines are read where they are
@@ -908,25 +994,52 @@ cdef class Calls:
             or local_fraction(&job.walk, p.tuples) < 1
         )
 
-    cdef int _allocate_tiles(self, Job* job, _Temporaries memory) except -1:
-        """Allocate packed tiles of panels, if a gather from these is faster."""
-        if are_tiles_packed(&job.panels, self.tuning.TILE):
+    cdef int _divide_panels(
+        self, Job* job, TypedCall c, const CallPlan* p, const Py_buffer* views,
+        const Py_ssize_t* strides, Temporaries* memory,
+    ) except -1:
+        """Divide elements along an axis that is not the last into units.
+
+        Threads share tiles, or the rows of indices of a gather, unless it is faster from packed
+        tiles.
+        """
+        cdef Py_ssize_t tile = self.tuning["TILE"]
+        cdef int64_t data_rows = views[0].shape[p.first]
+        cdef int threads = job.threads if job.scatters else 1
+        cdef bint is_packed = False
+        while True:
+            fill_panels(
+                &job.panels, views[0].ndim, data_rows, views[1].shape, strides, p.first, c.itemsize,
+                c.indices.negatives, tile, min(data_rows, views[1].shape[p.first]), threads,
+            )
+            if job.scatters or is_packed or job.data.nbytes <= CACHE_BYTES:
+                break
+            is_packed = are_tiles_packed(&job.panels, tile)
+            if not is_packed:
+                break
+            threads = job.threads
+        if is_packed:
             job.tile_bytes = packed_bytes(&job.panels)
-            job.tiles = memory.allocate(job.threads * job.tile_bytes)
+            job.tiles = allocate(memory, job.threads * job.tile_bytes)
+        elif not job.scatters:
+            job.panels.bands = max(
+                1, min(job.panels.index_rows, task_count(job.threads) // count_units(&job.panels))
+            )
+        job.units = count_units(&job.panels)
         return 0
 
-    cdef int _allocate_table(self, RowTable* table, int64_t tuples, _Temporaries memory) except -1:
+    cdef int _allocate_table(self, RowTable* table, int64_t tuples, Temporaries* memory) except -1:
         """Allocate a table of the rows that tuples select, at most half of its slots used."""
         table.mask = 1
         while table.mask <= <uint64_t> (2 * tuples):
             table.mask *= 2
-        table.keys = <uint64_t*> memory.allocate(8 * table.mask, True)
+        table.keys = <uint64_t*> allocate(memory, 8 * table.mask, True)
         table.mask -= 1
         table.factor = self.factor
         return 0
 
     cdef const uint8_t* _repeat_fill_value(
-        self, TypedCall c, Py_ssize_t width, _Temporaries memory
+        self, TypedCall c, Py_ssize_t width, Temporaries* memory
     ) except NULL:
         """Return the fill value, repeated for a slice."""
         cdef const uint8_t* element = c.indices._fill_value(c.itemsize)
@@ -934,13 +1047,13 @@ cdef class Calls:
         cdef Py_ssize_t filled
         if width == c.itemsize:
             return element
-        repeated = memory.allocate(width)
+        repeated = allocate(memory, width)
         for filled in range(0, width, c.itemsize):
             memcpy(repeated + filled, element, c.itemsize)
         return repeated
 
     cdef int _fill_updates(
-        self, Job* job, TypedCall c, const CallPlan* p, _Temporaries memory
+        self, Job* job, TypedCall c, const CallPlan* p, Temporaries* memory
     ) except -1:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
         cdef Counts counts = no_counts()
@@ -954,7 +1067,7 @@ cdef class Calls:
             if slots > SPARSE * p.tuples:
                 self._allocate_table(&counts.table, p.tuples, memory)
                 slots = counts.table.mask + 1
-            counts.data = memory.allocate(slots * counts.itemsize, True)
+            counts.data = allocate(memory, slots * counts.itemsize, True)
         job.includes_self = current == INCLUDED
         job.update = Updates(
             NULL, p.width, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
@@ -973,7 +1086,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
     cdef Py_ssize_t column, width = job.width, columns
     cdef uint64_t bad
     with nogil:
-        job.walk.index = load(&job.indices, job.threads)
+        job.walk.index = load_indices(job)
         bad = 0
     n = max(1, limit // max(1, job.walk.tuple_bytes))
     while not bad and job.validates and job.walk.mode == ERROR and first < job.stored_tuples:

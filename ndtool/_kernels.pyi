@@ -291,7 +291,7 @@ class Calls:
         limit_threads: Any,
         algorithms: Any,
         fallback: Any,
-        tuning: Any,
+        tuning: dict[str, Any],
     ) -> Calls: ...
     def call(
         self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /

@@ -23,7 +23,7 @@ from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.tuple cimport PyTuple_GetItem, PyTuple_Pack, PyTuple_Size
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from ndtool._signals cimport (
     nd_handle_signal, nd_install_handler, nd_register_file, nd_set_published, nd_unregister_file,
@@ -45,7 +45,7 @@ from ndtool.loops.gathers cimport (
     Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
-    ITEMSIZE_MASK, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, WRAP,
+    CLIP, ENTRIES, ERROR, ITEMSIZE_MASK, REDIRECT, SWAPPED, UNSIGNED, UNVECTORIZED, WRAP, as_int64,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range

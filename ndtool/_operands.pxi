@@ -448,12 +448,14 @@ cdef class Layout:
 
 cdef void fill_panels(
     Panels* p, int rank, int64_t data_rows, const Py_ssize_t* shape, const Py_ssize_t* strides,
-    int axis, Py_ssize_t itemsize, bint negatives, Py_ssize_t tile_bytes, int threads,
+    int axis, Py_ssize_t itemsize, bint negatives, Py_ssize_t tile_bytes, int64_t tile_rows,
+    int threads,
 ) noexcept nogil:
     """Describe elements along an axis that is not the last as panels, divided into tiles.
 
     data_rows: the size of the axis in data. shape: of indices. strides: of data. Tiles have about
-    `tile_bytes` bytes, and there are at least `threads`, if full cache lines allow it.
+    `tile_bytes` bytes in `tile_rows` rows of data, and there are at least `threads`, unless these
+    would have less than four cache lines of a row.
     """
     cdef int64_t inner_sizes[_blocks.MAX_RANK]
     cdef int64_t inner_strides[_blocks.MAX_RANK]
@@ -479,19 +481,20 @@ cdef void fill_panels(
     p.wrap = p.data_rows if negatives else 0
     p.tile = min(
         min(max(1, p.columns), _blocks.BLOCK),
-        max(line_items, tile_bytes // max(1, p.data_rows * itemsize)),
+        max(line_items, tile_bytes // max(1, tile_rows * itemsize)),
     )
     for d in range(p.rank):
         panels *= p.sizes[d]
     if panels < threads:
-        p.tile = min(p.tile, max(line_items, (p.columns * panels + threads - 1) // threads))
+        p.tile = min(p.tile, max(4 * line_items, (p.columns * panels + threads - 1) // threads))
     if p.tile < p.columns and p.tile > _blocks.LINE:
         p.tile = p.tile // _blocks.LINE * _blocks.LINE
     p.tiles = (p.columns + p.tile - 1) // p.tile
+    p.bands = 1
 
 
 cdef inline int64_t count_units(const Panels* p) noexcept nogil:
-    cdef int64_t units = p.tiles
+    cdef int64_t units = p.tiles * p.bands
     cdef int d
     for d in range(p.rank):
         units *= p.sizes[d]
@@ -544,7 +547,8 @@ cdef class Grid:
             raise ValueError("the indexed axis is not the last")
         self.arguments = data, indices, strides, axis, itemsize, negatives, tile_bytes
         fill_panels(
-            &self.p, rank, data[axis], shape, steps, axis, itemsize, negatives, tile_bytes, threads
+            &self.p, rank, data[axis], shape, steps, axis, itemsize, negatives, tile_bytes,
+            data[axis], threads,
         )
         self.units = count_units(&self.p)
         self.is_packing_faster = are_tiles_packed(&self.p, tile_bytes)

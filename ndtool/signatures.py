@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypedDict, TypeVar
 
-from ndtool.rules.operators import ALL_OPERATORS, LOWERED, Attributes
+from ndtool.rules.operators import ALL_OPERATORS, Attributes
 
 Reduction = Literal[
     "none", "add", "sub", "mul", "div", "max", "min", "mean",
@@ -403,21 +403,18 @@ def bind(
     notes: str,
     omitted: tuple[str, ...] = (),
     options: Mapping[str, tuple[object, str]] | None = None,
-    lowered: Callable[..., Any] | None = None,
 ) -> Any:
     """Return the operators as functions of a module, as Operators.
 
     backend: called with the call, (name, threads, spec, *attributes), then data, indices, updates
     (None of a gather), out, and a dict of the options if there are any. types: the annotations, by
     the names of the type variables. notes: text for the docstrings. omitted: parameters that the
-    functions do not have. options: the default and the annotation of more parameters. lowered: the
-    backend of lowered operators, if it is another.
+    functions do not have. options: the default and the annotation of more parameters.
     """
     operators = Operators[Any, Any, Any, Any, Any]()
     for name, protocol in _PROTOCOLS.items():
         signature = protocol.__call__
-        call = lowered if lowered and name in LOWERED else backend
-        function = _function(name, signature, call, module, omitted, options)
+        function = _function(name, signature, backend, module, omitted, options)
         substituted = {
             parameter: re.sub(r"\b_(\w+)", lambda match: types[match[1]], annotation)
             for parameter, annotation in signature.__annotations__.items()

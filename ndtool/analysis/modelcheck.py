@@ -62,12 +62,17 @@ def check(path: str) -> None:
     if model.ByteSize() > _MAX_CHECKED:
         return
     with converted_errors(path, "refuses"):
+        unknown = []
         for value in (*model.graph.input, *model.graph.output):
             if value.type.HasField("tensor_type"):
                 if not value.type.tensor_type.elem_type:
                     raise ValueError(f"{value.name} has no element type")
-                value.type.tensor_type.shape.SetInParent()  # only the checker requires a shape
+                if not value.type.tensor_type.HasField("shape"):
+                    unknown.append(value.type.tensor_type)
+                    value.type.tensor_type.shape.SetInParent()  # only the checker requires a shape
         checker.check_model(model, skip_opset_compatibility_check=True)  # functions' may differ
+        for tensor_type in unknown:  # else their rank would be 0
+            tensor_type.ClearField("shape")
         for graph in graphs:
             for value in (*graph.output, *graph.value_info):
                 if value.type.HasField("tensor_type"):

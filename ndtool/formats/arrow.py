@@ -565,13 +565,15 @@ class _ArrowFile(Table):
 
 
 class _ParquetFolder(Table):
-    """The Parquet files of a folder, in order of their names, as one table."""
+    """The Parquet files of a folder, in order of their names, as one table, and as its storage."""
 
-    def __init__(self, storage: LocalFolder, path: str) -> None:
-        super().__init__(_FolderOfFiles(storage.path), path)
+    def __init__(self, folder: LocalFolder, path: str) -> None:
+        super().__init__(self, path)
+        self._names = [os.path.join(folder.path, name) for name in local.parquet_files(folder.path)]
+        self._fingerprint = self._current()
         self._groups = list[tuple[str, int]]()  # of each group, its file and number in it
         self.row_counts = []
-        for name in self.storage.names:
+        for name in self._names:
             with closing(local.open_file(name)) as file:
                 table = _open_table(file, name)
                 if self._groups and table.schema != self.schema:
@@ -585,20 +587,12 @@ class _ParquetFolder(Table):
             with closing(local.open_file(name)) as file:
                 yield from _open_table(file, name).batches(next(groups)[1], names, rows)
 
-
-class _FolderOfFiles:
-    """The storage of a table of several files."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.names = [os.path.join(path, name) for name in local.parquet_files(path)]
-        self._fingerprint = self._current()
-
     def _current(self) -> Fingerprint:
         try:
-            return digest([(name, *local.status_fingerprint(os.stat(name))) for name in self.names])
+            statuses = [(name, os.stat(name)) for name in self._names]
         except OSError:
             return None
+        return digest([(name, *local.status_fingerprint(status)) for name, status in statuses])
 
     def describe_change(self) -> str:
         return "" if self._current() == self._fingerprint else "changed during the run"

@@ -1,4 +1,4 @@
-"""Codecs of chunks, of Zarr and HDF5 alike: a table of them, and chains with bounded output.
+"""Codecs and sizes of chunks, of Zarr and HDF5 alike: a table of codecs, and bounded chains.
 
 The libraries of these formats run any codec that is installed, and trust the sizes in the bytes of
 a chunk. Here the maximum size of a chunk follows from an array's metadata, and is enforced before
@@ -14,13 +14,15 @@ from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ndtool.errors import UsageError, format_value
+from ndtool.errors import ResourceError, UsageError, format_value, printable
 from ndtool.rules.plans import Shape
 
 if TYPE_CHECKING:
     import numpy as np
 
 Decode = Callable[[memoryview, int], Any]
+
+MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
 
 _MAX_STREAMS = 64  # of a chunk; what follows a stream is copied
 _BLOSC_HEADER_SIZE = 16
@@ -130,6 +132,24 @@ def is_available(package: str) -> bool:
         return not package or find_spec(package) is not None
     except ValueError:
         return False
+
+
+def require_chunk_size(label: str, nbytes: int) -> None:
+    """Raise ResourceError if a chunk is larger than the limit."""
+    if nbytes > MAX_CHUNK_BYTES:
+        raise ResourceError(
+            f"{printable(label)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read at"
+            " once"
+        )
+
+
+def default_chunks(shape: Shape, itemsize: int, nbytes: int = 1 << 20) -> Shape:
+    """Return the shape of chunks of complete rows, of about `nbytes`."""
+    sizes = [max(1, size) for size in shape]
+    for axis in range(len(sizes)):
+        slice_nbytes = prod(sizes) // sizes[axis] * itemsize
+        sizes[axis] = min(sizes[axis], max(1, nbytes // slice_nbytes))
+    return tuple(sizes)
 
 
 # The table

@@ -11,7 +11,7 @@ import numpy as np
 from ndtool.arrays import assembly
 from ndtool.arrays.assembly import ChunkedSource
 from ndtool.arrays.source import ArrayMetadata, Source
-from ndtool.formats.chunked import default_chunks
+from ndtool.formats.codecs import default_chunks
 from ndtool.inmemory.arguments import rebase
 from ndtool.rules import dtypes, grid
 from ndtool.rules.dtypes import Dtype

@@ -19,7 +19,7 @@ from ndtool.errors import (
     RuleError,
     format_value,
 )
-from ndtool.inmemory import tensors
+from ndtool.inmemory import tensors, tensorscatter
 from ndtool.inmemory.arguments import (
     PADDING,
     array,
@@ -35,7 +35,8 @@ from ndtool.inmemory.arguments import (
 )
 from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, normalize
 from ndtool.machine import threads
-from ndtool.rules import inference, numbers, shapes, specs, tensorscatter
+from ndtool.rules import inference, numbers, shapes, specs
+from ndtool.rules import tensorscatter as lowering
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
 from ndtool.rules.plans import Plan
@@ -57,6 +58,8 @@ def _attributes(call: Call) -> tuple[Attributes, str]:
 
 def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
     """Validate the arguments of an operator and execute it."""
+    if call[0] in LOWERED:
+        return COMPILED.call(*tensorscatter.lower(call, data, indices, updates, out))
     attributes, spec = _attributes(call)
     scatters = OPERATORS[call[0]].scatters
     try:
@@ -122,23 +125,29 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
 
 
 def make_typed_call(
-    arguments: Call, data: np.dtype[Any], indices: np.dtype[Any], updates: np.dtype[Any] | None
+    arguments: Call,
+    data: np.dtype[Any],
+    indices: np.dtype[Any] | None,
+    updates: np.dtype[Any] | None,
 ) -> TypedCall | None:
     """Return a call for the compiled path; None if `execute` must compute it or raise its error."""
     operator = operator_of(arguments[0])
     is_lowered = operator.name in LOWERED
-    if operator.scatters != (updates is not None):
+    if operator.scatters != (updates is not None) or (indices is None and not is_lowered):
         return None
     try:
         attributes, spec = _attributes(arguments)
         team = thread_count(arguments[1])
-        types = {"data": element_type("data", data), "indices": element_type("indices", indices)}
+        types = {"data": element_type("data", data)}
+        types["indices"] = element_type(
+            "indices", np.dtype(np.int64) if indices is None else indices
+        )
         if updates is not None:
             types["updates"] = element_type("updates", updates)
         if is_lowered:
             given = {"past": types["data"], "update": types["updates"]}
             given["write_indices"] = types["indices"]
-            tensorscatter.accept(spec, given, attributes.mode)
+            lowering.accept(spec, given, attributes.mode)
             attributes = attributes._replace(negatives=False)
             row = None
         else:
@@ -148,8 +157,13 @@ def make_typed_call(
     except NdtoolError:
         return None
     dtype = types["data"]
-    if (row and row.limits) or not dtype.itemsize or attributes.index_base:
+    if (row and row.limits) or not dtype.itemsize:
         return None
+    if attributes.index_base and (attributes.pad, attributes.out_of_bounds) != (None, "error"):
+        return None
+    normalizes = attributes.index_base or attributes.mode != "linear"
+    if normalizes and types["indices"].name == "uint64":
+        return None  # int64 does not hold all of them
     order = scatters.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (
         t.swap_size > 1 and t.order != order for t in (dtype, types.get("updates", dtype))
@@ -287,5 +301,5 @@ def _bind_indices(plan: Plan, types: dict[str, Dtype], indices: Array, team: int
 
 COMPILED = Calls(
     np.ndarray, np.empty, make_typed_call, threads.limit_threads, scatters.needs_algorithm, execute,
-    tuning,
+    vars(tuning),
 )  # fmt: skip

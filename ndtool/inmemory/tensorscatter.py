@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.errors import BoundsError
-from ndtool.inmemory import calls
 from ndtool.inmemory.arguments import (
     array,
     element_type,
@@ -25,19 +24,12 @@ Array = NDArray[Any]
 _PART = 1 << 20  # write indices that are checked together
 
 
-def tensor_scatter(
+def lower(
     call: tuple[Any, ...], past: Any, write_indices: Any, update: Any, out: Any
-) -> Any:
-    """Write update into a copy of past; call: (name, threads, spec, *attributes)."""
+) -> tuple[Any, ...]:
+    """Return the scatter that a call becomes; call: (name, threads, spec, *attributes)."""
     _, threads, spec, *values = call
     attributes = Attributes(*values)
-    try:
-        starts = _linear_starts(past, write_indices, attributes, out)
-        result = calls.COMPILED.execute(call, past, starts, update, out)
-    except MemoryError:  # raised again by the scatter, with its message
-        result = None
-    if result is not None:
-        return result
     axis, mode = attributes.axis, attributes.mode
     inputs = {"past": past, "update": update}
     if write_indices is not None:
@@ -56,26 +48,7 @@ def tensor_scatter(
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
     scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
     indices = scatter_indices(lowering, positions, mode, (0, lowering.length))
-    return calls.COMPILED.call(scatter_call, past, indices, arrays["update"], out)
-
-
-def _linear_starts(past: Any, write_indices: Any, attributes: Attributes, out: Any) -> Any:
-    """Return the write indices for the compiled call: zeros if omitted, circular ones reduced."""
-    axis = attributes.axis
-    if type(past) is not np.ndarray or not past.ndim or type(attributes.mode) is not str:
-        return None
-    if write_indices is None:
-        return np.zeros(past.shape[0], np.int64)
-    if attributes.mode != "circular":
-        return write_indices
-    if (
-        type(write_indices) is not np.ndarray
-        or write_indices.dtype != np.int64
-        or (type(axis) is not int or not -past.ndim <= axis < past.ndim or not past.shape[axis])
-        or (type(out) is np.ndarray and np.may_share_memory(out, write_indices))
-    ):
-        return None
-    return write_indices % past.shape[axis]
+    return scatter_call, past, indices, arrays["update"], out
 
 
 def index_type(lowering: Lowering) -> str:

@@ -310,4 +310,12 @@ cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil
             if op == SUB or op == DIV:
                 return sub8(a, b) if op == SUB else div8(a, b)
             return add8(a, b) if op == ADD else mul8(a, b)
+        if number is complex64 and op == MUL:
+            r.re = sub4(mul4(a.re, b.re), mul4(a.im, b.im))
+            r.im = add4(mul4(a.re, b.im), mul4(a.im, b.re))
+            return r
+        if number is complex128 and op == MUL:
+            r.re = sub8(mul8(a.re, b.re), mul8(a.im, b.im))
+            r.im = add8(mul8(a.re, b.im), mul8(a.im, b.re))
+            return r
     return reduce_pair(op, a, b)

@@ -12,7 +12,7 @@ from ndtool.loops.blocks cimport (
     resolve_offsets, seek, task_column,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, REDIRECT, UNVECTORIZED, as_int64, load_row_index, read_once,
+    ENTRIES, ERROR, REDIRECT, UNVECTORIZED, as_int64, read_once,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
@@ -32,7 +32,6 @@ cdef extern from *:
 
 cdef enum:
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
-    PREFETCH_INTERVAL = 16    # rows between prefetches, where rows are gathered by index
 
 
 cdef struct Gather:
@@ -132,11 +131,13 @@ cdef inline uint64_t gather_range(
     cdef bint is_staged = non_temporal and width == pitch and (is_short or needs_staging(width))
     cdef bint is_predictable = space.fits_in_cache or (g.is_local and is_short)    # no prefetches
     cdef Py_ssize_t pending = 0    # bytes in the stage
-    cdef int64_t n, step = min(block_size(space), SHORT_BLOCK)
+    cdef int64_t n, step = block_size(space)
     cdef int64_t n_next = 0    # tuples of the next block, whose offsets follow this block's
     cdef double batch_fraction = space.span / <double> space.per_batch
     cdef bint is_one_by_one = g.walk.kind & UNVECTORIZED != 0
-    if is_short or is_staged:
+    if not is_predictable:
+        step = min(step, SHORT_BLOCK)
+    if is_staged:
         step = min(step, SHORT_BLOCK * LINE // width)
     if is_short and not is_predictable and space.repeats == 1 and (
         space.per_batch >= SHORT_BLOCK and not is_one_by_one
@@ -404,117 +405,115 @@ cdef inline uint64_t gather_strided_task(
 
 
 cdef struct RowBlock:
-    # rows of one batch to gather: of data at `source`, to contiguous memory at `target`
+    # elements to gather by row index: index[i] * stride + increments[i] is the offset of the i-th
     const uint8_t* source
-    const uint8_t* indices
+    const int64_t* index
     uint8_t* target
     Py_ssize_t n
-    uint64_t size               # the number of rows: indices from `size` on are out of bounds
-    const uint8_t* next_rows    # data of a later batch, to prefetch
-    Py_ssize_t batch_bytes      # bytes of next_rows to prefetch for every PREFETCH_INTERVAL rows
+    int64_t size, wrap           # indices are from 0 to size - 1; `wrap` is added to negative ones
+    int64_t stride
+    const int64_t* increments    # NULL if all are 0
 
 
 cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
-    """Return whether rows are gathered by their stored indices, without offsets."""
-    return has_row_indices(&g.walk, g.width) and g.walk.space.fits_in_cache
+    """Return whether elements are gathered by their stored indices, without offsets."""
+    return has_row_indices(&g.walk, g.width) and (g.walk.space.fits_in_cache or g.is_local)
 
 
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
-    """Gather rows by their stored indices.
+    """Gather elements by their stored indices.
 
-    After an index out of bounds, the remaining rows of a step are gathered by offsets.
+    After an index out of bounds, the next few elements are gathered by offsets.
     """
     cdef const Gather* g = <const Gather*> args
     cdef const IndexSpace* space = g.walk.space
     cdef uint8_t stage[SHORT_BLOCK * LINE + LINE]
     cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
-    # a batch further ahead, as the last bytes to be prefetched may be needed first
-    cdef int64_t batches = 1 + PREFETCH_DISTANCE // max(1, space.span)
-    cdef int64_t batch_bytes = (
-        space.span * PREFETCH_INTERVAL // space.per_batch if space.batch_rank else 0
-    )
-    cdef int64_t step = min(BLOCK, SHORT_BLOCK * LINE // g.width)
-    cdef Py_ssize_t completed, copied, pending = 0    # bytes in the stage
+    cdef int64_t values[BLOCK]
     cdef int64_t offsets[BLOCK]
+    cdef Py_ssize_t n, i, n_few, few = 1, pending = 0    # bytes in the stage
     cdef Cursor cursor
     cdef RowBlock rows
+    cdef const int64_t* index
+    cdef uint8_t* block
     cdef uint8_t* target = g.target + t * g.width
+    cdef double batch_fraction = space.span / <double> space.per_batch
+    rows.size, rows.wrap, rows.stride = space.sizes[0], space.wraps[0], space.strides[0]
+    rows.increments = NULL
     seek(&cursor, &g.walk, t)
-    rows.batch_bytes = batch_bytes
-    rows.size = space.sizes[0]
     while t < stop:
         if cursor.remaining == 0:
             next_batch(&cursor, space)
-        rows.n = min(min(step, stop - t), cursor.remaining)
+        n = min(min(BLOCK, stop - t), cursor.remaining)
+        prefetch_next_batch(&cursor, space, g.source, n, batch_fraction)
+        index = as_int64(g.walk.index + t * g.walk.tuple_bytes, g.walk.kind, n, values)
         rows.source = g.source + cursor.base
-        rows.indices = g.walk.index + t * g.walk.tuple_bytes
-        completed = space.per_batch - cursor.remaining
-        rows.next_rows = rows.source + space.lowest + completed // PREFETCH_INTERVAL * batch_bytes
-        if space.batch_rank:
-            rows.next_rows += batches * space.batch_strides[space.batch_rank - 1]
-        rows.target = target
+        block = target
         if g.non_temporal:
-            rows.target = stage + pending
-        if g.walk.tuple_bytes == 4:
-            copied = copy_by_width(&rows, g.width, 4)
-        else:
-            copied = copy_by_width(&rows, g.width, 8)
-        cursor.remaining -= copied
-        if copied < rows.n:
-            if next_offsets(&cursor, &g.walk, t + copied, rows.n - copied, offsets):
-                return 1
-            gather_block(
-                rows.target + copied * g.width, g.source, offsets, rows.n - copied, g.width, 0
-            )
+            block = stage + pending
+        i = 0
+        while i < n:
+            rows.index, rows.target, rows.n = index + i, block + i * g.width, n - i
+            rows.n = copy_by_width(&rows, g.width)
+            cursor.remaining -= rows.n
+            i += rows.n
+            if i < n:
+                few = 1 if rows.n > few else min(2 * few, BLOCK)
+                n_few = min(few, n - i)
+                if next_offsets(&cursor, &g.walk, t + i, n_few, offsets):
+                    return 1
+                gather_block(block + i * g.width, g.source, offsets, n_few, g.width, 0)
+                i += n_few
         if g.non_temporal:
-            target += stream_full_lines(target, stage, pending + rows.n * g.width, &pending)
+            target += stream_full_lines(target, stage, pending + n * g.width, &pending)
         else:
-            target += rows.n * g.width
-        t += rows.n
+            target += n * g.width
+        t += n
     if g.non_temporal:
         stream(target, stage, pending)
         stream_end()
     return 0
 
 
-cdef inline Py_ssize_t copy_by_width(
-    const RowBlock* rows, Py_ssize_t width, int index_itemsize
-) noexcept nogil:
+cdef inline Py_ssize_t copy_by_width(const RowBlock* rows, Py_ssize_t width) noexcept nogil:
     """Call copy_by_row with a constant width."""
     if width == 1:
-        return copy_by_row(rows, 1, index_itemsize)
+        return copy_by_row(rows, 1, rows.increments != NULL)
     if width == 2:
-        return copy_by_row(rows, 2, index_itemsize)
+        return copy_by_row(rows, 2, rows.increments != NULL)
     if width == 4:
-        return copy_by_row(rows, 4, index_itemsize)
+        return copy_by_row(rows, 4, rows.increments != NULL)
     if width == 8:
-        return copy_by_row(rows, 8, index_itemsize)
-    return copy_by_row(rows, 16, index_itemsize)
+        return copy_by_row(rows, 8, rows.increments != NULL)
+    return copy_by_row(rows, 16, rows.increments != NULL)
 
 
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
-    const void* args, Py_ssize_t width, int index_itemsize
+    const void* args, Py_ssize_t width, bint has_increments
 ) noexcept nogil:
-    """Copy rows up to the first index out of bounds; return the number of rows copied."""
+    """Copy elements up to the first index out of bounds; return the number of them copied."""
     cdef const RowBlock* rows = <const RowBlock*> args
     cdef const uint8_t* source = rows.source
-    cdef const uint8_t* indices = rows.indices
-    cdef const uint8_t* next_rows = rows.next_rows
+    cdef const int64_t* index = rows.index
+    cdef const int64_t* increments = rows.increments
     cdef uint8_t* target = rows.target
     cdef uint64_t row, size = rows.size
-    cdef Py_ssize_t i = 0, j, k, n = rows.n, batch_bytes = rows.batch_bytes
-    while i < n:
-        prefetch_lines(
-            indices + i * index_itemsize + PREFETCH_DISTANCE, PREFETCH_INTERVAL * index_itemsize
-        )
-        for k in range(0, batch_bytes, 64):
-            prefetch(next_rows + k)
-        next_rows += batch_bytes
-        for j in range(i, min(i + PREFETCH_INTERVAL, n)):
-            row = load_row_index(indices, j, index_itemsize)
+    cdef int64_t wrap = rows.wrap, stride = rows.stride
+    cdef Py_ssize_t i, n = rows.n
+    if has_increments:
+        for i in range(n):
+            row = index[i]
             read_once(row)
+            row += <uint64_t> (wrap & (<int64_t> row >> 63))
             if row >= size:
-                return j
-            memcpy(target + j * width, source + row * width, width)
-        i += PREFETCH_INTERVAL
+                return i
+            memcpy(target + i * width, source + <int64_t> row * stride + increments[i], width)
+        return n
+    for i in range(n):
+        row = index[i]
+        read_once(row)
+        row += <uint64_t> (wrap & (<int64_t> row >> 63))
+        if row >= size:
+            return i
+        memcpy(target + i * width, source + <int64_t> row * stride, width)
     return n

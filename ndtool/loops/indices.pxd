@@ -106,24 +106,6 @@ cdef inline void convert_to_int64 "ndtool_widen"(
             block[i] = <int8_t> indices[i]
 
 
-cdef inline bint is_row_index_kind(int kind) noexcept nogil:
-    """Return whether load_row_index can read indices of this kind."""
-    return kind & ~UNSIGNED == 8 or kind == 4
-
-
-cdef inline uint64_t load_row_index(
-    const uint8_t* rows, Py_ssize_t i, int index_itemsize
-) noexcept nogil:
-    """Return index i of int64 or int32; negative indices become huge."""
-    cdef int32_t n4
-    cdef uint64_t n8
-    if index_itemsize == 4:
-        memcpy(&n4, rows + 4 * i, 4)
-        return <uint64_t> <int64_t> n4
-    memcpy(&n8, rows + 8 * i, 8)
-    return n8
-
-
 cdef struct BoundsMode:
     # arguments of apply_mode: tuples of one or two components to offsets, in an out-of-bounds mode
     const int64_t* sizes

@@ -5,7 +5,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, offsets_1
+from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, offsets_1
+from ndtool.loops.gathers cimport RowBlock, copy_by_width, stream_full_lines
 from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
     as_int64_bits,
@@ -35,7 +36,8 @@ cdef struct Panels:
     int64_t columns
     int64_t column_stride              # bytes
     int64_t tile                       # columns of a unit, at most BLOCK
-    int64_t tiles                      # units of a panel
+    int64_t tiles                      # of a panel
+    int64_t bands                      # units of a tile: of a gather, each has some rows of indices
     Py_ssize_t itemsize
 
 
@@ -62,12 +64,16 @@ cdef struct Unit:
     int64_t data     # bytes before the unit's first element
     int64_t columns
     int64_t rows     # rows of indices per block: 1 unless they are contiguous
+    int64_t first_row, stop_row    # of indices
 
 
 cdef inline Unit locate_unit(const Panels* p, int64_t unit_number) noexcept nogil:
     cdef Unit unit
-    cdef int64_t panel = unit_number // p.tiles, column = unit_number % p.tiles * p.tile
+    cdef int64_t band = unit_number % p.bands, column = unit_number // p.bands % p.tiles * p.tile
+    cdef int64_t panel = unit_number // p.bands // p.tiles
     cdef int d
+    unit.first_row = p.index_rows * band // p.bands
+    unit.stop_row = p.index_rows * (band + 1) // p.bands
     unit.index = column
     unit.data = column * p.column_stride
     unit.columns = min(p.tile, p.columns - column)
@@ -79,53 +85,63 @@ cdef inline Unit locate_unit(const Panels* p, int64_t unit_number) noexcept nogi
     return unit
 
 
-cdef inline uint64_t tile_offsets(
-    const Units* c, const Unit* unit, int64_t row, int64_t rows, int64_t step,
-    int64_t column_stride, int64_t redirect_offset, int64_t* offsets
+cdef inline void fill_increments(
+    const Unit* unit, int64_t column_stride, int64_t* increments
 ) noexcept nogil:
-    """Convert rows of a unit's indices to byte offsets from its first element.
+    """Fill in the offset of each element of a block of rows from its row of data."""
+    cdef int64_t i, column = 0
+    for i in range(unit.rows * unit.columns):
+        increments[i] = column * column_stride
+        column = 0 if column + 1 == unit.columns else column + 1
 
-    Non-zero if an index is out of bounds in mode "error". Prefetches indices of a later row.
+
+cdef inline void prefetch_index_rows(
+    const Units* c, const Unit* unit, int64_t row
+) noexcept nogil:
+    """Prefetch indices of a later row, which hardware does not where rows are not contiguous."""
+    cdef int64_t pitch = c.p.index_row_stride
+    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
+    if unit.rows == 1 and row + ROWS_AHEAD < c.p.index_rows:
+        prefetch_lines(
+            c.index + (unit.index + (row + ROWS_AHEAD) * pitch) * index_itemsize,
+            unit.columns * index_itemsize,
+        )
+
+
+cdef inline uint64_t tile_offsets(
+    const Units* c, const uint8_t* stored, Py_ssize_t n, int64_t step, const int64_t* increments,
+    int64_t redirect_offset, int64_t* offsets,
+) noexcept nogil:
+    """Convert n <= BLOCK stored indices to byte offsets from the first element of a unit.
+
+    step: bytes from one row to the next. Non-zero if an index is out of bounds in mode "error".
     """
     cdef int64_t values[BLOCK]
     cdef const Panels* p = c.p
-    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
-    cdef uint64_t bad = c.kind & UNVECTORIZED
-    cdef int64_t i, j, v, n = unit.columns
-    cdef const uint8_t* stored = (
-        c.index + (unit.index + row * p.index_row_stride) * index_itemsize
-    )
+    cdef uint64_t bad = c.kind & UNVECTORIZED or c.mode != ERROR and n < FEW
+    cdef int64_t i, v
     cdef const int64_t* index
-    cdef BoundsMode mode = BoundsMode(
-        &p.data_rows, &step, 0, column_stride, c.mode, redirect_offset
-    )
+    cdef BoundsMode mode = BoundsMode(&p.data_rows, &step, 0, 0, c.mode, redirect_offset)
     cdef bint is_uint64 = False, skips
-    if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
-        prefetch_lines(
-            stored + ROWS_AHEAD * p.index_row_stride * index_itemsize, n * index_itemsize
-        )
     if not bad:
-        index = as_int64(stored, c.kind, rows * n, values)
-        for i in range(rows):
-            if c.mode == ERROR:
-                bad |= offsets_1(
-                    index + i * n, n, p.data_rows, p.wrap, step, 0, column_stride,
-                    offsets + i * n,
-                )
-            else:
-                bad |= apply_mode(&mode, index + i * n, n, 1, offsets + i * n)
+        index = as_int64(stored, c.kind, n, values)
+        if c.mode == ERROR:
+            bad = offsets_1(index, n, p.data_rows, p.wrap, step, 0, 0, offsets)
+        else:
+            bad = apply_mode(&mode, index, n, 1, offsets)
+        for i in range(n):
+            offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
     if not bad or c.mode == ERROR and not c.has_pad:
         return bad
-    index = as_int64_bits(stored, c.kind, rows * n, values, &is_uint64)    # one by one
-    for i in range(rows):
-        for j in range(n):
-            v = index[i * n + j]
-            skips = c.has_pad and v == c.pad
-            if not skips:
-                skips = bound_index_exact(&v, p.data_rows, p.wrap, c.mode, is_uint64)
-                if skips and c.mode == ERROR:
-                    return 1
-            offsets[i * n + j] = redirect_offset if skips else v * step + j * column_stride
+    index = as_int64_bits(stored, c.kind, n, values, &is_uint64)    # one by one
+    for i in range(n):
+        v = index[i]
+        skips = c.has_pad and v == c.pad
+        if not skips:
+            skips = bound_index_exact(&v, p.data_rows, p.wrap, c.mode, is_uint64)
+            if skips and c.mode == ERROR:
+                return 1
+        offsets[i] = redirect_offset if skips else v * step + increments[i]
     return 0
 
 
@@ -158,33 +174,83 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
     cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
-    cdef int64_t offsets[BLOCK]
-    cdef uint8_t stage[BLOCK * MAX_STAGED_ITEMSIZE]
+    cdef int64_t increments[BLOCK]
+    cdef uint8_t stage[BLOCK * MAX_STAGED_ITEMSIZE + LINE]
     cdef Unit unit = locate_unit(p, c.first + task)
-    cdef int64_t row = 0, rows, step = p.row_stride, column_stride = p.column_stride
-    cdef int64_t pitch = p.index_row_stride * p.itemsize
+    cdef int64_t row = unit.first_row, rows, step = p.row_stride, column_stride = p.column_stride
+    cdef Py_ssize_t pending = 0, nbytes    # bytes in the stage
     cdef const uint8_t* source = c.data + unit.data
-    cdef uint8_t* out = c.target + unit.index * p.itemsize
-    cdef uint8_t* target
+    cdef uint8_t* block
+    cdef uint8_t* target = c.target + (unit.index + row * p.index_row_stride) * p.itemsize
     cdef bint non_temporal = c.non_temporal and p.itemsize <= MAX_STAGED_ITEMSIZE
     if packed_tile:
         pack_tile(p, &unit, source, packed_tile)
         source = packed_tile
         step = unit.columns * p.itemsize
         column_stride = p.itemsize
-    while row < p.index_rows:
-        rows = min(unit.rows, p.index_rows - row)
+    fill_increments(&unit, column_stride, increments)
+    while row < unit.stop_row:
+        rows = min(unit.rows, unit.stop_row - row)
+        nbytes = rows * unit.columns * p.itemsize
+        prefetch_index_rows(c, &unit, row)
+        block = target
+        if non_temporal:
+            block = stage + pending
+        if gather_tile_rows(c, &unit, row, rows, source, step, increments, block):
+            return 1
+        row += rows
+        if not non_temporal:
+            target += rows * p.index_row_stride * p.itemsize
+        elif p.index_row_stride == unit.columns:
+            target += stream_full_lines(target, stage, pending + nbytes, &pending)
+        else:
+            stream(target, stage, nbytes)
+            target += p.index_row_stride * p.itemsize
+    if non_temporal:
+        stream(target, stage, pending)
+        stream_end()
+    return 0
+
+
+cdef inline uint64_t gather_tile_rows(
+    const Units* c, const Unit* unit, int64_t row, int64_t rows, const uint8_t* source,
+    int64_t step, const int64_t* increments, uint8_t* target,
+) noexcept nogil:
+    """Gather the elements that rows of a unit's indices select to contiguous memory.
+
+    After an index out of bounds, the next few elements are gathered by offsets.
+    """
+    cdef const Panels* p = c.p
+    cdef int64_t values[BLOCK]
+    cdef int64_t offsets[BLOCK]
+    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
+    cdef const uint8_t* stored = c.index + (unit.index + row * p.index_row_stride) * index_itemsize
+    cdef Py_ssize_t i = 0, n = rows * unit.columns, few = 1
+    cdef bint is_by_row = not c.kind & UNVECTORIZED and p.itemsize in (1, 2, 4, 8, 16)
+    cdef const int64_t* index = NULL
+    cdef RowBlock block
+    if is_by_row:
+        index = as_int64(stored, c.kind, n, values)
+    block.source, block.size, block.wrap, block.stride = source, p.data_rows, p.wrap, step
+    while i < n:
+        if is_by_row:
+            block.index, block.target, block.n = index + i, target + i * p.itemsize, n - i
+            block.increments = increments + i
+            block.n = copy_by_width(&block, p.itemsize)
+            i += block.n
+            if i == n:
+                break
+            few = 1 if block.n > few else min(2 * few, BLOCK)
+        else:
+            few = BLOCK
+        few = min(few, n - i)
         if tile_offsets(
-            c, &unit, row, rows, step, column_stride, c.fill_value - source, offsets
+            c, stored + i * index_itemsize, few, step, increments + i, c.fill_value - source,
+            offsets
         ):
             return 1
-        target = &stage[0] if non_temporal else out + row * pitch
-        gather_block(target, source, offsets, rows * unit.columns, p.itemsize, 0)
-        if non_temporal:
-            stream(out + row * pitch, stage, rows * unit.columns * p.itemsize)
-        row += rows
-    if non_temporal:
-        stream_end()
+        gather_block(target + i * p.itemsize, source, offsets, few, p.itemsize, 0)
+        i += few
     return 0
 
 
@@ -218,21 +284,27 @@ cdef inline uint64_t scatter_tile(
     """Apply the updates of a unit, whose first element is at `target`."""
     cdef const Panels* p = c.p
     cdef int64_t offsets[BLOCK]
+    cdef int64_t increments[BLOCK]
     cdef int64_t sink[SINK]
-    cdef int64_t row = 0, rows, redirect_offset
+    cdef int64_t row = 0, rows, redirect_offset, position
     cdef int64_t step = unit.columns * p.itemsize if packed_tile else p.row_stride
-    cdef int64_t column_stride = p.itemsize if packed_tile else p.column_stride
     cdef const uint8_t* update
     memset(sink, 0, LINE)
+    fill_increments(unit, p.itemsize if packed_tile else p.column_stride, increments)
     redirect_offset = sink_offset(&updates, sink, target)
     while row < p.index_rows:
         rows = min(unit.rows, p.index_rows - row)
-        update = updates.first + (unit.index + row * p.index_row_stride) * p.itemsize
+        position = unit.index + row * p.index_row_stride
+        update = updates.first + position * p.itemsize
+        prefetch_index_rows(c, unit, row)
         if unit.rows == 1 and row + ROWS_AHEAD < p.index_rows:
             prefetch_lines(
                 update + ROWS_AHEAD * p.index_row_stride * p.itemsize, unit.columns * p.itemsize
             )
-        if tile_offsets(c, unit, row, rows, step, column_stride, redirect_offset, offsets):
+        if tile_offsets(
+            c, c.index + position * (c.kind & ITEMSIZE_MASK), rows * unit.columns, step,
+            increments, redirect_offset, offsets
+        ):
             return 1
         apply_block(&updates, target, offsets, update, rows * unit.columns, p.itemsize)
         row += rows

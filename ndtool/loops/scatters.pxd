@@ -3,7 +3,7 @@
 # order. Begin with `scatter_task`; `windows_task` updates a copy of each batch in cache.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from ndtool.loops.arithmetic cimport (
     BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64,
@@ -15,6 +15,7 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.counts cimport (
     Counts, Means, any_dropped, count_address, count_block, count_rows, count_update, divide_task,
 )
+from ndtool.loops.indices cimport as_int64
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
@@ -82,7 +83,7 @@ cdef inline bint is_reduction_by_row(const Updates* u, const Walk* walk) noexcep
     """Return whether updates can be reduced by stored row index, without offsets."""
     return (
         u.op and u.current == INCLUDED and is_light(u.code) and has_row_indices(walk, u.pitch)
-        and not u.counts.table.keys
+        and walk.space.strides[0] == u.pitch and not u.counts.table.keys
     )
 
 
@@ -332,7 +333,7 @@ cdef inline void apply_rows(
     """Apply the n long updates at `positions`, prefetching the next n_next ones."""
     cdef Py_ssize_t i, ahead = max(1, PREFETCH_DISTANCE // 2 // width), pitch = u.pitch
     cdef Reduction r = Reduction(
-        target, offsets, updates, n, width, positions, pitch, n_next, NULL, 0, 0
+        target, offsets, updates, n, width, positions, pitch, n_next, NULL, 0
     )
     if u.counts.data:
         for i in range(n):
@@ -379,7 +380,7 @@ cdef inline void copy_or_reduce(
     int op, int code, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    cdef Reduction r = Reduction(target, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
+    cdef Reduction r = Reduction(target, offsets, updates, n, width, NULL, width, 0, NULL, 0)
     if op:
         reduce_block(code, op, &r)
     else:
@@ -424,25 +425,23 @@ cdef inline int64_t reduce_by_row(
 
     Returns their count: 0 if all have the same index: `reduce_one_element` is faster for these.
     """
-    cdef const uint8_t* rows = walk.index + t * walk.tuple_bytes
+    cdef int64_t values[BLOCK]
+    cdef const int64_t* rows
     cdef const uint8_t* updates = u.first + t * u.pitch
-    cdef int index_itemsize = walk.tuple_bytes
     cdef Reduction r
     cdef int64_t n, applied
     if cursor.remaining == 0:
         next_batch(cursor, walk.space)
-    n = min(limit, cursor.remaining)
-    if memcmp(rows, rows + (n - 1) * index_itemsize, index_itemsize) == 0:
+    n = min(min(limit, BLOCK), cursor.remaining)
+    rows = as_int64(walk.index + t * walk.tuple_bytes, walk.kind, n, values)
+    if rows[0] == rows[n - 1]:
         return 0
     r = Reduction(
-        target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, index_itemsize,
-        walk.space.sizes[0]
+        target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, walk.space.sizes[0]
     )
     applied = reduce_elements(u.code, u.op, &r)
     if u.counts.data:
-        count_rows(
-            &u.counts, target + cursor.base, rows, index_itemsize, applied, walk.space.sizes[0]
-        )
+        count_rows(&u.counts, target + cursor.base, rows, applied, walk.space.sizes[0])
     cursor.remaining -= applied
     return applied
 
@@ -452,7 +451,7 @@ cdef inline void apply_row(
 ) noexcept nogil:
     """Apply one update, of any length, and count it if updates are counted."""
     cdef int64_t zero = 0
-    cdef Reduction r = Reduction(target, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
+    cdef Reduction r = Reduction(target, &zero, update, 1, width, &zero, width, 0, NULL, 0)
     cdef bint is_copied = u.op == 0 or u.current == FILL
     if u.current == FILL:
         update = u.neutral

@@ -242,10 +242,10 @@ def test_sync_waits_for_all_groups_whose_metadata_change(monkeypatch: pytest.Mon
 
 KILLED_WRITER_SCRIPT = """
 import os, signal, sys
-from ndtool.formats.zarr import newstore
+from ndtool.formats.zarr import writer
 from ndtool.publish import newfolder
-newfolder.write_at = newstore.write_at = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-newstore.write_file(sys.argv[1], "c/0/0", b"a chunk")
+newfolder.write_at = writer.write_at = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+writer.write_file(sys.argv[1], "c/0/0", b"a chunk")
 """
 
 

@@ -58,14 +58,17 @@ class BothPaths:
 
 def compiled_calls(make: Any, otherwise: Any) -> Calls:
     limit = team.limit_threads
-    return Calls(np.ndarray, np.empty, make, limit, scatters.needs_algorithm, otherwise, tuning)
+    return Calls(
+        np.ndarray, np.empty, make, limit, scatters.needs_algorithm, otherwise, vars(tuning)
+    )
 
 
 @pytest.fixture
 def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
     paths = BothPaths()
     compiled = compiled_calls(calls.make_typed_call, paths.otherwise)
-    monkeypatch.setattr(ops, "_CALLS", compiled)
+    for name in ops.__all__:
+        monkeypatch.setitem(getattr(ops, name).__globals__, "_backend", compiled.call)
     return paths
 
 

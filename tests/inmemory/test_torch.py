@@ -81,7 +81,8 @@ def test_a_scatter(call: Any, reduction: str) -> None:
 def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
     data, updates = random_tensor((3, 2)), random_tensor((5, 2), 1)
     ids = torch.tensor([0, 7, -1, 2, 0])
-    for mode, pad in (("drop", None), ("drop", -1), ("clip", -1), ("wrap", None)):
+    choices = [("drop", None), ("drop", -1), ("clip", -1), ("wrap", None)]
+    for mode, pad in choices[REDUCTIONS.index(reduction) % 2 :: 2]:
         require_gradients(
             lambda x, u, m=mode, p=pad: differentiable.scatter(
                 x, ids, u, reduction=reduction, out_of_bounds=m, pad=p

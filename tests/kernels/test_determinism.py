@@ -437,7 +437,7 @@ def test_ctrl_c_ends_a_gather_between_two_work_items(
     monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 12)
     compiled = Calls(
         np.ndarray, np.empty, calls.make_typed_call, min, scatters.needs_algorithm, calls.execute,
-        tuning,
+        vars(tuning),
     )  # fmt: skip
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
     out = np.zeros((len(index), width), "u1")

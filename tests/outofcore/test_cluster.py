@@ -117,7 +117,7 @@ def test_workers_read_indices_that_count_from_one(
     assert bits_equal(load("out.npy"), expected_result(operator))
 
 
-@pytest.mark.parametrize("operator", CALLS)
+@pytest.mark.parametrize("operator", ["gather_elements", "scatter_nd"])
 def test_chunks_are_read_once_and_written_once(
     stores: Path, workers: Workers, operator: str
 ) -> None:

@@ -15,10 +15,9 @@ from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.chunks import DatasetSource
-from ndtool.formats.hdf5.dimensions import Lengths
-from ndtool.formats.hdf5.hierarchy import Dataset
+from ndtool.formats.hdf5.hierarchy import Dataset, Lengths
 from ndtool.formats.hdf5.library import library, open_file, signature_offset
-from ndtool.publish.targets import Target, unsupported_error
+from ndtool.publish.targets import Target
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import File
 
@@ -81,18 +80,13 @@ def stored_dtype(dtype: Dtype) -> Dtype:
 
 def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     """Return the metadata of a dataset, with chunks if it has any, without writing."""
-    from ndtool.formats.hdf5 import planning
+    from ndtool.formats.hdf5 import writer
 
-    return planning.planned_metadata(target, metadata)
+    return writer.planned_metadata(target, metadata)
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
-    """Return a sink for one dataset of a new file, or of the current one with its datasets.
-
-    UsageError for a NetCDF file, which needs named dimensions.
-    """
-    if target.path.partition("?")[0].endswith(".nc"):
-        raise unsupported_error(target.path, ".nc")
+    """Return a sink for one dataset of a new file, or of the current one with its datasets."""
     from ndtool.formats.hdf5 import writer
 
     return writer.create(target, metadata)

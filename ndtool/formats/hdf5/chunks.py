@@ -17,7 +17,7 @@ from ndtool.arrays.source import AccessedElements, ArrayMetadata
 from ndtool.engine import layouts
 from ndtool.formats import codecs
 from ndtool.formats.codecs import Chain
-from ndtool.formats.hdf5 import datasets, dimensions
+from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.library import library
 from ndtool.machine import threads
@@ -132,7 +132,7 @@ class DatasetSource(ChunkedSource):
             return self._read(index, box)
         import numpy as np
 
-        padding = dimensions.padding_value(self._dataset, self._stored.dtype, self.fill)
+        padding = hierarchy.padding_value(self._dataset, self._stored.dtype, self.fill)
         block = np.full(grid.box_shape(box), padding)
         sizes = grid.box_shape(stored_box)
         if all(sizes):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, InputError, UsageError, printable, refuse
 from ndtool.formats import codecs, numpytypes
-from ndtool.formats.chunked import require_chunk_size
+from ndtool.formats.codecs import require_chunk_size
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
-from ndtool.formats.hdf5 import dimensions
+from ndtool.formats.hdf5 import hierarchy
 from ndtool.formats.hdf5.library import library
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.plans import Shape
@@ -84,7 +84,7 @@ class StoredDataset(NamedTuple):
 
 
 def describe(
-    dataset: Any, label: str, start: int, size: int, lengths: dimensions.Lengths
+    dataset: Any, label: str, start: int, size: int, lengths: hierarchy.Lengths
 ) -> StoredDataset:
     """Return the description of a dataset; NdtoolError if its values cannot be read.
 

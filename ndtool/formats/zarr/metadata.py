@@ -15,8 +15,7 @@ from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, ResourceError, format_value, printable, refuse
 from ndtool.formats import codecs
-from ndtool.formats.chunked import require_chunk_size
-from ndtool.formats.codecs import Chain
+from ndtool.formats.codecs import Chain, require_chunk_size
 from ndtool.formats.decoding import unapplied_warning
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import hierarchy
