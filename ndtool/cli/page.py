@@ -34,7 +34,7 @@ from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_nam
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table, html_table
-from ndtool.publish import document, sinks
+from ndtool.publish import sinks
 from ndtool.redaction import redact_json
 from ndtool.rules.inference import Input
 from ndtool.runs.calls import OpenCall, Request
@@ -55,7 +55,7 @@ class HtmlReport:
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
-        document.check(path, clobber=request.clobber)
+        sinks.check_document(path, request.clobber)
         inputs = filter(None, request.arguments.values())  # `stats` has no updates
         require_distinct(path, *(locators.parse(name).path for name in inputs))
         self._path, self._call, self._reporter = path, call, reporter
@@ -90,8 +90,8 @@ class HtmlReport:
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
-        options = {name: getattr(self._call.request, name) for name in ("clobber", "sync")}
-        self._sink = document.create(self._path, self._content(error), **options)
+        request = self._call.request
+        self._sink = sinks.document(self._path, self._content(error), request.clobber, request.sync)
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
@@ -187,7 +187,7 @@ def _mode(path: str) -> int:
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
     """Raise an error if `write_model` cannot write its file, before the model runs."""
-    document.check(path)
+    sinks.check_document(path, True)
     require_distinct(path, model, *filter(None, [inputs]))
 
 
@@ -199,7 +199,11 @@ def write_model(path: str, model: str, answer: Model, reporter: Reporter) -> Non
         _heading("ndtool model", name, reporter.arguments, answer.error),
         _section("Nodes", answer.tables()),
     )
-    document.publish(path, content)
+    sink = sinks.document(path, content, True)
+    try:
+        sinks.commit(sink)
+    finally:
+        sink.abort()
     reporter.report_file(path)
 
 
