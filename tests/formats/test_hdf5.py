@@ -206,21 +206,6 @@ def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert error.hint == "pip install hdf5plugin"
 
 
-@pytest.mark.parametrize(("number", "codec"), [(32001, "Blosc"), (32015, "Zstd")])
-def test_filters_of_numcodecs_need_no_plugin(number: int, codec: str) -> None:
-    numcodecs = pytest.importorskip("numcodecs")
-    array = np.arange(10, dtype="<i4")
-    with h5py.File("x.h5", "w") as file:
-        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        creation.set_chunk((5,))
-        creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (3,))
-        space = h5py.h5s.create_simple((10,))
-        dataset = h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, space, creation)
-        encoded = getattr(numcodecs, codec)().encode(array[:5])
-        dataset.write_direct_chunk((0,), bytes(encoded))
-    assert bits_equal(load("x.h5"), np.append(array[:5], np.zeros(5, "<i4")))
-
-
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset([1])
     monkeypatch.setitem(sys.modules, "h5py", None)
@@ -269,13 +254,6 @@ def test_chunks_with_wrong_sizes_or_content() -> None:
                 source.block(chunk)
         with pytest.raises(InputError, match=r"a chunk of 40000 bytes at byte \d+: at most"):
             source.block(3)
-
-
-def test_contiguous_values_beyond_the_end_of_the_file() -> None:
-    write_dataset(np.arange(1000))
-    os.truncate("x.h5", os.path.getsize("x.h5") - 1)
-    with pytest.raises(NdtoolError, match=r"^x.h5: .*truncated"):
-        load("x.h5")
 
 
 def test_files_that_other_processes_write() -> None:

@@ -193,11 +193,11 @@ class ProcessCluster(Workers):
         wait_for(Path(self.file).exists)
         return process
 
-    def start_worker(self, *options: str) -> subprocess.Popen[bytes]:
-        """Start a worker."""
+    def start_worker(self, *options: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        """Start a worker; prefix: of its command line."""
         module = "from distributed.cli.dask_worker import main; main()"
         return self.start(
-            sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
+            *prefix, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
             "--no-dashboard", "--local-directory", self.folder / "own", *options,
         )  # fmt: skip
 
