@@ -96,8 +96,7 @@ bench-ci: .venv-bench/kernels ## performance regressions; ARGS=--record writes t
 
 ENDLESS := -o faulthandler_exit_on_timeout=false
 .PHONY: torture fuzz
-torture: .venv/kernels .venv/test.txt $(OTHERS) ## signals, writers, every system call failing, 16 GB; three hours
-	@$(IN_VENV) && python tests/torture/hammer.py 1000
+torture: .venv/kernels .venv/test.txt $(OTHERS) ## writers, every system call failing or interrupted, 16 GB; three hours
 	@$(IN_VENV) NDTOOL_TEST_ROUNDS=100 pytest -q $(ENDLESS) -m "" tests/publish/test_parallel_writers.py -k concurrent
 	@$(IN_VENV) pytest -q $(ENDLESS) -m "slow or huge" tests/publish/test_faults.py tests/publish/test_preserved_members.py
 	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q $(ENDLESS) -m "not huge" tests/kernels/test_guard_pages.py tests/kernels/test_large.py

@@ -186,7 +186,7 @@ cdef class UpdateSpec:
         self.current, self.counts, self.neutral = _CURRENT[current], counts, neutral
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
-        self.mean_type = self.code if reduction == "mean" else 0
+        self.mean_type = self.code if reduction in _MEANS else 0
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
         if self.current == REPLACED and counts is None:

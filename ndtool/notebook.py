@@ -8,6 +8,7 @@ from ndtool.errors import format_columns, printable
 
 _MAX_CELL = 1000  # characters
 _FIRST_LINE_CELLS = 3  # cells on the first line of a row that is too wide for one line
+_UNLIMITED = 1 << 30  # columns
 _MAX_BAR_LENGTH = 40  # characters of a bar
 RESULT_STYLES = {"ok": "green", "broken": "bold red"}  # of the results of shape rules
 
@@ -81,23 +82,21 @@ def rich_tables(tables: Iterable[Table]) -> Any:
     return Group(*renderables)
 
 
-def plain_table(content: Table) -> str:
-    """Return a table as plain text, one line per row."""
-    content = content.printable().with_bars(1 << 30)
+def plain_table(content: Table, available: int = _UNLIMITED) -> str:
+    """Return a table as plain text, one line per row; available: the width of rows in columns."""
+    content = content.printable().with_bars(available)
     lines = [content.title] if content.title else []
     if content.columns:
         lines += format_columns([content.columns, *content.rows]).splitlines()
     else:
-        lines += row_lines(content.rows, 1 << 30)
+        lines += row_lines(content.rows, available)
     return "".join(f"{line}\n" for line in [*lines, *content.notes])
 
 
-def row_lines(
-    rows: Sequence[Sequence[str]], available: int, first_line_cells: int = 3
-) -> list[str]:
+def row_lines(rows: Sequence[Sequence[str]], available: int) -> list[str]:
     """Return rows without a header as indented lines, on two lines each if they are too wide.
 
-    first_line_cells: the number of cells on the first of two lines. A single cell is a remark.
+    A single cell is a remark.
     """
     widths: list[int] = []
     for row in rows:

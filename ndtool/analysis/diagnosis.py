@@ -15,6 +15,7 @@ from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
 from ndtool.rules.plans import Plan
+from ndtool.rules.reductions import REDUCTIONS as ROWS
 
 Int64Array = NDArray[np.int64]
 
@@ -54,7 +55,7 @@ def diagnose(
         for n, updates in enumerate(updates_by_element):
             element = slice(n, n + 1)
             operands = np.concatenate([current[element], updates])
-            if reduction in ("max", "min") and (
+            if ROWS[reduction].kind == "extreme" and (
                 (operands != operands).any() or actual[element] == correct[element]
             ):
                 continue
@@ -113,11 +114,13 @@ def _candidates(operands: Array, reduction: str, expected: Array) -> tuple[Array
     if reduction == "none":
         return operands[-2:-1], no_values
     ufunc = REDUCTIONS[reduction].ufunc
-    if reduction == "sub" and operands.dtype.kind != "b":  # a sum of negated updates
+    if (
+        ROWS[reduction].kind == "difference" and operands.dtype.kind != "b"
+    ):  # a sum of negated updates
         ufunc, operands = np.add, np.concatenate([operands[:1], -operands[1:]])
     if ufunc is None:
         return no_values, no_values
-    is_extreme = reduction in ("max", "min")
+    is_extreme = ROWS[reduction].kind == "extreme"
     widened = operands if is_extreme else _widen(operands)
     prefixes = ufunc.accumulate(widened, dtype=widened.dtype)[:-1]
     suffixes = ufunc.accumulate(widened[::-1], dtype=widened.dtype)[::-1]
@@ -129,11 +132,13 @@ def _equality_test(
     operands: Array, reduction: str, actual: Array, expected: Array
 ) -> Callable[[Array], bool]:
     """Return a function that tests whether a candidate equals the actual element up to rounding."""
-    if reduction not in ("add", "sub", "mul") or _widen(operands).dtype.kind not in "fc":
+    kind = ROWS[reduction].kind
+    is_rounded = kind in ("sum", "difference", "product")
+    if not is_rounded or _widen(operands).dtype.kind not in "fc":
         return lambda candidates: bool((bits(candidates) == bits(actual)).all(axis=1).any())
     value, correct = _widen(actual), _widen(expected)
     eps = 2.0**-8 if actual.dtype.name == "bfloat16" else float(np.finfo(actual.dtype).eps)
-    magnitude = np.abs(_widen(operands)).sum() if reduction != "mul" else np.abs(correct)
+    magnitude = np.abs(_widen(operands)).sum() if kind != "product" else np.abs(correct)
     rounding = len(operands) * eps * magnitude
     if not np.abs(value - correct) > rounding:
         return lambda candidates: False

@@ -365,25 +365,32 @@ class _ModelRun:
             for item in node.attribute
             for value in (helper.get_attribute_value(item),)
         }
-        operator = model_node.operator
+        present = (array for array in inputs if array is not None)  # None: an optional input
+        arrays = dict(zip(model_node.inputs, present, strict=True))
+        names = {role: array.name or "" for role, array in model_node.inputs.items()}
         try:
             spec = self._allow_negatives(model_node, spec, inputs)
-            result = onnxnodes.compute(operator, model_node.title, spec, inputs, attributes)
+            title = model_node.title
+            result = onnxnodes.compute(model_node.operator, title, spec, inputs, attributes)
             if not model_node.runs and self._engine_names:
-                reports = self._compare_engines(node_index, inputs, attributes)
+                reports = self._compare_engines(node_index, names, arrays, attributes)
                 model_node = replace(model_node, engines=reports)
         except NdtoolError as exc:
-            self._error = _add_names(exc, model_node, inputs)
+            named_inputs = {
+                role: Input(names[role], dtypes.from_numpy(array.dtype), array.shape)
+                for role, array in arrays.items()
+            }
+            inference.name_inputs(exc, named_inputs)
+            exc.message = f"{printable(model_node.node)}: {exc.message}"
+            self._error = exc
             raise NodeFailedError from exc
-        arrays = [array for array in inputs if array is not None]  # None: an optional input
-        named_arrays = zip(model_node.inputs.items(), arrays, strict=True)
         if not model_node.runs and self.folder is not None:
-            tensors = {**dict(zip(model_node.inputs, arrays, strict=True)), "output": result}
+            tensors = {**arrays, "output": result}
             saved = modeltensors.save(self.folder, node_index, model_node.node, tensors)
             model_node = replace(model_node, saved=saved)
         self.nodes[node_index] = replace(
             model_node,
-            inputs={role: _typed(item.name, array) for (role, item), array in named_arrays},
+            inputs={role: _typed(names[role], array) for role, array in arrays.items()},
             output=_typed(model_node.output.name, result),
             assumed=(),
             runs=(model_node.runs or 0) + 1,
@@ -412,7 +419,7 @@ class _ModelRun:
         return later.spec
 
     def _compare_engines(
-        self, node_index: int, inputs: Sequence[Any], attributes: dict[str, Any]
+        self, node_index: int, names: dict[str, Any], arrays: Arrays, attributes: dict[str, Any]
     ) -> tuple[EngineReport, ...]:
         model_node = self.nodes[node_index]
         if model_node.operator in LOWERED:
@@ -421,10 +428,7 @@ class _ModelRun:
                 EngineReport(engine, None, None, "refused", None, message)
                 for engine in self._engine_names
             )
-        operator = operator_of(model_node.operator)
-        arrays = dict(zip(operator.inputs, inputs, strict=True))
-        names: dict[str, Any] = {**_input_names(model_node)}
-        request = Request(operator.name, attributes=_attributes(attributes), **names)
+        request = Request(model_node.operator, attributes=_attributes(attributes), **names)
         expected = recompute(request, arrays)
         engine_call = EngineCall(request, arrays, as_engine_array(expected), self._settings)
         completed, name = node_index / len(self.nodes), printable(model_node.node, 40)
@@ -442,23 +446,3 @@ def _typed(name: str | None, array: NDArray[Any]) -> Typed:
     """Return the name, type and shape of an input or output of a node."""
     strings = array.dtype.kind in "OSU"
     return Typed(name, "string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
-
-
-def _input_names(model_node: ModelNode) -> dict[str, str]:
-    """Return the names of a node's inputs, by role."""
-    return {role: array.name or "" for role, array in model_node.inputs.items()}
-
-
-def _add_names(exc: NdtoolError, model_node: ModelNode, inputs: Sequence[Any]) -> NdtoolError:
-    """Add the names of a node and of its inputs to an error; return it."""
-    named_inputs = {
-        role: Input(name, dtypes.from_numpy(array.dtype), array.shape)
-        for (role, name), array in zip(
-            _input_names(model_node).items(),
-            [array for array in inputs if array is not None],
-            strict=True,
-        )
-    }
-    inference.name_inputs(exc, named_inputs)
-    exc.message = f"{printable(model_node.node)}: {exc.message}"
-    return exc

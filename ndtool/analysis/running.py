@@ -14,6 +14,7 @@ from ndtool.inmemory import ops
 from ndtool.inmemory.buffers import as_bytes
 from ndtool.rules.dtypes import from_numpy
 from ndtool.rules.operators import Attributes
+from ndtool.rules.reductions import ADD, REDUCTIONS
 from ndtool.rules.shapes import format_shape
 from ndtool.runs.calls import OpenCall
 
@@ -30,7 +31,7 @@ class RunningValues:
     def apply(self, targets: Array, updates: Array) -> None:
         """Apply updates in order; targets: the index of the element of each."""
         attributes = self._attributes
-        reduction: Any = "add" if attributes.is_mean else attributes.reduction
+        reduction: Any = ADD if attributes.is_mean else attributes.reduction
         duplicates: Any = attributes.duplicates
         is_first = np.full(len(targets), False)
         if attributes.copies_first_update:
@@ -64,9 +65,11 @@ def rounding_advice(call: OpenCall) -> list[str]:
     """Return a line on sums in a type of 16 bits, with the commands that sum in float32."""
     inference = call.inference
     limit = {"float16": 2048, "bfloat16": 256}.get(inference.dtype.name)
-    if limit is None or inference.attributes.reduction not in ("add", "sub"):
+    attributes = inference.attributes
+    is_sum = REDUCTIONS[attributes.reduction].kind in ("sum", "difference")
+    if limit is None or not is_sum or attributes.is_mean:
         return []
-    command, reduction = inference.operator.replace("_", "-"), inference.attributes.reduction
+    command, reduction = inference.operator.replace("_", "-"), attributes.reduction
     shape = format_shape(inference.inputs["data"].shape)
     return [
         f"each update rounds to {inference.dtype.name}: a sum of ones ends at {limit}. In float32:"

@@ -88,6 +88,10 @@ def _run_operator(
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
             target = steps.resolve_output(call)
             reporter.data_on_stdout |= not dry_run and _writes_to_stdout(target)
+            if html and target and target.target:
+                from ndtool.cli import page
+
+                page.require_distinct(html, target.target.path)
             reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
@@ -225,7 +229,7 @@ def html_report_of_request(
         return
     from ndtool.cli import page
 
-    with page.reopen_call(request) as call, html_report(html, call, reporter) as report:
+    with page.reopen_call(html, request) as call, html_report(html, call, reporter) as report:
         yield report
 
 

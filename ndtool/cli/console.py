@@ -69,13 +69,8 @@ def format_table(table: Table, fd: int) -> Iterator[str | bytes]:
 
         yield styled.format_table(table, fd)
         yield wrap_lines(table.notes, fd)
-    elif table.columns:
-        yield notebook.plain_table(table._replace(notes=()))
-        yield wrap_lines(table.notes, fd)
     else:
-        lines = notebook.row_lines(table.rows, columns)
-        title = table.title.split("\n") if table.title else []
-        yield wrap_lines([*title, *lines, *table.notes], fd)
+        yield wrap_lines(notebook.plain_table(table, columns).splitlines(), fd)
 
 
 def format_duration(seconds: float) -> str:

@@ -181,39 +181,39 @@ def _option(flags: str, kind: Any, text: str, name: str = "", **settings: Any) -
 
     name: the parameter's name, if it is not that of the option.
     """
-    *names, last = flags.split(" ")
-    names, metavar = ([*names, last], None) if last.startswith("-") else (names, last)
-    word = names[-1].partition("/")[0].removeprefix("--")
+    words, metavar = flags.split(" "), None
+    if not words[-1].startswith("-"):
+        metavar = words.pop()
+    words = " ".join(words).replace(",", "").split(" ")
+    option = words[-1].partition("/")[0].removeprefix("--")
     return Option(
-        [*(flag.rstrip(",") for flag in names), *filter(None, [name])],
+        [*words, name] if name else words,
         help=text,
         type=kind if isinstance(kind, click.ParamType) else kind(),
         metavar=metavar,
-        envvar=f"NDTOOL_{word.replace('-', '_').upper()}",
+        envvar=f"NDTOOL_{option.replace('-', '_').upper()}",
         show_default=settings.get("default") is not None,
         **settings,
     )
 
 
-def define(flags: str, kind: Any, text: str, **settings: Any) -> partial[Option]:
-    """Return what makes an option; see `_option`."""
-    return partial(_option, flags, kind, text, **settings)
+def _flag(flags: str, text: str, **settings: Any) -> Option:
+    """Return an option without a value."""
+    return _option(flags, click.BOOL, text, is_flag=True, **settings)
 
 
-def flag(flags: str, text: str, **settings: Any) -> partial[Option]:
-    """Return what makes an option without a value."""
-    return define(flags, click.BOOL, text, is_flag=True, **settings)
-
-
-def reporter_flag(flags: str, text: str, **settings: Any) -> partial[Option]:
-    """Return what makes a flag that is stored in the reporter before other options are parsed."""
+def _reporter_flag(flags: str, text: str, **settings: Any) -> Option:
+    """Return a flag that is stored in the reporter before other options are parsed."""
     eager = {"is_eager": True, "expose_value": False, "callback": _store_in_reporter}
-    return flag(flags, text, **eager, **settings)
+    return _flag(flags, text, **eager, **settings)
 
 
-def parsed(*arguments: Any) -> partial[ParameterType]:
-    """Return what makes a parameter type."""
-    return partial(ParameterType, *arguments)
+# What makes an option, a flag or a type when it is called.
+Define = Callable[..., partial[Option]]
+define: Define = partial(partial, _option)
+flag: Define = partial(partial, _flag)
+reporter_flag: Define = partial(partial, _reporter_flag)
+parsed: Callable[..., partial[ParameterType]] = partial(partial, ParameterType)
 
 
 def _store_in_reporter(context: click.Context, parameter: click.Parameter, value: Any) -> None:

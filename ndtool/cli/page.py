@@ -34,7 +34,7 @@ from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_nam
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table, html_table
-from ndtool.publish import document, sinks
+from ndtool.publish import sinks
 from ndtool.redaction import redact_json
 from ndtool.rules.inference import Input
 from ndtool.runs.calls import OpenCall, Request
@@ -55,8 +55,9 @@ class HtmlReport:
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
-        document.check(path, clobber=request.clobber)
-        require_distinct_file("--html", path, *request.arguments.values(), request.output)
+        sinks.check_document(path, request.clobber)
+        inputs = filter(None, request.arguments.values())  # `stats` has no updates
+        require_distinct(path, *(locators.parse(name).path for name in inputs))
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
         self._sections: list[str] = []
@@ -89,8 +90,8 @@ class HtmlReport:
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
-        options = {name: getattr(self._call.request, name) for name in ("clobber", "sync")}
-        self._sink = document.create(self._path, self._content(error), **options)
+        request = self._call.request
+        self._sink = sinks.document(self._path, self._content(error), request.clobber, request.sync)
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
@@ -149,34 +150,31 @@ class HtmlReport:
             return drawing.draw(call, self._outputs, self._origins, actual)
 
 
-def require_distinct_file(option: str, path: str, *others: str | None) -> None:
+def require_distinct(path: str, *others: str) -> None:
     """Raise UsageError if a report would replace another file of the call.
 
     The other file may also be a store in whose directory the report is, or a standard stream.
     """
     real_path = os.path.realpath(path)
-    for other in filter(None, others):
-        other_real_path = os.path.realpath(locators.parse(other).path)
-        if real_path == other_real_path or (
-            os.path.isdir(other_real_path) and real_path.startswith(other_real_path + os.sep)
-        ):
-            relation = "is" if real_path == other_real_path else "is in"
-            raise UsageError(
-                f"{option} {printable(path)} {relation} {argument_name(other)}: expected another"
-                " file"
-            )
+    for other, other_path in zip(others, map(os.path.realpath, others), strict=True):
+        is_inside = os.path.isdir(other_path) and real_path.startswith(other_path + os.sep)
+        if real_path == other_path or is_inside:
+            relation = f"{'is in' if is_inside else 'is'} {printable(other)}"
+            raise UsageError(f"--html {printable(path)} {relation}: expected another file")
     for fd, stream in enumerate(("standard input", "standard output")):
         if stat.S_ISREG(_mode(path)) and is_same_file(path, fd):
-            raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
+            raise UsageError(f"--html {printable(path)} is {stream}: expected another file")
 
 
-def reopen_call(request: Request) -> OpenCall:
-    """Open the inputs and the output of `verify` a second time; UsageError if one is a pipe."""
-    for name in (*request.arguments.values(), request.output or ""):
+def reopen_call(path: str, request: Request) -> OpenCall:
+    """Open the inputs of `verify` again; UsageError for a pipe, or the file of the report."""
+    names = [*request.arguments.values(), *filter(None, [request.output])]
+    for name in names:
         if name == "-" or stat.S_ISFIFO(_mode(name)):
             raise UsageError(
                 f"--html reads {argument_name(name)} twice: expected a file, not a pipe"
             )
+    require_distinct(path, *(locators.parse(name).path for name in names))
     return OpenCall(request)
 
 
@@ -189,8 +187,8 @@ def _mode(path: str) -> int:
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
     """Raise an error if `write_model` cannot write its file, before the model runs."""
-    document.check(path)
-    require_distinct_file("--html", path, model, inputs)
+    sinks.check_document(path, True)
+    require_distinct(path, model, *filter(None, [inputs]))
 
 
 def write_model(path: str, model: str, answer: Model, reporter: Reporter) -> None:
@@ -201,7 +199,11 @@ def write_model(path: str, model: str, answer: Model, reporter: Reporter) -> Non
         _heading("ndtool model", name, reporter.arguments, answer.error),
         _section("Nodes", answer.tables()),
     )
-    document.publish(path, content)
+    sink = sinks.document(path, content, True)
+    try:
+        sinks.commit(sink)
+    finally:
+        sink.abort()
     reporter.report_file(path)
 
 

@@ -128,7 +128,7 @@ def run(arguments: list[str], reporter: Reporter) -> None:
         raise _usage_error(exc) from None
     except UsageError as exc:
         variables = ", ".join(sorted(name for name in os.environ if name[:7] == "NDTOOL_"))
-        exc.hint = exc.hint or (variables and f"these variables set options: {variables}")
+        exc.hint = exc.hint or (variables and f"these variables are set: {variables}")
         raise
 
 

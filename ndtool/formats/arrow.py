@@ -25,7 +25,7 @@ from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSour
 from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable, refuse
 from ndtool.formats import members
 from ndtool.formats.decoding import InputFile
-from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
+from ndtool.publish.sinks import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.dtypes import Dtype

@@ -2,7 +2,6 @@
 
 import os
 from contextlib import closing
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ContiguousSource, MemberInfo, ModelInfo, OperatorNode, Source
@@ -71,7 +70,7 @@ def is_text(argument: str) -> bool:
 def as_text(argument: str) -> str:
     """Add the prefix `text:` to an argument, unless the format of its file is recognised."""
     path = parse(argument).path
-    if inline_module(argument, True) or is_text(argument) or table.formats_by_suffix(path):
+    if is_declared(argument, True) or is_text(argument) or table.formats_by_suffix(path):
         return argument
     if os.path.isfile(argument):
         with closing(local.open_file(argument)) as storage:
@@ -129,9 +128,10 @@ def open_source(
     InputError if the argument is not an array, UsageError if a member must be named, ResourceError
     if the array is too large to decompress.
     """
-    if module := inline_module(argument, literals):
-        inline: Source = module.open_source(argument)
-        return inline
+    if is_declared(argument, literals):
+        from ndtool.formats import declared
+
+        return declared.open_source(argument)
     options = TextOptions(literals, dtype, streams.directory)
     path, member = parse(argument) if is_text(argument) else Locator(argument, None)
     if stream := streams.pipe(path):
@@ -162,18 +162,11 @@ def text() -> Any:
     return table.TEXT.module
 
 
-# Modules of arguments that declare an array, by the prefix before the first colon.
-_MODULES_BY_PREFIX = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
-
-
-def inline_module(argument: str, literals: bool) -> Any:
-    """Return the module for `raw:…`, `zeros:…` or a literal, None for paths and existing files."""
-    module_name = _MODULES_BY_PREFIX.get(argument.partition(":")[0]) if ":" in argument else None
-    if literals and argument.lstrip()[:1] == "[":
-        module_name = "literal"
-    if module_name is None or os.path.lexists(argument):
-        return None
-    return import_module(f"ndtool.formats.{module_name}")
+def is_declared(argument: str, literals: bool) -> bool:
+    """Whether an argument is `raw:…`, `zeros:…` or a literal, and not the path of a file."""
+    is_prefixed = argument.partition(":")[0] in ("raw", "zeros", "ones", "full") and ":" in argument
+    is_literal = literals and argument.lstrip()[:1] == "["
+    return (is_prefixed or is_literal) and not os.path.lexists(argument)
 
 
 def describe(
@@ -192,7 +185,7 @@ def describe(
     streams = streams or Streams()
     options = TextOptions(literals, dtype, streams.directory)
     path, member = parse(argument) if is_text(argument) else Locator(argument, None)
-    is_inline = inline_module(argument, literals) is not None
+    is_inline = is_declared(argument, literals)
     if is_inline or streams.pipe(path):
         with closing(open_source(argument, streams, literals=literals, dtype=dtype)) as source:
             return [_inline_entry(source, member, is_inline)]

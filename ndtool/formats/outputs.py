@@ -152,7 +152,7 @@ def _resolve_target(
     path, member = locators.parse(argument)
     if member == "":
         raise UsageError(f"{printable(argument)}: the member has no name: expected {path}:NAME")
-    if locators.inline_module(argument, False) or locators.is_text(argument):
+    if locators.is_declared(argument, False) or locators.is_text(argument):
         raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
     is_url = locations.is_url(path)
     named_format = format_by_name(argument)

@@ -12,14 +12,15 @@ from ndtool.errors import RuleError
 from ndtool.inmemory.arguments import optional_integer
 from ndtool.inmemory.calls import COMPILED
 from ndtool.rules.operators import Attributes
+from ndtool.rules.reductions import ADD, MUL, REDUCTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _Function: Any = torch.autograd.Function
 _ADJOINT_MODES = {"fill": "drop", "drop": "fill"}  # of a gather for a scatter, and the reverse
-_DIFFERENTIABLE = ("none", "add", "sub", "mul", "max", "min", "mean")  # reductions with a gradient
-_NONLINEAR = ("mul", "max", "min")
+_DIFFERENTIABLE = [row.name for row in REDUCTIONS.values() if row.kind != "quotient"]
+_NONLINEAR = [row.name for row in REDUCTIONS.values() if row.kind in ("product", "extreme")]
 _Map = Callable[["Tensor"], "Tensor"]
 
 
@@ -107,7 +108,7 @@ class Gather(_Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         zeros = grad.new_zeros(ctx.shape)
-        return ctx.call.scatter(zeros, *ctx.saved_tensors, grad, "add"), None, None, None
+        return ctx.call.scatter(zeros, *ctx.saved_tensors, grad, ADD), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
@@ -135,7 +136,7 @@ class Scatter(_Function):  # type: ignore[misc]
         ctx.options = {name: value for name, value in kwargs.items() if name != "spec"}
         ctx.shapes, saved = (data.shape, updates.shape), [indices]
         if kwargs["reduction"] in _NONLINEAR:
-            saved += [data, updates, *([] if kwargs["reduction"] == "mul" else [output])]
+            saved += [data, updates, *([] if kwargs["reduction"] == MUL else [output])]
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
@@ -154,7 +155,7 @@ class Scatter(_Function):  # type: ignore[misc]
         indices, options = ctx.saved_tensors[0], ctx.options
         if options["reduction"] in _NONLINEAR:
             to_data, to_updates = _vector_products(ctx, conjugate=False)
-            options = {"reduction": "add"}
+            options = {"reduction": ADD}
             data_tangent, updates_tangent = to_data(data_tangent), to_updates(updates_tangent)
         require_gradient(options["reduction"])
         result: Tensor = ctx.call.scatter(data_tangent, indices, updates_tangent, **options)
@@ -216,9 +217,8 @@ def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
     none = torch.zeros((), dtype=torch.bool)
     replaced = none if includes_self else rows.counts() > 0  # the current value is not included
     to_data = _mask_gradient(replaced, data)
-    if reduction in ("add", "sub"):
-        return to_data, torch.neg if reduction == "sub" else torch.positive
-    if reduction == "mean":
+    row = REDUCTIONS[reduction]
+    if row.needs_counts:  # a mean
         counts = rows.counts()
         summands = torch.where(counts > 0, counts + includes_self, 1)
         per_update = rows.gather(summands, 1)
@@ -226,7 +226,9 @@ def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
             lambda grad: to_data(grad / _broadcast_rows(summands, data)),
             lambda grad: grad / _broadcast_rows(per_update, updates),
         )
-    if reduction == "mul":
+    if row.kind in ("sum", "difference"):
+        return to_data, torch.neg if row.kind == "difference" else torch.positive
+    if row.kind == "product":
         factors = rows.products(
             updates, torch.ones_like(data) if not includes_self else data, replaced
         )
@@ -243,7 +245,7 @@ def _extremum_gradients(
     from_data = _equal(data.detach(), output.detach()) & ~replaced
     selecting = _broadcast_rows(rows.row_indices() >= 0, updates)
     from_updates = _equal(updates.detach(), call.gather(output.detach(), indices)) & selecting
-    count = call.scatter(from_data.long(), indices, from_updates.long(), "add").clamp(min=1)
+    count = call.scatter(from_data.long(), indices, from_updates.long(), ADD).clamp(min=1)
     per_update = call.gather(count, indices).clamp(min=1)
     return (
         lambda grad: (grad / count).masked_fill(~from_data, 0),
@@ -290,7 +292,7 @@ class _Rows:
     def counts(self) -> Tensor:
         """Return the number of updates of each slice."""
         ones = torch.ones(self._updates + self._last, dtype=torch.int64)
-        return self._scatter(0, ones, "add")
+        return self._scatter(0, ones, ADD)
 
     def row_indices(self) -> Tensor:
         """Return the linear index of the slice that each tuple selects, -1 for none."""
@@ -305,7 +307,7 @@ class _Rows:
 
     def products(self, updates: Tensor, data: Tensor, replaced: Tensor) -> tuple[Tensor, Tensor]:
         """Return the derivatives of a product with respect to data and to updates."""
-        data_derivative = self.call.scatter(torch.ones_like(data), self.indices, updates, "mul")
+        data_derivative = self.call.scatter(torch.ones_like(data), self.indices, updates, MUL)
         row_indices = self.row_indices().reshape(-1)
         factors = (
             updates.reshape(len(row_indices), -1) if len(row_indices) else updates.reshape(0, 1)

@@ -36,8 +36,7 @@ from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, choose, partition_chunks, rows_in
 from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, SplitResult, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
-from ndtool.publish.shared import SharedOutput
-from ndtool.publish.sinks import DrySink
+from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
 from ndtool.rules.inference import Inference
 from ndtool.rules.reductions import REDUCTIONS

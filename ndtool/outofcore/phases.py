@@ -459,10 +459,12 @@ def _missing_chunks(local: memoryview, sizes: Shape, steps: Shape, is_read: Any)
     local: the rows. sizes, steps: the shapes of the partition and of its chunks. is_read: a flag
     for each chunk, set for the returned chunks.
     """
-    missing, rows = np.zeros_like(is_read), np.frombuffer(local, np.uint32)
     if is_read.size == 1:
-        missing[...] = True
-    for first in range(0, 0 if is_read.size == 1 else len(rows), SELECTED_ROWS):
+        missing_chunks = [] if is_read.item() else [0]
+        is_read[...] = True
+        return missing_chunks
+    missing, rows = np.zeros_like(is_read), np.frombuffer(local, np.uint32)
+    for first in range(0, len(rows), SELECTED_ROWS):
         try:
             coordinates = np.unravel_index(rows[first : first + SELECTED_ROWS], sizes)
         except ValueError:

@@ -19,7 +19,7 @@ from ndtool.outofcore.partitioning import Partitioning
 from ndtool.outofcore.phases import StoredOffsets, Work
 from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish.cleanup import AdmissionLock
-from ndtool.publish.shared import SharedFile, SharedOutput
+from ndtool.publish.sinks import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
 
 

@@ -176,8 +176,8 @@ def _claims_in(
     folders = [url.rstrip("/")] if itself else []
     folders += [
         join(url, match[1])
-        for entry, is_folder in objects.wait(objects.list_folder(url), url)
-        if not is_folder and (match := pattern.fullmatch(entry))
+        for entry in objects.wait(objects.list_folder(url), url)
+        if (match := pattern.fullmatch(entry))
     ]
     for folder in folders:
         body, version = _read(folder)

@@ -88,17 +88,6 @@ def remove(path: str) -> OSError | None:
     return errors[0]
 
 
-def find_unremovable(path: str) -> str:
-    """Return the first folder in a tree whose entries cannot be removed, "" if none."""
-    errors: list[str] = []
-    for folder, folders, files in os.walk(path, onerror=lambda exc: errors.append(exc.filename)):
-        if (folders or files) and not os.access(folder, os.W_OK | os.X_OK):
-            return folder
-        if errors:
-            return errors[0]
-    return errors[0] if errors else ""
-
-
 def abandoned_folders(parent: str, name: str) -> list[str]:
     """Return the temporary folders that killed runs on this system abandoned.
 

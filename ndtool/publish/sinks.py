@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import OutputError, printable
-from ndtool.publish.newfile import NewFile, new_file, publish
-from ndtool.publish.targets import Target
+from ndtool.errors import OutputError, ResourceError, printable
+from ndtool.publish.newfile import CurrentFile, NewFile, new_file, publish
+from ndtool.publish.targets import Target, existing
+from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
+from ndtool.storage import locations
 from ndtool.storage.descriptors import (
     BLOCK_SIZE,
     NO_MMAP_ERRNOS,
@@ -28,9 +31,8 @@ from ndtool.storage.descriptors import (
     write_next,
 )
 
-if TYPE_CHECKING:
-    from ndtool.publish.preserved import CurrentFile
-    from ndtool.publish.shared import SharedOutput
+BATCH_SIZE = 1 << 20  # approximate bytes of rows that are encoded together
+Write = Callable[[bytes | memoryview], object]
 
 
 def commit(*sinks: Sink) -> None:
@@ -103,6 +105,98 @@ class StreamSink(SequentialSink):
             raise failure(exc, self.name, OutputError) from None
 
 
+class Encoder(Protocol):
+    """Encodes the rows of an array in order; write: appends bytes to the file."""
+
+    def add(self, rows: memoryview, write: Write) -> None:
+        """Encode complete rows."""
+
+    def finish(self, write: Write) -> None:
+        """Encode the end of the file."""
+
+
+class EncodedSink(SequentialSink):
+    """Sink for a file that an encoder writes.
+
+    batch_size: bytes of the rows that are encoded together. min_size, max_size: bounds of the
+    file's size, which depends on the elements.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        metadata: ArrayMetadata,
+        encoder: Encoder,
+        batch_size: int,
+        min_size: int,
+        max_size: int,
+    ) -> None:
+        self.name, self.metadata = target.path, metadata
+        self._encoder, self._batch_size = encoder, batch_size
+        self._max_size, self._is_dry_run = max_size, target.is_dry_run
+        self._rows, self._size = bytearray(), 0
+        with os_errors(self.name, OutputError):
+            self._file = new_file(target)
+            try:
+                reserve(self._file.descriptor, min_size, self.name)
+            except BaseException:
+                self._file.drop()
+                raise
+
+    def fits(self, other_nbytes: int = 0) -> bool:
+        """Whether a dry run need not encode the array, as the disk has space for any elements."""
+        if self._is_dry_run:
+            try:
+                reserve(self._file.descriptor, self._max_size, self.name)
+            except ResourceError:
+                return False
+            finally:
+                os.ftruncate(self._file.descriptor, 0)
+        return True
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Encode the next bytes of the array."""
+        self._advance(start, len(view))
+        offset = 0
+        while offset < len(view):
+            data = view[offset : offset + self._batch_size - len(self._rows)]
+            offset += len(data)
+            if len(data) == self._batch_size:
+                self._encode(data)
+                continue
+            self._rows += data
+            if len(self._rows) == self._batch_size:
+                rows, self._rows = self._rows, bytearray()
+                self._encode(memoryview(rows))
+
+    def finish(self) -> Unpublished:
+        self._require_all()
+        if self._rows:
+            self._encode(memoryview(self._rows))
+        with os_errors(self.name, OutputError):
+            self._encoder.finish(self._append)
+            if not self._is_dry_run:
+                self._file.sync()
+        return self._file
+
+    def abort(self) -> None:
+        self._file.drop()
+
+    def _encode(self, rows: memoryview) -> None:
+        with os_errors(self.name, OutputError):
+            self._encoder.add(rows, self._append)
+
+    def _append(self, data: bytes | memoryview) -> None:
+        write_at(self._file.descriptor, self._size, data)
+        self._size += len(data)
+
+
+def batch_size_of(metadata: ArrayMetadata, nbytes: int | None = None) -> int:
+    """Return the size of a batch: as many complete rows as fit in `nbytes`, at least one."""
+    row = metadata.nbytes // metadata.shape[0] if metadata.nbytes else 1
+    return max(1, (BATCH_SIZE if nbytes is None else nbytes) // row) * row
+
+
 class Container:
     """The bytes of a file before and after the array that is written to it.
 
@@ -160,6 +254,44 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
         os.ftruncate(fd, start + -(-(stop - start) * dtype.bits // 8))
 
 
+class SharedOutput(NamedTuple):
+    """Location of an unpublished output, for other processes that write to it.
+
+    name: the output's name in messages. path: path of the file, or path or URL of the Zarr store.
+    array_path: the array's path in the store. start: the offset of its bytes in the file. For URLs,
+    pending_metadata: objects to be written last; lock: the content of the lock object, by which
+    writers verify the store.
+    """
+
+    name: str
+    metadata: ArrayMetadata
+    path: str
+    array_path: str
+    start: int
+    pending_metadata: dict[str, bytes] | None = None
+    lock: bytes | None = None
+
+
+class SharedFile(Sink):
+    """Writer of an array's bytes in a file that another process created."""
+
+    def __init__(self, shared: SharedOutput) -> None:
+        self.name, self.metadata, self._start = shared.name, shared.metadata, shared.start
+        with os_errors(self.name, OutputError):
+            self._fd = os.open(shared.path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write bytes of the data at offset `start`, in any order; thread-safe."""
+        try:
+            write_at(self._fd, self._start + start, view)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+        advise(self._fd, "DONTNEED", self._start + start, len(view))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 class FileSink(Sink):
     """Sink for a file that replaces the current file when it is published."""
 
@@ -202,8 +334,6 @@ class FileSink(Sink):
     def share(self) -> SharedOutput | None:
         if not isinstance(self._file, NewFile):
             return None
-        from ndtool.publish.shared import SharedOutput
-
         path = self._file.share(cleans=not self._is_dry_run)
         return SharedOutput(self.name, self.metadata, path, "", self._container.start)
 
@@ -251,3 +381,31 @@ def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:
     if not is_open:
         raise OutputError("standard output: it is closed")
     return StreamSink(1, "standard output", metadata, header, owns_fd=False)
+
+
+def document(path: str, content: bytes, clobber: bool, sync: bool = False) -> FileSink:
+    """Return a sink with the content of a file that is no array, such as an HTML report."""
+    target, shape = _document_target(path, clobber, sync), (len(content),)
+    metadata = ArrayMetadata(dtypes.from_name("uint8"), shape, "C", shape, {})
+    sink = FileSink(target, metadata, Container(b"", metadata.nbytes))
+    try:
+        sink.write(0, memoryview(content))
+    except BaseException:
+        sink.abort()
+        raise
+    return sink
+
+
+def check_document(path: str, clobber: bool) -> None:
+    """Raise the errors of `document` that can be detected without writing."""
+    _document_target(path, clobber, False).require_folder()
+
+
+def _document_target(path: str, clobber: bool, sync: bool) -> Target:
+    if locations.is_url(path):
+        raise OutputError(f"{printable(path)}: expected a file on this machine")
+    target = Target(path, None, existing(path), clobber, sync, only=True)
+    if target.is_store or not target.is_file:
+        raise OutputError(f"{printable(path)} is not a regular file: expected one")
+    target.require_replaceable()
+    return target

@@ -4,7 +4,7 @@ from collections import ChainMap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.reductions import ADD, REDUCTIONS
 
 
 class Mode(NamedTuple):
@@ -34,11 +34,12 @@ class Mode(NamedTuple):
         return self.scatters if scatters else self.gathers
 
 
+CLIP = "clip"
 MODES = {
     row.name: row
     for row in (
         Mode("error", "refused"),
-        Mode("clip", "clipped", redirect=lambda i, size: (i > 0) * (size - 1)),
+        Mode(CLIP, "clipped", redirect=lambda i, size: (i > 0) * (size - 1)),
         Mode("wrap", "wrapped", redirect=lambda i, size: i % size, ignores_distance=False),
         Mode("fill", "filled", scatters=False, skips=True),
         Mode("drop", "dropped", gathers=False, skips=True),
@@ -194,7 +195,7 @@ OPERATORS = {
         Operator(
             "scatter_nd", "ScatterND", _SCATTER, ("reduction", "batch_dims"),
             "Copy DATA and update slices by index tuples (ONNX ScatterND).",
-            Example(("float32[4,3]", "int64[2,1]", "float32[2,3]"), {"reduction": "max"}, "0,0,0"),
+            Example(("float32[4,3]", "int64[2,1]", "float32[2,3]"), {"reduction": ADD}, "0,0,0"),
         ),
         Operator(
             "gather_elements", "GatherElements", _GATHER, ("axis",),

@@ -6,10 +6,12 @@ the slow reference each implement the arithmetic.
 
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ndtool.rules.dtypes import ARITHMETIC, Dtype
 
+Kind = Literal["assignment", "sum", "difference", "product", "quotient", "extreme"]
+ADD, MUL = "add", "mul"
 _REAL = tuple(name for name in ARITHMETIC if not name.startswith("complex"))
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS = tuple(name for name in ARITHMETIC if name != "bool")
@@ -61,8 +63,9 @@ def _no_identity(dtype: Dtype) -> None:
 class Reduction(NamedTuple):
     """How an update is combined with the current value.
 
-    name: ONNX's name. symbol: the operator sign in explanations. types: the element types that have
-    the reduction; empty for all. aliases: the names in other libraries. idempotent: whether
+    name: ONNX's name. kind: the function of several updates, for gradients and for the diagnosis
+    of wrong outputs. symbol: the operator sign in explanations. types: the element types that
+    have the reduction; empty for all. aliases: the names in other libraries. idempotent: whether
     applying an update twice has the same result as once. neutral_bits: a function that returns the
     bits of the neutral element, which preserves the bits of an update that is combined with it
     (unless it is a NaN); None if there is none. needs_counts: whether the result depends on the
@@ -70,6 +73,7 @@ class Reduction(NamedTuple):
     """
 
     name: str
+    kind: Kind
     symbol: str
     types: tuple[str, ...]
     aliases: tuple[str, ...]
@@ -87,19 +91,26 @@ class Reduction(NamedTuple):
         return not self.idempotent and dtype.kind not in "biu"
 
 
+# fmt: off
 REDUCTIONS = {
     row.name: row
     for row in (
-        Reduction("none", "=", (), ("update", "assign"), True, _no_identity),
-        Reduction("add", "+", ARITHMETIC, ("sum",), False, _identity_of_add),
-        Reduction("sub", "-", ARITHMETIC, ("subtract",), False, _no_identity, requires_self=True),
-        Reduction("mul", "*", ARITHMETIC, ("prod", "multiply"), False, _identity_of_mul),
-        Reduction("div", "/", _FLOATS, ("divide",), False, _no_identity, requires_self=True),
-        Reduction("max", "max", _REAL, ("amax", "maximum"), True, _identity_of_max),
-        Reduction("min", "min", _REAL, ("amin", "minimum"), True, _identity_of_min),
-        Reduction("mean", "+", _NUMBERS, (), False, _identity_of_add, needs_counts=True),
+        Reduction("none", "assignment", "=", (), ("update", "assign"), True, _no_identity),
+        Reduction(ADD, "sum", "+", ARITHMETIC, ("sum",), False, _identity_of_add),
+        Reduction(
+            "sub", "difference", "-", ARITHMETIC, ("subtract",), False, _no_identity,
+            requires_self=True,
+        ),
+        Reduction(MUL, "product", "*", ARITHMETIC, ("prod", "multiply"), False, _identity_of_mul),
+        Reduction(
+            "div", "quotient", "/", _FLOATS, ("divide",), False, _no_identity, requires_self=True
+        ),
+        Reduction("max", "extreme", "max", _REAL, ("amax", "maximum"), True, _identity_of_max),
+        Reduction("min", "extreme", "min", _REAL, ("amin", "minimum"), True, _identity_of_min),
+        Reduction("mean", "sum", "+", _NUMBERS, (), False, _identity_of_add, needs_counts=True),
     )
 }
+# fmt: on
 # The update that "none" assigns if an element has several; "error" refuses duplicates.
 DUPLICATES = ("last", "first", "error")
 ALIASES = {alias: row.name for row in REDUCTIONS.values() for alias in row.aliases}

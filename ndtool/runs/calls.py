@@ -2,11 +2,12 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
-from ndtool.errors import BoundsError, OutputError, UsageError, argument_name
+from ndtool.errors import BoundsError, DuplicatesError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
@@ -103,6 +104,16 @@ class Request(NamedTuple):
         return location
 
 
+@contextmanager
+def named_inputs(inferred: Inference) -> Iterator[None]:
+    """Add the names of the inputs to errors about indices."""
+    try:
+        yield
+    except (BoundsError, DuplicatesError) as error:
+        inference.name_inputs(error, inferred.inputs)
+        raise
+
+
 class OpenCall:
     """A call of an operator with open inputs; a context manager that closes them.
 
@@ -187,11 +198,8 @@ class OpenCall:
         firsts: Any = np.broadcast_to(np.int64(0), lowering.batch)
         if stored is not None:
             firsts = computed.as_array(stored, self.spill)
-        try:
+        with named_inputs(self.inference):
             tensorscatter.require_bounds(lowering, firsts, attributes.mode)
-        except BoundsError as error:
-            inference.name_inputs(error, inputs)
-            raise
 
         def compute(_: int, box: Box) -> Any:
             (first, stop), columns = box

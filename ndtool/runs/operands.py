@@ -12,12 +12,12 @@ from ndtool._kernels import Indices
 from ndtool.arrays.source import Constant, ContiguousSource, load, row_major
 from ndtool.engine import bind, check
 from ndtool.engine.bind import Operand
-from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
+from ndtool.errors import BoundsError, OutputError, argument_name
 from ndtool.rules import inference, mistakes
 from ndtool.rules.inference import Inference, Input, is_literal
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan
-from ndtool.runs.calls import OpenCall
+from ndtool.runs.calls import OpenCall, named_inputs
 
 SAMPLE_SIZE = 1 << 14  # maximum indices to inspect: a fraction of a millisecond
 _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
@@ -82,11 +82,8 @@ def validate(call: OpenCall) -> Validated:
     if call.inference.requires_distinct:
         from ndtool.engine import distinct
 
-        try:
+        with named_inputs(call.inference):
             distinct.check(plan, validated.bound_indices)
-        except DuplicatesError as duplicates:
-            inference.name_inputs(duplicates, call.inference.inputs)
-            raise
     return validated
 
 

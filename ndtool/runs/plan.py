@@ -18,7 +18,7 @@ from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.errors import ResourceError, argument_name, format_size
 from ndtool.machine import memory
-from ndtool.rules.operators import Attributes
+from ndtool.rules.operators import CLIP, Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
@@ -367,7 +367,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     boxes = bind_boxes((rows.row_count,), (rows.row_count,))
     attributes = call.inference.plan.attributes
     is_strict = attributes.out_of_bounds == "error" and not attributes.may_alter_tuples
-    sampled = Attributes(out_of_bounds="error" if is_strict else "clip")
+    sampled = Attributes(out_of_bounds="error" if is_strict else CLIP)
     indices = operands.bind_indices(call.inference, operands.load_indices(call), sampled)
     ids, buffer = (bytearray(n * TUPLES_PER_SAMPLE) for n in (1, boxes.row_bytes))
     selected = memoryview(buffer).cast("I" if boxes.row_bytes == 4 else "q")

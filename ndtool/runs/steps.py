@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
-from ndtool.errors import BoundsError, DuplicatesError
+from ndtool.errors import BoundsError
 from ndtool.formats import outputs
 from ndtool.formats.outputs import Output
 from ndtool.publish import sinks
@@ -22,7 +22,7 @@ from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
 from ndtool.runs import direct, operands, plan
-from ndtool.runs.calls import OpenCall
+from ndtool.runs.calls import OpenCall, named_inputs
 from ndtool.runs.operands import Validated
 from ndtool.runs.plan import Plan
 
@@ -137,7 +137,7 @@ def dry_run(run: PreparedRun) -> Outcome:
                     next(phases)
                     fits = sink.fits()
                 if not fits:
-                    with _with_file_names(call.inference):
+                    with named_inputs(call.inference):
                         for _ in run.execution(sink, ignore_progress, reports.append, False):
                             pass
                     sink.finish()
@@ -148,7 +148,7 @@ def dry_run(run: PreparedRun) -> Outcome:
         from ndtool.outofcore import execution
 
         assert run.plan.partitioning is not None, "an external plan has a partitioning"
-        with _with_file_names(call.inference):
+        with named_inputs(call.inference):
             execution.check(call, run.plan.partitioning, reports.append)
     call.require_unchanged()
     return outcome(run, None if sink is None else sink.preserved, reports)
@@ -174,7 +174,7 @@ def execute(
     try:
         if call.inference.nbytes:
             execution = run.execution(sink, progress, reports.append, False)
-            with _with_file_names(call.inference), closing(execution) as phases:
+            with named_inputs(call.inference), closing(execution) as phases:
                 for name in phases:
                     sink.fits()  # when all other space is reserved
                     phase(name)
@@ -242,13 +242,3 @@ def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
     is_literal_input = is_literal(inferred.inputs["indices"].name)
     cause = f"; {bounds_report.hint}" if bounds_report.hint and not is_literal_input else ""
     return f"{bounds_report.counted} are out of bounds, and {action}; the first: {first}{cause}"
-
-
-@contextmanager
-def _with_file_names(inferred: Inference) -> Iterator[None]:
-    """Add the names of the files to errors about indices."""
-    try:
-        yield
-    except (BoundsError, DuplicatesError) as error:
-        inference.name_inputs(error, inferred.inputs)
-        raise

@@ -6,21 +6,13 @@ The network libraries' exceptions are recognized by name, so that no library nee
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Coroutine
 from itertools import count
 from random import uniform
 from typing import Any, TypeVar
 
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    OutputError,
-    UsageError,
-    library_message,
-    printable,
-)
+from ndtool.errors import InputError, NdtoolError, OutputError, library_message, printable
 
 T = TypeVar("T")
 
@@ -30,7 +22,6 @@ MAX_PATIENT_ATTEMPTS = 8  # after errors that pass with time: a throttled reques
 THROTTLING_STATUSES = (429, 503)  # HTTP statuses of throttled requests
 BACKOFF = 0.2  # mean seconds before the second attempt; each later delay is twice as long
 _NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
-_ARGUMENT_NAMES = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError
 _PERMANENT_ERRORS = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
 
 
@@ -137,12 +128,9 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         return kind(f"{name} is not a valid URL: expected one such as https://host/x.npy")
     if "TooManyRedirects" in kinds:
         return kind(f"{name}: the server redirects too often: expected an object")
-    if isinstance(exc, TypeError) and " required " in str(exc):
-        return _missing_options_error(url, _ARGUMENT_NAMES.findall(str(exc)))
     if "Credential" in type(exc).__name__ or "RefreshError" in kinds:
-        hint = ""
-        if url.startswith("s3"):
-            hint = "FSSPEC_S3_ANON=true reads public buckets without credentials"
+        hint = "FSSPEC_S3_ANON=true reads public buckets without credentials"
+        hint = hint if url.startswith("s3") else ""
         return kind(f"{name}: credentials are missing or incomplete", hint=hint)
     if is_denied(exc):
         return kind(f"{name}: access is denied")
@@ -157,17 +145,6 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         error.passing = status in THROTTLING_STATUSES
         return error
     return kind(f"{name}: {library_message(getattr(exc, 'strerror', None) or exc)}")
-
-
-def _missing_options_error(url: str, arguments: list[str]) -> UsageError:
-    """Return the error for a URL without the options that its fsspec file system requires."""
-    protocol = url.rpartition("::")[2].partition("://")[0]
-    variables = " and ".join(f"FSSPEC_{protocol}_{name}".upper() for name in arguments)
-    return UsageError(
-        f"{printable(url)}: fsspec needs {' and '.join(arguments)} for {protocol}://:"
-        " expected a URL that gives them",
-        hint=f"the environment can also set {variables}",
-    )
 
 
 def _reason(exc: Exception) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent import futures
@@ -45,6 +46,7 @@ MIN_PART = 8 << 20  # minimum bytes of a part of an upload; smaller objects take
 ABORT_TIMEOUT = 10  # timeout in seconds for aborting an upload
 MAX_IN_FLIGHT = 1 << 26  # bytes of parts that are uploaded concurrently
 _MAX_PARTS = 10_000  # S3's limit
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]*|[^/]*)/(?:([0-9]{1,18})\Z)?", re.ASCII)
 _BLOCK_SIZE = 1 << 18  # bytes per read of a response
 _SIGNED_SECONDS = 3600  # validity of a signed URL; it is replaced after a sixth of it
 # Stores that create an object atomically, once it is uploaded.
@@ -67,12 +69,7 @@ class Version(NamedTuple):
         return any(a is not None and b is not None and a != b for a, b in pairs)
 
 
-class FirstResponse(NamedTuple):
-    """The first response of a server. head: the first bytes of the object."""
-
-    version: Version
-    head: bytes
-    supports_ranges: bool
+FirstResponse = tuple[Version, bytes, bool]  # and first bytes; whether ranges are supported
 
 
 def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
@@ -186,7 +183,7 @@ class RemoteObject:
         """Request the first `count` bytes and the version."""
         version = await self.version()
         head = await self._read(0, min(count, version.size or 0))
-        return FirstResponse(version, head, True)
+        return version, head, True
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         """Request bytes [start, stop) and write them in order; ChangedError for another version."""
@@ -230,10 +227,7 @@ class RemoteObject:
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
         """Create the object from the file."""
-        if self._fs.async_impl:
-            await self._create("put_file", f"/dev/fd/{fd}", self._path, condition)
-        else:
-            await self.put(_read_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+        await self._create("put_file", f"/dev/fd/{fd}", self._path, condition)
 
     async def drop(self) -> None:
         """Abort an upload that is not committed."""
@@ -274,22 +268,22 @@ class HttpObject(RemoteObject):
     async def open(self, count: int) -> FirstResponse:
         async with self._get(0, count) as response:
             if response.status == 416:  # the object is empty
-                return FirstResponse(self._version(response)._replace(size=0), b"", True)
+                return self._version(response)._replace(size=0), b"", True
             version, ranged = self._version(response), response.status == 206
-            if ranged and _range_start(response) != 0:
+            if ranged and _content_range(response)[0] != 0:
                 raise failures.HttpStatusError(206, "another byte range than the requested one")
             head = b""
             while len(head) < count and (block := await response.content.read(count - len(head))):
                 head += block
             if not ranged and len(head) < count:
                 version = version._replace(size=len(head))
-            return FirstResponse(version, head, ranged and version.size is not None)
+            return version, head, ranged and version.size is not None
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         async with self._get(start, stop) as response:
             if response.status == 416 or self._version(response).differs(version):
                 raise failures.ChangedError
-            if response.status != 206 or _range_start(response) != start:
+            if response.status != 206 or _content_range(response)[0] != start:
                 raise failures.HttpStatusError(
                     response.status, "no byte range, although one was requested"
                 )
@@ -333,9 +327,8 @@ class HttpObject(RemoteObject):
     @staticmethod
     def _version(response: Any) -> Version:
         headers = response.headers
-        size = object_size(headers.get("Content-Range", ""))
-        if response.status == 200:
-            size = response.content_length
+        is_complete = response.status == 200
+        size = response.content_length if is_complete else _content_range(response)[1]
         return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
 
 
@@ -569,28 +562,21 @@ async def remove(urls: Iterable[str]) -> None:
     await asyncio.gather(*(worker() for _ in range(MAX_CONCURRENCY)))
 
 
-async def list_folder(url: str) -> list[tuple[str, bool]]:
-    """List a remote folder: (name, whether it is a folder) of each entry."""
+async def list_folder(url: str, operation: str = "ls") -> dict[str, dict[str, Any]]:
+    """Return fsspec's info about the entries of a folder ("ls") or the objects below it ("find").
+
+    Keys are relative paths.
+    """
     fs, path = filesystem(url)
     fs.invalidate_cache()
     try:
-        entries = await RemoteObject(url, fs, path).call("ls", path, detail=True)
+        entries = await RemoteObject(url, fs, path).call(operation, path, detail=True)
     except FileNotFoundError:
-        return []
-    paths = {entry["name"].strip("/"): entry.get("type") == "directory" for entry in entries}
-    paths.pop(path.strip("/"), None)
-    return [(name.rpartition("/")[2], is_folder) for name, is_folder in paths.items()]
-
-
-async def object_versions(url: str) -> dict[str, Version]:
-    """Return the versions of all objects in a remote folder, by their relative paths."""
-    fs, path = filesystem(url)
-    fs.invalidate_cache()
-    entries = await RemoteObject(url, fs, path).call("find", path, detail=True)
-    prefix = f"{path.strip('/')}/"
-    return {
-        name.strip("/").removeprefix(prefix): version_of(info) for name, info in entries.items()
-    }
+        return {}
+    entries = entries if isinstance(entries, dict) else {info["name"]: info for info in entries}
+    prefix = f"{path.strip('/')}/".lstrip("/")
+    names = ((name.strip("/"), info) for name, info in entries.items())
+    return {name.removeprefix(prefix): info for name, info in names if name.startswith(prefix)}
 
 
 def version_of(info: dict[str, Any]) -> Version:
@@ -628,12 +614,6 @@ def split_query(url: str) -> tuple[str, str]:
     return url[:position], url[position:]
 
 
-def object_size(text: str) -> int | None:
-    """Return the object size in a Content-Range, None if unknown or too large for any file."""
-    count = text.rpartition("/")[2]
-    return int(count) if count.isdecimal() and len(count) < 19 else None
-
-
 def _range_header(start: int, stop: int) -> dict[str, str]:
     return {"Range": f"bytes={start}-{stop - 1}"} if stop else {}
 
@@ -643,10 +623,12 @@ def _require_success(response: Any) -> None:
         raise failures.HttpStatusError(response.status, response.reason or "")
 
 
-def _range_start(response: Any) -> int:
-    """Return the start of a response's Content-Range, -1 if it has none."""
-    text = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    return int(text) if text.isdecimal() and len(text) < 19 else -1
+def _content_range(response: Any) -> tuple[int | None, int | None]:
+    """Return the start of a response's range and the object's size, None if unknown or too large
+    for any file."""
+    match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+    start, size = match.groups() if match else (None, None)
+    return int(start) if start else None, int(size) if size else None
 
 
 async def _copy(body: Any, start: int, stop: int, write: Write) -> None:

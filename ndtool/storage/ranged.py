@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Coroutine, Iterator
+from itertools import chain
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -69,7 +71,7 @@ class RemoteFile:
             return self._head[start : start + nbytes]
         is_sequential = nbytes > MIN_REQUEST and start == self._read_end
         self._read_end = start + nbytes if nbytes > MIN_REQUEST else self._read_end
-        if not self._buffer.contains(start, start + nbytes):
+        if any(self._buffer.missing_ranges([(start, start + nbytes)])):
             nbytes_ahead = READAHEAD if is_sequential else max(MIN_REQUEST, nbytes)
             self.download([(start, min(start + nbytes_ahead, self.size))])
         return read_at(self.fd, start, nbytes)
@@ -129,7 +131,9 @@ class RemoteFile:
     def _download_all(self) -> None:
         """Download the complete object, once, from a server without range requests."""
         buffer = self._buffer
-        if self.version.size is not None and buffer.contains(0, self.version.size):
+        if self.version.size is not None and not any(
+            buffer.missing_ranges([(0, self.version.size)])
+        ):
             return
         version = self._wait(lambda: self._object.download_all(buffer.write))
         if version.differs(self.version):
@@ -204,10 +208,6 @@ class _SparseFile:
                     yield start, end
                 start = end
 
-    def contains(self, start: int, stop: int) -> bool:
-        """Whether all bytes of a range are downloaded."""
-        return next(self.missing_ranges([(start, stop)]), None) is None
-
     def close(self) -> None:
         """Close the file; its memory maps remain valid."""
         with self._lock:
@@ -222,16 +222,11 @@ def merge_ranges(ranges: Ranges, max_gap: int, max_size: int) -> Iterator[tuple[
     >>> list(merge_ranges([(0, 10), (15, 20), (40, 75)], 5, 30))
     [(0, 20), (40, 70), (70, 75)]
     """
-    merged_start = merged_stop = 0
-    for start, stop in ranges:
-        if merged_stop and start - merged_stop <= max_gap and stop - merged_start <= max_size:
-            merged_stop = stop
+    first = last = 0
+    for start, stop in chain(ranges, [(sys.maxsize, sys.maxsize)]):
+        if last and start - last <= max_gap and stop - first <= max_size:
+            last = stop
             continue
-        yield from _split_range(merged_start, merged_stop, max_size)
-        merged_start, merged_stop = start, stop
-    yield from _split_range(merged_start, merged_stop, max_size)
-
-
-def _split_range(first: int, stop: int, max_size: int) -> Iterator[tuple[int, int]]:
-    for start in range(first, stop, max_size):
-        yield start, min(start + max_size, stop)
+        for offset in range(first, last, max_size):
+            yield offset, min(offset + max_size, last)
+        first, last = start, stop

@@ -59,10 +59,11 @@ class RemoteFolder:
         return self._metadata[key]
 
     def subfolders(self, key: str) -> list[str]:
-        return [name for name, subfolder in self.list_entries(key) if subfolder]
+        entries = self.list_entries(key)
+        return [name for name, info in entries.items() if info.get("type") == "directory"]
 
-    def list_entries(self, key: str) -> list[tuple[str, bool]]:
-        """List a folder: (name, whether it is a folder) of each entry."""
+    def list_entries(self, key: str) -> dict[str, dict[str, Any]]:
+        """Return fsspec's info about the entries of a folder."""
         return self._wait(objects.list_folder(join(self.url, key)), key)
 
     def prefetch(self, key: str, limit: int | None) -> tuple[Any, ...]:
@@ -103,24 +104,23 @@ class RemoteFolder:
 
     def contents(self, key: str = "") -> dict[str, Version]:
         """Return the versions of all objects in a folder, by their relative paths."""
-        return self._wait(objects.object_versions(join(self.url, key)), key)
+        entries = self._wait(objects.list_folder(join(self.url, key), "find"), key)
+        return {name: objects.version_of(info) for name, info in entries.items()}
 
     def fingerprint(self, key: str) -> Fingerprint:
         """Return the fingerprint of all objects below a key, None if unavailable."""
 
-        async def contents() -> dict[str, Version]:
+        async def entries() -> dict[str, dict[str, Any]]:
             try:
-                return await objects.object_versions(join(self.url, key))
+                return await objects.list_folder(join(self.url, key), "find")
             except Exception as exc:
                 if failures.is_denied(exc):  # listing is not permitted
                     return {}
                 raise
 
-        versions = self._wait(contents(), key) if self.can_list else {}
-        rows = [
-            (name, version.etag or version.modified, version.size)
-            for name, version in versions.items()
-        ]
+        infos = self._wait(entries(), key) if self.can_list else {}
+        versions = ((name, objects.version_of(info)) for name, info in infos.items())
+        rows = [(name, tag.etag or tag.modified, tag.size) for name, tag in versions]
         return digest(rows) if rows and all(tag for _, tag, _ in rows) else None
 
     def close(self) -> None:
@@ -179,14 +179,6 @@ def read_small(
 
 async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]:
     """Read a complete object of at most `limit` bytes."""
-    first_count = min(source.max_request, limit + 1)
-    version, head, ranged = await failures.retry(lambda: source.open(first_count))
-    if max(version.size or 0, len(head)) > limit:
-        raise size_error(source.url, version.size or len(head), limit)
-    if version.size is not None and len(head) >= version.size:
-        return head, version
-    if ranged and version.size is not None:
-        return head + await _read_bytes(source, len(head), version.size, version), version
     buffer = bytearray()
 
     def write(start: int, block: bytes) -> None:
@@ -194,7 +186,16 @@ async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]
             raise size_error(source.url, start + len(block), limit)
         buffer[start:] = block  # a retry restarts at offset 0
 
-    if (await failures.retry(lambda: source.download_all(write))).differs(version):
+    first_count = min(source.max_request, limit + 1)
+    version, head, ranged = await failures.retry(lambda: source.open(first_count))
+    if (version.size or 0) > limit:
+        raise size_error(source.url, version.size or 0, limit)
+    write(0, head)
+    if version.size is not None and ranged:
+        await objects.read_range(source, len(head), version.size, version, write)
+    elif len(head) != version.size and (
+        await failures.retry(lambda: source.download_all(write))
+    ).differs(version):
         raise failures.ChangedError
     return bytes(buffer), version
 

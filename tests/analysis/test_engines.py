@@ -15,18 +15,7 @@ import pytest
 from command import NDTOOL, environment, ndtool, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import (
-    Array,
-    Case,
-    bits_equal,
-    call,
-    gather_cases,
-    gather_elements_cases,
-    gather_nd_cases,
-    many,
-    scatter_elements_cases,
-    scatter_nd_cases,
-)
+from strategies import Array, Case, bits_equal, call, cases_of, many
 
 from ndtool import verify
 from ndtool.analysis import engines
@@ -99,11 +88,11 @@ def test_every_engine_gives_exact_sums(operator: str) -> None:
 
 
 ANY_CASE = st.one_of(
-    gather_nd_cases(),
-    gather_cases(),
-    gather_elements_cases(),
-    scatter_nd_cases(),
-    scatter_elements_cases(),
+    cases_of("gather_nd"),
+    cases_of("gather"),
+    cases_of("gather_elements"),
+    cases_of("scatter_nd"),
+    cases_of("scatter_elements"),
 )
 
 

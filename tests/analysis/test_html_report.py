@@ -287,7 +287,7 @@ def test_a_report_that_cannot_be_written_leaves_no_output() -> None:
 def test_a_report_replaces_no_other_file() -> None:
     files = save_inputs()
     os.rename("data.npy", "data.html")
-    for output, page in (("o.npy", "./data.html"), ("p.html", "p.html")):
+    for output, page in (("o.npy", "./data.html"), ("npy:p.html", "p.html")):
         completed = ndtool("scatter-nd", "data.html", *files[1:], "-o", output, "--html", page)
         assert completed.status == 2
         assert "expected another file" in completed.err

@@ -120,6 +120,16 @@ def test_sparse_initializers_are_refused_by_name() -> None:
     assert error.message == "m.onnx: weights is sparse, which ndtool does not run"
 
 
+def test_a_function_has_the_default_values_of_its_attributes() -> None:
+    save_text("""
+        g (float[2,3] x, int64[2,2] i) => (float[] y) { y = mine.Take (x, i) }
+        <domain: "mine", opset_import: ["": 18]>
+        Take <along: int = 1> (a, b) => (r) { r = GatherElements <axis: int = @along> (a, b) }""")
+    x = np.arange(6, dtype="f4").reshape(2, 3)
+    (result,) = assert_runs_as_in_onnxruntime({"x": x, "i": np.array([[1, 0], [0, 1]])})
+    assert result.tolist() == [[1, 0], [3, 4]]
+
+
 def test_nested_graphs() -> None:
     save_text("""
         g (bool c, float[4] x) => (float[] o) <int64[3] i = {1, 1, 0}> {

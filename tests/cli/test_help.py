@@ -25,7 +25,7 @@ COMMANDS = [
 EXAMPLE = "    ndtool "  # prefix of example lines, which are not wrapped
 FOLDERS = {
     "gather-nd": "onnx-gather-nd-5",
-    "scatter-nd": "onnx-scatter-nd-max",
+    "scatter-nd": "onnx-scatter-nd-add",
     "gather-elements": "onnx-gather-elements-1",
     "scatter-elements": "onnx-scatter-elements-2",
     "gather": "onnx-gather-1",

@@ -120,7 +120,7 @@ def test_a_variable_that_does_not_apply_is_refused_as_its_option() -> None:
         result = ndtool(*plain, env={f"NDTOOL_{name}": value})
         assert (result.status, explicit.status) == (status, status), name
         if status == 2 and "hint:" not in explicit.err:
-            assert f"hint: these variables set options: NDTOOL_{name}" in result.err, name
+            assert f"hint: these variables are set: NDTOOL_{name}" in result.err, name
         assert not os.path.exists("new.npy")
 
 
@@ -129,7 +129,7 @@ def test_a_missing_directory_in_a_variable_is_refused() -> None:
     for name, what in (("nowhere", "does not exist"), ("idx.npy", "is not a directory")):
         result = ndtool(*run, env={"NDTOOL_SPILL": name})
         assert (result.status, f"--spill {name} {what}" in result.err) == (2, True)
-        assert "hint: these variables set options: NDTOOL_SPILL" in result.err
+        assert "hint: these variables are set: NDTOOL_SPILL" in result.err
         assert f"--spill {name} {what}" in ndtool(*run, "--spill", name).err
     assert ndtool(*run, "--spill", ".", env={"NDTOOL_SPILL": "nowhere"}).status == 0
 

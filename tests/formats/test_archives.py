@@ -16,13 +16,10 @@ from hostile import ARCHIVES, METHODS, pack, zip64_everywhere
 from inputs import load, open_input
 from npyfile import ARRAY, npy, npy_with_header
 
-from ndtool.arrays.source import row_major
 from ndtool.errors import InputError, ResourceError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.npz import archive as reader
 from ndtool.formats.npz import writer
-from ndtool.rules.operators import Attributes
-from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import descriptors
 
 
@@ -226,21 +223,3 @@ def test_a_lack_of_memory_to_decompress_is_reported(write_archive, monkeypatch):
     path = write_archive(pack(("a.npy", npy()), method=zipfile.ZIP_LZMA))
     monkeypatch.setattr(zipfile.ZipFile, "open", unpack)
     check_refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
-
-
-def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
-    """Writers other than NumPy may pad headers to other multiples."""
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}\n"
-    raw = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-    assert len(raw) % 8
-    with zipfile.ZipFile("x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("u.npy", raw + np.arange(3.0).tobytes())
-    np.save("d.npy", np.zeros(3))
-    np.save("i.npy", np.arange(3)[:, None])
-    attributes = Attributes(reduction="add")
-    request = Request("scatter_nd", "d.npy", "i.npy", "x.npz:u", None, attributes)
-    with OpenCall(request) as call:
-        assert call.sources["updates"].position == len(raw)
-        normalized = row_major(call, "updates", "<", aligned=True)
-    assert np.frombuffer(normalized).tolist() == [0, 1, 2]
-    assert np.frombuffer(normalized, np.uint8).ctypes.data % 8 == 0

@@ -53,11 +53,7 @@ def test_large_arrays_in_either_order_are_converted() -> None:
 def test_streams_are_converted() -> None:
     for array in (DATA, np.asfortranarray(DATA), np.zeros((0, 3))):
         completed = ndtool("convert", "-", "-", stdin=npy(array))
-        assert (completed.status, completed.out, completed.err) == (
-            0,
-            npy(np.array(array, order="C")),
-            "",
-        )
+        assert completed == (0, npy(np.array(array, order="C")), "", "")
 
 
 def test_a_file_may_be_converted_in_place() -> None:
@@ -91,23 +87,6 @@ def test_a_type_that_the_target_lacks_is_refused(target: str) -> None:
     assert bits_equal(load("again.safetensors"), HALF)
 
 
-def test_void_elements_remain_void_in_numpy_files() -> None:
-    np.save("h.npy", HALF.view("V2"))
-    assert ndtool("convert", "h.npy", "h.npz").status == 0
-    completed = ndtool("convert", "h.npy", "h.safetensors")
-    assert completed.status == 4
-    assert completed.err.startswith(
-        "error: h.safetensors: a safetensors file cannot hold V2: valid bool"
-    )
-    assert completed.err.endswith(
-        "hint: --dtype sets the type of elements that are stored as void\n"
-    )
-    completed = ndtool("convert", "h.npy", "h.safetensors", "--dtype", "float32")
-    assert completed.status == 4
-    assert "error: h.npy: dtype V2 cannot be read as float32" in completed.err
-    assert not Path("h.safetensors").exists()
-
-
 def test_conversions_are_reported() -> None:
     np.savez("a.npz", x=DATA)
     completed = ndtool("convert", "a.npz", "b.npy", "--json")
@@ -120,15 +99,8 @@ def test_conversions_are_reported() -> None:
         "output": {"name": "b.npy", "dtype": "float32", "shape": [4, 6], "bytes": 96},
         "warnings": [],
     }
-    completed = ndtool("convert", "b.npy", "a.npz:y", "--json")
-    assert completed.json["output"]["kept"] == ["x"]
     completed = ndtool("convert", "b.npy", "a.npz:y")
     assert (completed.out, completed.err) == (b"", "preserved x\n")
-    assert ndtool("convert", "b.npy", "a.npz:y", "-q").err == ""
-    completed = ndtool("convert", "b.npy", "a.npz:y", "--only")
-    assert completed.err == ""
-    with np.load("a.npz") as archive:
-        assert archive.files == ["y"]
     Path("b.npy").write_bytes(npy(DATA) + b"more")
     completed = ndtool("convert", "b.npy", "-", "--json")
     assert completed.out == npy(DATA)

@@ -171,18 +171,6 @@ def test_an_extension_type_keeps_its_name(dtype: np.dtype) -> None:
                 ndtool.scatter_nd(data, [[0]], np.zeros(1, update_type))
 
 
-@pytest.mark.parametrize("reduction", ["none", "add"])
-@pytest.mark.parametrize("byte_orders", ["<>", "><", ">>"])
-def test_bfloat16_in_the_other_byte_order_keeps_its_values(
-    byte_orders: str, reduction: str
-) -> None:
-    native = np.dtype(ml_dtypes.bfloat16)
-    data, updates = (np.array([1, 2]).astype(native.newbyteorder(order)) for order in byte_orders)
-    result = ndtool.scatter_nd(data, [[1]], updates[:1], reduction)
-    assert result.dtype == data.dtype
-    assert result.astype(float).tolist() == [1, 3 if reduction == "add" else 1]
-
-
 def test_records_of_other_alignment_are_the_same_type() -> None:
     packed = np.dtype({"names": ["a", "b"], "formats": ["i1", "<i4"], "offsets": [0, 4]})
     aligned = np.dtype([("a", "i1"), ("b", "<i4")], align=True)

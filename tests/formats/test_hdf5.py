@@ -206,21 +206,6 @@ def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert error.hint == "pip install hdf5plugin"
 
 
-@pytest.mark.parametrize(("number", "codec"), [(32001, "Blosc"), (32015, "Zstd")])
-def test_filters_of_numcodecs_need_no_plugin(number: int, codec: str) -> None:
-    numcodecs = pytest.importorskip("numcodecs")
-    array = np.arange(10, dtype="<i4")
-    with h5py.File("x.h5", "w") as file:
-        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        creation.set_chunk((5,))
-        creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (3,))
-        space = h5py.h5s.create_simple((10,))
-        dataset = h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, space, creation)
-        encoded = getattr(numcodecs, codec)().encode(array[:5])
-        dataset.write_direct_chunk((0,), bytes(encoded))
-    assert bits_equal(load("x.h5"), np.append(array[:5], np.zeros(5, "<i4")))
-
-
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset([1])
     monkeypatch.setitem(sys.modules, "h5py", None)
@@ -234,6 +219,20 @@ def test_chunks_larger_than_memory_are_refused() -> None:
     assert_refused(
         "x.h5", "^x.h5:/a: a chunk has 4294967295 bytes: at most 2147483648", ResourceError
     )
+
+
+def test_chunks_that_are_compressed_twice() -> None:
+    with h5py.File("x.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((16, 4))
+        properties.set_deflate(1)
+        properties.set_deflate(2)
+        space = h5py.h5s.create_simple(TABLE.shape)
+        element = h5py.h5t.py_create(TABLE.dtype)
+        h5py.Dataset(h5py.h5d.create(file.id, b"a", element, space, properties))[...] = TABLE
+    np.save("i.npy", [3, 60, -1])
+    assert ndtool("gather", "x.h5:a", "i.npy", "-o", "o.npy").status == 0
+    assert bits_equal(np.load("o.npy"), TABLE[[3, 60, -1]])
 
 
 def test_chunks_with_wrong_sizes_or_content() -> None:
@@ -255,13 +254,6 @@ def test_chunks_with_wrong_sizes_or_content() -> None:
                 source.block(chunk)
         with pytest.raises(InputError, match=r"a chunk of 40000 bytes at byte \d+: at most"):
             source.block(3)
-
-
-def test_contiguous_values_beyond_the_end_of_the_file() -> None:
-    write_dataset(np.arange(1000))
-    os.truncate("x.h5", os.path.getsize("x.h5") - 1)
-    with pytest.raises(NdtoolError, match=r"^x.h5: .*truncated"):
-        load("x.h5")
 
 
 def test_files_that_other_processes_write() -> None:

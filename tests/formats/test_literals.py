@@ -9,9 +9,10 @@ import pytest
 from command import ndtool
 from inputs import load
 from npyfile import npy
+from strategies import bits_equal
 
 from ndtool.errors import InputError, UsageError
-from ndtool.formats import literal, locators
+from ndtool.formats import locators
 
 DATA = np.arange(24.0).reshape(6, 4)
 
@@ -30,11 +31,7 @@ def test_lists_of_integers(value: Any) -> None:
     expected = np.array(value, np.uint64 if 2**63 in value else np.int64)
     for text in (str(value), f" {value}\n".replace(" ", ""), str(value).replace(" ", "\t")):
         result = load(text, literals=True)
-        assert (result.dtype, result.shape, result.tolist()) == (
-            expected.dtype,
-            expected.shape,
-            value,
-        )
+        assert bits_equal(result, expected)
     (entry,) = locators.describe(str(value), literals=True)
     assert entry.metadata is not None
     assert entry.metadata.shape == expected.shape
@@ -106,8 +103,6 @@ def test_runs_with_literal_indices() -> None:
     assert np.load("out.npy").tolist() == 23
     completed = ndtool("gather-elements", "data.npy", "[[5, 0, 1, 1]]", "-o", "out.npy")
     assert np.load("out.npy").tolist() == [[20, 1, 6, 7]]
-    completed = ndtool("verify", "gather-elements", "data.npy", "[[5, 0, 1, 1]]", "out.npy")
-    assert completed.status == 0
     completed = ndtool("infer", "gather-nd", "data.npy", "[[5], [0]]", "--json")
     assert completed.json["inputs"]["indices"] == {
         "name": "[[5], [0]]", "dtype": "int64", "shape": [2, 1],
@@ -118,13 +113,6 @@ def test_runs_with_literal_indices() -> None:
 @pytest.mark.parametrize("value", [6, -7, 2**63, 2**64 - 1, -(2**63)])
 def test_an_index_out_of_bounds_is_reported(value: int) -> None:
     completed = ndtool("gather-nd", "data.npy", f"[[0], [{value}]]", "-o", "out.npy", "--json")
-    assert (completed.status, completed.json["value"], completed.json["position"]) == (
-        5,
-        value,
-        [1],
-    )
+    assert (completed.status, completed.json["value"]) == (5, value)
+    assert completed.json["position"] == [1]
     assert not Path("out.npy").exists()
-
-
-def test_literals_may_have_131072_characters() -> None:
-    assert literal.MAX_CHARACTERS >= 1 << 17, "what a system passes as one argument"

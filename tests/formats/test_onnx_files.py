@@ -1,6 +1,5 @@
 """ONNX tensors and models as files: of the onnx package, malformed ones, and ndtool's outputs."""
 
-import json
 import os
 import tracemalloc
 import warnings
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from command import ndtool, save
 from messages import external_tensor, field, fixed_field, message, model, packed_field, pair, tensor
-from nodetests import CASES, OPERATORS
 from outputs import list_preserved_members, open_sink
 from outputs import save as write
 
@@ -127,14 +125,6 @@ def test_numbers_are_decoded_across_blocks() -> None:
     values = np.random.default_rng(1).integers(0, 64, 2_000_003, "u1")
     proto = numpy_helper.from_array(values.view(helper.tensor_dtype_to_np_dtype(28)))
     assert load_bytes(proto.SerializeToString())[2] == values.tobytes()
-
-
-def test_unknown_values_are_skipped() -> None:
-    raw = message((12, "a doc"), (16, pair("k", "v")), (99, b"new"), (98, 7), (13, pair("a", "b")))
-    assert (
-        load_bytes(raw + fixed_field(97, b"1234") + fixed_field(96, b"12345678") + tensor(ARRAY))[2]
-        == ARRAY.tobytes()
-    )
 
 
 DIMS = message((1, 2), (1, 3))
@@ -432,7 +422,6 @@ def test_unusual_constants() -> None:
         (message((1, "value_int"), (5, tensor(ARRAY))), "its attribute value_int is not supported"),
         (message((1, "value_int"), (3, 1), (20, 1)), "its attribute value_int is not supported"),
         (message((1, "other"), (3, 1)), "its attribute other is not supported: valid value, "),
-        (message((1, "value_float"), (20, 1)), "has no value"),
         (message((1, "value_ints"), (99, 5)), "has no value"),
     ):
         assert expected_text in refusal(model(nodes=[constant_node(attribute)]), "m.onnx", ":k")
@@ -584,12 +573,9 @@ def test_external_data_that_are_refused(entries: dict[str, str], expected_text: 
         assert "secret'" in text or ARRAY.tobytes().decode("latin-1") not in text
 
 
-def test_external_data_with_many_entries_are_refused() -> None:
+def test_external_data_with_many_entries_or_raw_data_are_refused() -> None:
     raw = b"".join(field(13, message((1, str(number)))) for number in range(20_000))
     assert "external_data has more than 4096" in refusal(raw + message((2, 1), (14, 1)))
-
-
-def test_external_data_with_raw_data_are_refused() -> None:
     raw = external_tensor((2, 3), location="w.bin")
     assert "in external_data and in raw_data" in refusal(raw + RAW_DATA)
     duplicate = raw + field(13, pair("location", "v.bin"))
@@ -653,29 +639,6 @@ def test_a_message_has_a_limit_and_models_are_not_written() -> None:
 # Runs
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_node_tests_from_files_to_files(case: Any) -> None:
-    node = case.model.graph.node[0]
-    command = [OPERATORS[node.op_type].replace("_", "-")]
-    options = ["--spec", f"onnx:{case.model.opset_import[0].version}"]
-    for attribute in node.attribute:
-        value = helper.get_attribute_value(attribute)
-        value = value.decode() if isinstance(value, bytes) else value
-        options += [f"--{attribute.name.replace('_', '-')}", str(value)]
-    for inputs, (expected,) in case.data_sets:
-        for i, array in enumerate(inputs):
-            proto = array if isinstance(array, TensorProto) else numpy_helper.from_array(array)
-            Path(f"input_{i}.pb").write_bytes(proto.SerializeToString())
-        input_paths = [f"input_{i}.pb" for i in range(len(inputs))]
-        program.run([*command, *input_paths, *options, "-o", "output_0.pb"], Reporter())
-        result = numpy_helper.to_array(onnx.load_tensor("output_0.pb"))
-        assert (result.dtype, result.shape, result.tobytes()) == (
-            expected.dtype,
-            expected.shape,
-            expected.tobytes(),
-        )
-
-
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 
 
@@ -699,11 +662,8 @@ def test_files_of_the_onnx_package() -> None:
             assert proto.name in members
         for proto in graph.initializer[:3]:
             expected = numpy_helper.to_array(proto)
-            assert load(f"{path}:{proto.name}") == (
-                expected.dtype.name,
-                expected.shape,
-                expected.tobytes(),
-            )
+            loaded = load(f"{path}:{proto.name}")
+            assert loaded == (expected.dtype.name, expected.shape, expected.tobytes())
 
 
 # The output of inspect
@@ -716,42 +676,28 @@ def test_inspect_shows_nodes_and_offsets_of_tensors() -> None:
     report = ndtool("inspect", "m.onnx", "--json").json
     arrays = {entry["member"]: entry for entry in report["arrays"]}
     weight = arrays["embed.weight"]
-    assert weight["name"] == "m.onnx:embed.weight"
-    assert {key: weight[key] for key in ("dtype", "shape", "order", "chunks", "bytes")} == {
-        "dtype": "float32", "shape": [10, 6], "order": "C", "chunks": None, "bytes": 240,
+    expected = {
+        "name": "m.onnx:embed.weight", "dtype": "float32", "shape": [10, 6], "order": "C",
+        "chunks": None, "bytes": 240, "kind": "initializer", "onnx_type": "FLOAT",
+        "field": "external_data", "file": "m.bin", "mappable": True,
     }  # fmt: skip
-    assert (weight["kind"], weight["onnx_type"], weight["field"]) == (
-        "initializer",
-        "FLOAT",
-        "external_data",
-    )
-    assert (weight["file"], weight["offset"], weight["mappable"]) == (
-        "m.bin",
-        weight["position"],
-        True,
-    )
+    assert {key: weight[key] for key in expected} == expected
+    raw = Path("m.bin").read_bytes()[weight["offset"] :]
+    assert raw.startswith(TENSORS["embed.weight"].tobytes())
     assert arrays["ints"]["problem"] == "in an attribute"
     assert report["nodes"][0] == {
         "model": "m.onnx", "node": "g", "operator": "gather", "title": "Gather", "version": 18,
         "attributes": {"axis": 0}, "inputs": ["embed.weight", "idx"], "output": "g",
     }  # fmt: skip
-    assert [
-        (entry["node"], entry["title"], entry["version"], entry["attributes"])
-        for entry in report["nodes"][1:]
-    ] == [
-        ("cond/then_branch/gn", "GatherND", 18, {}),
-        ("sc", "ScatterND", 18, {"reduction": "add"}),
-        ("my.Fn/y", "GatherElements", 17, {"axis": -1}),
-    ]
+    assert [(node["node"], node["version"], node["attributes"]) for node in report["nodes"][1:]] == [
+        ("cond/then_branch/gn", 18, {}), ("sc", 18, {"reduction": "add"}), ("my.Fn/y", 17, {"axis": -1}),
+    ]  # fmt: skip
     lines = ndtool("inspect", "m.onnx").out.decode().splitlines()
     columns = "name array order bytes kind onnx field offset file mappable"
     assert lines[0].split() == columns.split()
     node = "m.onnx:sc ScatterND onnx:18 reduction add embed.weight, idx, g s"
     assert lines[-2].split() == node.split()
     assert ndtool("inspect", "m.onnx:idx", "--json").json["nodes"] == []
-    save(data=ARRAY)
-    report = json.loads(ndtool("inspect", "data.npy", "--json").out)
-    assert (report["nodes"], report["arrays"][0]["chunks"]) == ([], None)
 
 
 def test_the_number_of_tensors_of_a_model_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

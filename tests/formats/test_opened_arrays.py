@@ -106,30 +106,3 @@ def test_unflushed_data_are_not_missed(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "r+") as file:
         file["a/data"][0] = 99
         assert "open for writing" in refusal(file["a/data"])
-
-
-def test_out_must_be_a_path(tmp_path: Path) -> None:
-    array = create_zarr(tmp_path, 3)["data"]
-    with pytest.raises(ndtool.UsageError, match="out is <Array"):
-        files.gather(array, [0], out=array)
-
-
-@pytest.mark.parametrize("kind", ["zarr 3", "hdf5"])
-def test_questions(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = KINDS[kind](tmp_path)
-    data, indices, updates = arrays.values()
-    monkeypatch.setattr(type(data), "__getitem__", None)
-    assert ndtool.infer("gather_nd", data, indices).output.shape == (3, 3)
-    explained = ndtool.explain("scatter_nd", data, indices, updates, at=(9, 0), reduction="add")
-    assert explained.value == 28.0
-    assert ndtool.stats("gather_nd", data, indices).distinct == 3
-    output = DATA[INDICES[:, 0]]
-    assert ndtool.verify("gather_nd", data, indices, output).verified
-    np.save(tmp_path / "output.npy", output)
-    assert (
-        ndtool.verify("gather_nd", data, indices, tmp_path / "output.npy").comparison.different == 0
-    )
-    ndtool.convert(data, tmp_path / "copy.npy")
-    assert bits_equal(np.load(tmp_path / "copy.npy"), DATA)
-    if kind == "hdf5":
-        data.file.close()

@@ -57,13 +57,6 @@ def test_an_offset_is_taken_only_where_no_file_has_the_whole_name() -> None:
     assert load("raw:uint8[1]:x@1@0").tolist() == [3]
 
 
-def test_a_file_of_the_whole_argument_comes_first() -> None:
-    name = "raw:float32[2]:dump.bin"
-    np.save(name, np.arange(3))
-    Path(f"{name}.npy").rename(name)
-    assert load(name).tolist() == [0, 1, 2]
-
-
 def test_bytes_too_many() -> None:
     with closing(locators.open_source("raw:uint8[500]:dump.bin", Streams(-1))) as source:
         assert source.warning == "raw:uint8[500]:dump.bin: 12 bytes after the array are ignored"
@@ -116,19 +109,6 @@ def test_a_file_that_changes() -> None:
         Path("dump.bin").write_bytes(RAW + b"x")
         with pytest.raises(OutputError, match="changed during the run"):
             source.require_unchanged()
-
-
-def test_runs() -> None:
-    run = ("gather-nd", "raw:>i2[64,4]:dump.bin", "[[1], [63]]")
-    result = ndtool(*run, "-o", "out.npy")
-    assert (result.status, result.err) == (0, "")
-    actual, expected = np.load("out.npy"), np.frombuffer(RAW, ">i2").reshape(64, 4)[[1, 63]]
-    assert (actual.dtype, actual.tobytes()) == (expected.dtype, expected.tobytes())
-    assert ndtool("verify", *run, "out.npy").status == 0
-    result = ndtool("infer", *run, "--json")
-    assert result.json["output"]["shape"] == [2, 4]
-    result = ndtool("inspect", "raw:>i2[64,4]:dump.bin", "--json")
-    assert result.json["arrays"][0]["byte_order"] == "big"
 
 
 def test_it_is_no_output() -> None:

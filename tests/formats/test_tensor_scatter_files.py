@@ -46,21 +46,6 @@ def test_the_command(cache: Any, tmp_path: Path, mode: str) -> None:
     assert result.status == 0, result.err
 
 
-@pytest.mark.parametrize("axis", [1, 2, -1])
-@pytest.mark.parametrize("mode", ["linear", "circular"])
-def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> None:
-    (path, *_), (past, _, write) = cache
-    update = -past.take(range(1, past.shape[axis]), axis)
-    write = write % 2 if mode == "linear" else write - 99
-    expected = reference.tensor_scatter(past, update, write, axis, mode)
-    result = files.tensor_scatter(path, update, write, axis, mode)
-    assert result.array is not None
-    assert bits_equal(result.array, expected)
-    out = tmp_path / "o.npy"
-    assert files.tensor_scatter(past, update, write, axis, mode, out=out).array is None
-    assert bits_equal(np.load(out), expected)
-
-
 @pytest.mark.parametrize("shape", [(1, 300_000), (300_000, 3)])
 def test_computed_indices_need_no_memory(shape: tuple[int, int], tmp_path: Path) -> None:
     rng, out = np.random.default_rng(5), tmp_path / "o.npy"

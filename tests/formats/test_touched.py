@@ -1,6 +1,5 @@
 """Partial reads: a gather from chunked or remote data reads only the parts that it needs."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import gather_elements_cases, gather_nd_cases
+from strategies import cases_of
 from test_conformance import toy_file
 from toy_format import Blocks
 
@@ -16,15 +15,13 @@ from ndtool.analysis import explain, infer, preview, typed, verify
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import assembly
 from ndtool.errors import BoundsError
-from ndtool.formats import locators, table
-from ndtool.formats.streams import Streams
+from ndtool.formats import table
 from ndtool.formats.table import Format
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
 from ndtool.runs.calls import OpenCall, Request
 from ndtool.runs.touched import TouchedByGather
-from ndtool.storage import descriptors, tempfiles
 
 ORDERS = ("C", "F")
 
@@ -56,7 +53,7 @@ def elements(plan: Any, indices: Any) -> Any:
 @st.composite
 def calls(draw: Any) -> tuple[Any, Any]:
     """Draw a plan of a gather and its indices."""
-    operator, (data, indices), arguments = draw(gather_nd_cases() | gather_elements_cases())
+    operator, (data, indices), arguments = draw(cases_of("gather_nd") | cases_of("gather_elements"))
     sizes = {"data": data.shape, "indices": indices.shape}
     plan = shapes.infer(operator, sizes, Attributes(**arguments))[1]
     return plan, np.ascontiguousarray(indices)
@@ -201,39 +198,3 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
     assert read == []
     verify.verify(Request("gather_nd", "data.toy", "indices.toy", output="out.npy"))
     assert block_numbers(read, "data.toy") == list(range(15))
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("step", [(5, 4), (24, 1), (1, 10), (24, 10)])
-def test_holes_are_zeros_and_take_no_space(
-    read: Any, step: Any, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
-    monkeypatch.setattr(assembly, "MAX_GAP", 0)
-    reserved: list[tuple[int, int]] = []
-    fallocate = descriptors.os.posix_fallocate
-
-    def record_reservation(fd: int, start: int, length: int) -> None:
-        reserved.append((start, start + length))
-        fallocate(fd, start, length)
-
-    monkeypatch.setattr(descriptors.os, "posix_fallocate", record_reservation)
-    plan = shapes.infer(
-        "gather_elements", {"data": DATA.shape, "indices": (1, 1)}, Attributes(axis=1)
-    )[1]
-    Path("data.toy").write_bytes(toy_file(DATA, step))
-    indices = np.array([[3]])
-    with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
-        buffer = opened_source.load(gathered(plan, indices), threads)
-        actual = np.frombuffer(buffer, "<i4").reshape(DATA.shape)
-    selected_blocks = list(gathered(plan, indices).blocks(step))
-    expected, selected_bytes = np.zeros_like(DATA), 0
-    for number in selected_blocks:
-        window = assembly.box_slices(grid.box(DATA.shape, step, number))
-        expected[window] = DATA[window]
-        selected_bytes += DATA[window].nbytes
-    assert (actual == expected).all()
-    assert block_numbers(read, "data.toy") == selected_blocks
-    nbytes = sum(stop - start for start, stop in reserved)
-    many = 2 * len(selected_blocks) >= grid.count_blocks(DATA.shape, step)
-    assert nbytes == (DATA.nbytes if many else selected_bytes)

@@ -12,13 +12,9 @@ import pytest
 from command import save
 from inputs import open_input
 
-from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, ResourceError
-from ndtool.formats import locators, outputs
+from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.publish import sinks
-from ndtool.rules import dtypes
-from ndtool.runs import direct
 from ndtool.storage import tempfiles
 
 
@@ -87,19 +83,3 @@ def test_temporary_files_that_cannot_be_mapped_either(
     with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as excinfo:
         locators.open_source("data.npy", Streams())
     assert "TMPDIR" in excinfo.value.hint
-
-
-def test_outputs_without_maps_are_written(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_maps(monkeypatch, disk, errno.ENODEV, reading=False)
-    metadata = ArrayMetadata(dtypes.from_code("|u1"), (6,), "C", (6,), {})
-    for target in ("out.npy", "out.npz", "/dev/null"):
-        out = outputs.create(outputs.resolve(target, metadata))
-        assert out.map() is None
-        with direct.output_buffer(out) as (view, write):
-            assert write is None
-            assert bytes(view) == bytes(6)
-            view[:] = b"abcdef"
-        sinks.commit(out)
-        out.abort()
-    assert Path("out.npy").read_bytes()[-6:] == b"abcdef"
-    assert np.load("out.npz")["output"].tobytes() == b"abcdef"

@@ -75,13 +75,6 @@ def test_every_type_is_read_as_it_was_written(code: Any) -> None:
     assert os.listdir() == ["x.zarr"]
 
 
-@pytest.mark.parametrize("special", [-0.0, np.nan, 0.0])
-def test_chunks_that_look_empty_keep_their_bits(special: float) -> None:
-    array = np.full((6, 6), special)
-    write("x.zarr", array, chunks=(3, 3))
-    assert raw_bytes(load("x.zarr")) == raw_bytes(array)
-
-
 @pytest.mark.parametrize("unusual", [np.dtype("g"), np.dtype([("a", ">i4"), ("b", "i1")])])
 def test_types_that_zarr_would_change_are_refused(unusual: Any) -> None:
     with pytest.raises(DtypeError, match="Zarr 3 cannot store elements of type"):
@@ -327,20 +320,6 @@ def test_an_old_store_is_replaced_whole(method: str, monkeypatch: pytest.MonkeyP
     assert os.listdir() == ["x.zarr"]
 
 
-@pytest.mark.parametrize("clobber", [False, True])
-def test_a_concurrent_run_was_faster(clobber: bool) -> None:
-    dtype = dtypes.from_code("<i4")
-    metadata = ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {})
-    out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
-    sink.write_array(memoryview(raw_bytes(DATA)), out)
-    put("x.zarr", DATA + 1)
-    with pytest.raises(OutputError, match=r"^x.zarr (exists|was created by another process)"):
-        sinks.commit(out)
-    out.abort()
-    assert bits_equal(load("x.zarr"), DATA + 1)
-    assert os.listdir() == ["x.zarr"]
-
-
 SLOW_WRITER_SCRIPT = """
 import sys, time
 from ndtool.formats.zarr import writer
@@ -421,29 +400,6 @@ def test_nothing_is_written_after_the_output_was_removed(program: str) -> None:
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
 
 
-SIGNAL_HANDLERS_SCRIPT = """
-import signal
-from ndtool import files
-
-before = {number: signal.getsignal(number) for number in signal.valid_signals()}
-for out in ("x.zarr", "x.npy"):
-    files.gather_nd("data.npy", "indices.npy", out=out)
-    assert {number: signal.getsignal(number) for number in before} == before
-    try:
-        signal.raise_signal(signal.SIGINT)
-    except KeyboardInterrupt:
-        print(out)
-"""
-
-
-def test_functions_change_no_signals() -> None:
-    """In a separate process: commands in this one install signal handlers."""
-    save(data=DATA, indices=INDICES)
-    command = [sys.executable, "-c", SIGNAL_HANDLERS_SCRIPT]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment())
-    assert (result.returncode, result.stdout, result.stderr) == (0, "x.zarr\nx.npy\n", "")
-
-
 RUN = "convert data.npy x.zarr --chunks 1,1"
 STARTED = [sys.executable, "-c", SLOW_WRITER_SCRIPT, *RUN.split()]
 
@@ -494,17 +450,6 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
     assert set(os.listdir()) == {"data.npy", "y.zarr", "z.zarr"} | unchanged
 
 
-def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = newfolder.NewFolder("x.zarr", replaces=False, clobber=True, sync=False)
-    os.mkdir(os.path.join(first._temporary, "old"))
-    os.close(first._lock)
-    write("y.zarr", DATA)
-    assert os.path.isdir(first.working_folder)
-    os.rmdir(os.path.join(first._temporary, "old"))
-    write("y.zarr", DATA)
-    assert os.listdir() == ["y.zarr"]
-
-
 def test_a_cleanup_between_creating_and_locking_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     original_locked, times = newfolder.open_locked, iter(("gone", "locked", "late"))
 
@@ -521,24 +466,6 @@ def test_a_cleanup_between_creating_and_locking_a_folder(monkeypatch: pytest.Mon
     write("x.zarr", DATA)
     assert bits_equal(load("x.zarr"), DATA)
     assert os.listdir() == ["x.zarr"]
-
-
-@pytest.mark.parametrize("output", ["one.zarr", "g.zarr:a/b"])
-def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
-    put(output, DATA)
-    save(data=DATA)
-    before = all_files()
-    locked = Path(output.replace(":", "/")) / "c"
-    for mode in (0o555, 0o333, 0o666):
-        locked.chmod(mode)
-        dry_run = [(*GATHER, output, "--dry-run")] if mode == 0o555 else []
-        for command in (("convert", "data.npy", output), *dry_run):
-            result = ndtool(*command, preexec_fn=drop_root_capabilities)
-            assert result.status == 7, result
-            assert f"{locked}: nothing can be removed from it, so" in result.err
-    locked.chmod(0o755)
-    assert all_files() == before
-    assert ndtool("convert", "data.npy", output).status == 0
 
 
 def test_remains_of_a_replaced_store_are_reported() -> None:

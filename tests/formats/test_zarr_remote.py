@@ -147,16 +147,6 @@ def test_changes_during_a_run(what: str, web: Server) -> None:
             opened_source.require_unchanged()
 
 
-def test_a_shard_that_changes_between_two_ranges(web: Server) -> None:
-    put("x.zarr", DATA, chunks=(4, 10), shards=(24, 10))
-    url = serve(web, "x.zarr")
-    with open_input(url) as opened_source:
-        opened_source.block(0)
-        web.objects["/x.zarr/c/0/0"].etag = '"2"'
-        with pytest.raises(OutputError, match="changed during the run"):
-            opened_source.block(1)
-
-
 def test_members_of_a_store(web: Server, memory: Any) -> None:
     zarr.create_group("x.zarr")
     put("x.zarr:g/a", DATA)
@@ -193,11 +183,6 @@ def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
         load(page_url)
 
 
-def test_an_array_whose_attributes_say_group() -> None:
-    put("x.zarr", DATA, attributes={"kind": "group", "node_type": "group"})
-    assert bits_equal(load("x.zarr"), DATA)
-
-
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
@@ -208,15 +193,6 @@ def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -
     stored = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
     assert stored == files("x.zarr")
     assert bits_equal(load("memory://x.zarr"), array)
-
-
-def test_options_and_members(memory: Any) -> None:
-    assert write("memory://x.zarr:g/a", DATA, chunks=(4, 5), shards=(8, 10)) is None
-    assert write("memory://x.zarr:g/b", DATA + 1) == ("g/a",)
-    assert write("memory://x.zarr/c.zarr", DATA + 2) == ("g/a", "g/b")
-    assert bits_equal(load("memory://x.zarr:g/a"), DATA)
-    assert bits_equal(load("memory://x.zarr:g/b"), DATA + 1)
-    assert bits_equal(load("memory://x.zarr:c.zarr"), DATA + 2)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -327,19 +303,6 @@ def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
         out.write(0, memoryview(raw_bytes(DATA[4:8])), 1)
     out.abort()
     assert memory.find("/x.zarr") == ["/x.zarr/c/1/0"]
-
-
-def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
-    out = create_output("memory://x.zarr")
-    for block in range(6):
-        out.write(0, memoryview(raw_bytes(DATA[:4])), block)
-    memory.pipe_file("/x.zarr/zarr.json", b"{}")
-    with pytest.raises(
-        OutputError, match=r"zarr.json was created by another process during the run"
-    ):
-        sinks.commit(out)
-    out.abort()
-    assert memory.find("/x.zarr") == ["/x.zarr/zarr.json"]
 
 
 def test_from_s3_to_s3(s3: Bucket) -> None:

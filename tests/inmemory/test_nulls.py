@@ -230,6 +230,11 @@ def test_datetimes_of_several_units_get_the_finest() -> None:
     assert (spans.dtype, spans.astype(int).tolist()) == ("m8[m]", [120, 5])
 
 
+def test_datetimes_beyond_the_range_of_the_finest_unit_are_refused() -> None:
+    with pytest.raises(DtypeError, match=r"is a list with .*3000-01-01.*: give its elements one"):
+        ndtool.gather([np.datetime64("3000-01-01"), np.datetime64(1, "ns")], [0])
+
+
 def test_a_null_in_a_list_is_refused() -> None:
     for elements in ([BIG, None], [[1], [None]], [None, 0.5], (None,), deque([1, None])):
         for argument, call in calls(elements):

@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import (
-    Case,
-    bits_equal,
-    call,
-    gather_cases,
-    gather_elements_cases,
-    gather_nd_cases,
-    many,
-    scatter_elements_cases,
-    scatter_nd_cases,
-)
+from strategies import Case, bits_equal, call, cases_of, many
 
 from ndtool.analysis.oracle import reference
 from ndtool.rules.operators import OPERATORS
@@ -78,11 +68,11 @@ def test_the_node_tests_of_onnx(case: Any) -> None:
 
 
 ALL_CASES = st.one_of(
-    gather_nd_cases(),
-    gather_cases(),
-    gather_elements_cases(),
-    scatter_nd_cases(),
-    scatter_elements_cases(),
+    cases_of("gather_nd"),
+    cases_of("gather"),
+    cases_of("gather_elements"),
+    cases_of("scatter_nd"),
+    cases_of("scatter_elements"),
 )
 
 

@@ -193,34 +193,29 @@ def test_a_wrong_out_is_refused(case: Case, draw: st.DataObject) -> None:
 
 
 def test_out_that_overlaps_an_input_is_refused() -> None:
-    base = np.arange(64, dtype=np.int64)
+    base, separate = np.arange(64), np.ones((8, 4), np.int64)
     data, shifted = base[:32].reshape(8, 4), base[4:36].reshape(8, 4)
-    indices = np.arange(8).reshape(8, 1)
-    separate = np.ones((8, 4), np.int64)
-    before = base.tobytes(), separate.tobytes()
-    square = np.zeros((8, 4), np.int64)
+    indices, square = np.arange(8).reshape(8, 1), np.zeros((8, 4), np.int64)
+    before = base.tobytes()
+    calls: list[tuple[Any, tuple[Any, ...], Any]] = [
+        (ndtool.scatter_nd, (data, indices, shifted), data),  # in place, but updates overlap too
+        (ndtool.gather_elements, (separate, square), square),
+        *((ndtool.scatter_nd, (data, indices, separate), out) for out in (shifted, data[::-1])),
+    ]
     for out in (data, shifted, data[::-1], base[3:35].reshape(8, 4)):
+        calls += [
+            (ndtool.gather_nd, (data, indices), out),
+            (ndtool.gather_elements, (data, square), out),
+            (ndtool.scatter_nd, (separate, indices, data), out),
+            (ndtool.scatter_elements, (separate, square, data), out),
+        ]
+    for operator, arrays, out in calls:
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.gather_nd(data, indices, out=out)
-        with pytest.raises(ValueError, match="overlap"):
-            ndtool.gather_elements(data, square, out=out)
-        with pytest.raises(ValueError, match="overlap"):
-            ndtool.gather_elements(separate, square, out=square)
-        with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_nd(separate, indices, data, out=out)
-        with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_elements(separate, square, data, out=out)
-    for out in (shifted, data[::-1]):
-        with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_nd(data, indices, separate, out=out)
-    with pytest.raises(ValueError, match="overlap"):  # in place, but updates overlap too
-        ndtool.scatter_nd(data, indices, shifted, out=data)
-    assert (base.tobytes(), separate.tobytes()) == before
+            operator(*arrays, out=out)
+    assert base.tobytes() == before
     interleaved = np.arange(64).reshape(8, 8)
-    assert bits_equal(
-        ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),
-        np.arange(64).reshape(8, 8)[:, ::2],
-    )
+    gathered = ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2])
+    assert bits_equal(gathered, np.arange(64).reshape(8, 8)[:, ::2])
 
 
 def test_out_that_may_overlap_is_refused() -> None:

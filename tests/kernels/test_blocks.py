@@ -11,7 +11,6 @@ import pytest
 
 from ndtool import BoundsError, gather_nd, scatter_elements, scatter_nd
 from ndtool.analysis.oracle import reference
-from ndtool.engine import tuning
 
 SIZES = {"fits in cache": 5000, "exceeds the cache": 1 << 20}  # bytes of data
 COUNTS = [edge + step for edge in (128, 256, 512, 1024) for step in (-1, 0, 1)]
@@ -110,37 +109,3 @@ def test_batches_of_one_tuple_are_correct_in_every_mode(
             data, indices, **attributes
         )
         assert same.all()
-
-
-@pytest.mark.parametrize("reduction", ["none", "add", "max"])
-@pytest.mark.parametrize("order", ["sorted", "clustered", "all equal", "sorted with a jump"])
-def test_tuples_in_any_order_are_correct(
-    order: str, reduction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)  # random tuples would be sorted
-    rng = np.random.default_rng(55)
-    size, count = 1 << 20, 1 << 15
-    data, updates = rng.random(size, np.float32), rng.random(count, np.float32)
-    rows = np.sort(rng.integers(0, size, count))
-    if order == "clustered":
-        rows = (rows[rng.permutation(count) // 64 * 64] + np.arange(count) % 64) % size
-    elif order == "all equal":
-        rows[:] = 77
-    elif order != "sorted":
-        rows[count // 2] = 0
-    indices = rows[:, None] - size * (np.arange(count)[:, None] % 2)
-    apply_updates = {"none": lambda out: out.__setitem__(rows, updates)}.get(
-        reduction, lambda out: {"add": np.add, "max": np.maximum}[reduction].at(out, rows, updates)
-    )
-    expected = data.copy()
-    apply_updates(expected)
-    for threads in (1, 2):
-        out = np.empty_like(data)
-        assert (scatter_nd(data, indices, updates, reduction, threads=threads) == expected).all()
-        scatter_nd(data, indices, updates, reduction, out=out, threads=threads)
-        assert (out == expected).all()
-        assert (gather_nd(data, indices, threads=threads) == data[rows]).all()
-    indices[-1] = size
-    with pytest.raises(BoundsError):
-        scatter_nd(data, indices, updates, reduction, out=out)
-    assert (out == expected).all()

@@ -88,24 +88,6 @@ def test_updates_of_short_and_long_slices_are_counted(width: int, has_nans: bool
             assert results_match(actual, expected, options["reduction"]), options
 
 
-@pytest.mark.parametrize("has_nans", [False, True], ids=["numbers", "NaNs"])
-@pytest.mark.parametrize("dtype", ["?", "f2", "f4", "i4", "c16"])
-def test_dropped_updates_are_not_counted(dtype: str, has_nans: bool) -> None:
-    """Updates are dropped also once all elements have updates."""
-    rng, element_type = np.random.default_rng(6), np.dtype(dtype)
-    data, rows, updates = histogram(rng, element_type, SIZE)
-    if not has_nans:
-        updates = rng.integers(0, 2, updates.shape).astype(element_type)
-    rows[10_000:][rng.random(10_000) < 0.1] = SIZE
-    valid = rows < SIZE
-    for options in counting_options(element_type):
-        expected = ndtool.scatter(data, rows[valid], updates[valid], **options)
-        actual = ndtool.scatter(data, rows, updates, **options, out_of_bounds="drop")
-        assert bits_equal(actual, expected), options
-        padded = ndtool.scatter(data, rows, updates, **options, pad=SIZE)
-        assert bits_equal(padded, expected), options
-
-
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("width", [1, 40])
 def test_a_call_in_place_costs_what_its_updates_cost(

@@ -213,25 +213,6 @@ def test_blocks_of_updates_into_one_slice(dtype: np.dtype, reduction: str) -> No
         assert results_match(actual, expected, reduction), (draw_values, other_row)
 
 
-@pytest.mark.parametrize("code", ["u1", "f2", "V3", "f4", "f8", "c16", "V70"])
-def test_data_in_fortran_order(code: str) -> None:
-    rng = np.random.default_rng(crc32(code.encode()))
-    dtype = np.dtype(code)
-    for shape in ((300, 70), (4099, 3), (33, 1, 170), (20, 30, 40), (2, 3, 4097), (4097, 2, 33)):
-        bits = rng.integers(0, 256, int(np.prod(shape)) * dtype.itemsize, np.uint8)
-        fortran = np.asfortranarray(bits.view(dtype).reshape(shape))
-        for data in (fortran, fortran[::-1], fortran[..., ::2], fortran[::3]):
-            index = rng.permutation(len(data))[:, None] - len(data)
-            update = void_view(np.ascontiguousarray(data[:1]))
-            expected = void_view(np.ascontiguousarray(data)).copy()
-            expected[0] = update[0]
-            for threads in (1, 2, 5):
-                rows = ndtool.gather_nd(data, index, threads=threads)
-                assert raw_bytes(rows) == raw_bytes(np.ascontiguousarray(data)[index[:, 0]])
-                scattered = ndtool.scatter_nd(data, [[0]], update.view(dtype), threads=threads)
-                assert raw_bytes(scattered) == raw_bytes(expected)
-
-
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 7, 8, 16, 100])
 def test_gather_nd(itemsize: int) -> None:
     rng = np.random.default_rng(22)

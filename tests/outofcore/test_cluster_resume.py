@@ -305,6 +305,7 @@ def test_chunks_that_change_after_their_worker_is_lost_are_noticed(
     _, stderr = process.communicate()
     assert (process.returncode, "upd.zarr changed during the run" in stderr.decode()) == (7, True)
     assert not Path("out.npy").exists()
+    cluster.client.wait_for_workers(2)
 
 
 def test_a_live_run_is_not_resumed_or_removed(run_with_empty_spill: KilledRun) -> None:

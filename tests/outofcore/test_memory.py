@@ -18,9 +18,6 @@ import pytest
 from command import ndtool
 from memory import MemoryUse, measure_memory, peak_megabytes
 
-from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall, Request
-
 pytest.importorskip("zarr", exc_type=ImportError)
 BUDGET = 16  # MiB
 ALLOWANCE = 15  # MiB: additional memory of the interpreter and packages in a longer run
@@ -245,19 +242,3 @@ def test_chunks_larger_than_the_memory_limit_are_refused(
     completed = ndtool("gather-nd", store, "i.npy", "-o", "o.npy", "--memory", "9000000", "--json")
     assert completed.status == 0
     assert completed.json["plan"]["memory"] <= 9_000_000 + (1 << 24)
-
-
-def test_memory_limits_the_number_of_threads_that_decode_chunks(workdir: Path) -> None:
-    np.save("x.npy", np.zeros((1 << 18, 4), np.float32))
-    assert (
-        ndtool("convert", "x.npy", "x.zarr", "--chunks", "65536,4", "--codec", "zstd:1").status == 0
-    )
-    options = ("--threads", "8", "--dry-run", "--json", "-o", "o.npy")
-    unlimited, limited = (
-        ndtool("gather-nd", "x.zarr", "[[3]]", *options, *extra).json["plan"]["memory"]
-        for extra in ((), ("--memory", "20MiB"))
-    )
-    assert limited < unlimited
-    request = Request("gather_nd", "x.zarr", "[[3]]", threads=8, memory=20 << 20)
-    with OpenCall(request) as call, steps.prepare(call, None) as prepared:
-        assert prepared.call.threads < call.threads == 8  # the call itself does not change

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import ndtool, save, snapshot
+from command import ndtool, save
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 SMALL_MEMORY = ("--memory", "1MiB")
@@ -61,17 +61,6 @@ def test_a_sweep_of_stores_equals_direct_execution(
         stdin=result.out,
     )
     assert checked.status == 0, checked.err
-
-
-def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> None:
-    idx = zarr.open_array("idx.zarr")
-    idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
-    before = snapshot(stores)
-    for options in ((), ("--dry-run",)):
-        result = ndtool(*CALLS["gather"], *SMALL_MEMORY, "-o", "out.zarr", *options)
-        assert result.status == 5
-        assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in result.err
-        assert snapshot(stores) == before
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(find_spec("ndtool").origin).parent
 # From the bottom: a package or module imports from its own layer and from lower ones. Packages
 # in one layer do not import each other.
@@ -131,12 +129,3 @@ def test_imports_have_no_cycle() -> None:
         assert independent, f"an import cycle among {sorted(remaining)}"
         for name in independent:
             del remaining[name]
-
-
-def test_loops_are_documented() -> None:
-    kernels = PACKAGE / "_kernels.pyx"
-    if not kernels.exists():
-        pytest.skip("an installed package has no kernel sources")
-    for path in PACKAGE.rglob("*.pxd"):
-        lines = [line for line in path.read_text().splitlines() if not line.startswith("# cython:")]
-        assert all(line.startswith("# ") for line in lines[:2]), path

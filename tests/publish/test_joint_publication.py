@@ -14,11 +14,9 @@ from npyfile import ARRAY, npy
 from outputs import CREATE_OUTPUT_SCRIPT, fill, open_sink
 
 from ndtool.errors import OutputError
-from ndtool.publish import newfile
 from ndtool.publish import sinks as publishing
 
 PREVIOUS = b"old bytes"
-MAX_TEMPORARY_NAMES = 64
 NAMES = [f"{number}.npy" for number in range(5)]
 
 
@@ -44,32 +42,6 @@ def are_published(names: list[str] = NAMES) -> bool:
     return all(Path(name).read_bytes() == npy(ARRAY + i) for i, name in enumerate(names))
 
 
-@pytest.mark.parametrize("sync", [False, True])
-@pytest.mark.parametrize("exists", [False, True])
-def test_outputs_are_published_in_order(
-    tmpfile_mode: str, exists: bool, sync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if exists:
-        for name in NAMES:
-            Path(name).write_bytes(PREVIOUS)
-    published = []
-    publish = newfile.NewFile.publish
-    monkeypatch.setattr(
-        newfile.NewFile, "publish", lambda file: (published.append(file.path), publish(file))
-    )
-    sinks = create_sinks(sync=sync)
-    assert not published
-    assert [Path(name).read_bytes() for name in NAMES if Path(name).exists()] == [
-        PREVIOUS
-    ] * exists * 5
-    publishing.commit(*sinks)
-    assert published == NAMES
-    for out in sinks:
-        out.abort()
-    assert are_published()
-    assert sorted(name for name in os.listdir() if "ndtool-" not in name) == NAMES
-
-
 @pytest.mark.parametrize("position", [0, 2, 4])
 def test_a_refused_output_ends_the_publication(tmpfile_mode: str, position: int) -> None:
     sinks = create_sinks(clobber=False)
@@ -90,31 +62,6 @@ def test_no_output_is_published_if_one_is_incomplete(tmpfile_mode: str) -> None:
     for out in sinks:
         out.abort()
     assert os.listdir() == []
-
-
-def test_the_number_of_temporary_names_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "O_TMPFILE")
-    names = [f"{number}.npy" for number in range(MAX_TEMPORARY_NAMES)]
-    for _ in range(2):
-        sinks = create_sinks(names)
-        assert len(os.listdir()) >= MAX_TEMPORARY_NAMES
-        with pytest.raises(OutputError, match=r"more files are written at once .*: at most 64"):
-            open_sink("more.npy")
-        for out in sinks:
-            out.abort()
-        assert os.listdir() == []
-    sinks = create_sinks(names)
-    publishing.commit(*sinks)
-    assert are_published(names)
-    open_sink("more.npy").abort()
-
-
-def test_any_number_of_unnamed_files_replace_others() -> None:
-    names = [f"{number}.npy" for number in range(MAX_TEMPORARY_NAMES + 6)]
-    for name in names:
-        Path(name).write_bytes(PREVIOUS)
-    publishing.commit(*create_sinks(names))
-    assert are_published(names)
 
 
 CHILD_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}

@@ -377,15 +377,6 @@ def test_clean_preserves_files_of_others(workdir):
     shutil.rmtree(f"{name}-89abcdef")
 
 
-@pytest.mark.parametrize("target", ["x.npy:m", "x.npy:"])
-def test_a_member_of_a_file_of_one_array_that_does_not_exist(target):
-    with pytest.raises(
-        UsageError, match=f"^{target}: the file holds one array, and has no members$"
-    ):
-        open_sink(target)
-    assert os.listdir() == []
-
-
 def test_a_shared_file_is_locked_until_it_is_published(tmpfile_mode, monkeypatch):
     """Else another run would remove it as the file of a killed run."""
     replace, locked = os.replace, []
@@ -429,20 +420,3 @@ def test_clean_preserves_the_temporary_file_of_a_live_run(workdir, monkeypatch):
         assert ndtool("clean", ".").out == b"nothing to remove\n"
         sinks.commit(out)
     assert np.array_equal(np.load("live.npy"), ARRAY)
-
-
-def test_the_target_is_checked_when_the_sink_is_created(tmpfile_mode):
-    """The target may change after the argument is resolved."""
-    resolved = outputs.resolve("x.npy", metadata_of(ARRAY))
-    Path("x.npy").write_bytes(npy(ARRAY))
-    os.chmod("x.npy", 0o600)
-    sink = outputs.create(resolved)
-    fill(sink, ARRAY)
-    sinks.commit(sink)
-    sink.abort()
-    assert os.stat("x.npy").st_mode & 0o777 == 0o600
-    resolved = outputs.resolve("x.npy", metadata_of(ARRAY))
-    os.unlink("x.npy")
-    os.mkfifo("x.npy")
-    with pytest.raises(OutputError, match=r"^x\.npy changed during the run$"):
-        outputs.create(resolved)

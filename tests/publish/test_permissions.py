@@ -142,22 +142,6 @@ def test_owner_and_group_are_preserved() -> None:
     assert (status.st_uid, status.st_gid, mode()) == (1234, 4321, 0o640)
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's group to any other")
-def test_the_group_is_preserved_if_the_owner_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    real_fchown = os.fchown
-
-    def fchown(fd: int, owner: int, group: int) -> None:
-        if owner != -1:
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-        real_fchown(fd, owner, group)
-
-    os.chown("x.npy", 1234, 4321)
-    os.chmod("x.npy", 0o640)
-    monkeypatch.setattr(os, "fchown", fchown)
-    save_output()
-    assert (os.stat("x.npy").st_gid, mode()) == (4321, 0o640)
-
-
 def test_other_users_cannot_read_an_output_before_its_mode_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -237,84 +237,36 @@ def values_of(draw: st.DrawFn, dtype: np.dtype, shape: tuple[int, ...]) -> Array
     return random_values(np.random.default_rng(draw(seeds)), dtype, shape)
 
 
-@st.composite
-def gather_nd_cases(draw: st.DrawFn) -> Case:
-    """Draw a valid call of gather_nd."""
-    shape, dtype = draw(shapes(1, 4)), draw(types)
-    b = draw(st.integers(0, len(shape) - 1))
-    k = draw(st.integers(1, len(shape) - b))
-    rows_shape = draw(shapes(0, 2))
-    if 0 in shape[b : b + k]:
-        rows_shape = (*rows_shape, 0)
-    index_shape = (*shape[:b], *rows_shape, k)
-    indices = draw(indices_for(index_shape, shape[b : b + k]))
-    data = draw(values_of(dtype, shape))
-    arrays = (draw(array_layouts(data)), draw(array_layouts(indices)))
-    return Case("gather_nd", arrays, {"batch_dims": b})
+Drawn = tuple[tuple[int, ...], Array, tuple[int, ...], dict[str, Any]]
 
 
 @st.composite
-def scatter_nd_cases(draw: st.DrawFn) -> Case:
-    """Draw a valid call of scatter_nd."""
-    shape, dtype = draw(shapes(1, 4)), draw(types)
-    b = draw(st.sampled_from((0, 0, *range(len(shape)))))
-    k = draw(st.integers(0, len(shape) - b))
+def _nd_indices(draw: st.DrawFn, is_scatter: bool) -> Drawn:
+    """Draw data's shape, index tuples, the shape of updates, and batch_dims."""
+    shape = draw(shapes(1, 4))
+    b = draw(st.sampled_from((*((0, 0) if is_scatter else ()), *range(len(shape)))))
+    k = draw(st.integers(0 if is_scatter else 1, len(shape) - b))
     rows_shape = draw(shapes(0, 2))
     if 0 in shape[b : b + k]:
         rows_shape = (*rows_shape, 0)
     indices = draw(indices_for((*shape[:b], *rows_shape, k), shape[b : b + k]))
-    data = draw(values_of(dtype, shape))
-    updates = draw(values_of(dtype, shape[:b] + rows_shape + shape[b + k :]))
-    arrays = tuple(draw(array_layouts(a)) for a in (data, indices, updates))
-    arrays = _match_byte_order(arrays)
-    return Case("scatter_nd", arrays, {**draw(reduction_options(dtype)), "batch_dims": b})
-
-
-def _match_byte_order(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the arrays with updates in data's byte order, as records require."""
-    data, indices, updates = arrays
-    if data.dtype.names is not None and updates.dtype != data.dtype:
-        updates = updates.astype(data.dtype)
-    return data, indices, updates
+    return shape, indices, shape[:b] + rows_shape + shape[b + k :], {"batch_dims": b}
 
 
 @st.composite
-def gather_elements_cases(draw: st.DrawFn) -> Case:
-    """Draw a valid call of gather_elements."""
-    dtype = draw(types)
-    shape, axis, indices = draw(_elements_indices())
-    data = draw(values_of(dtype, shape))
-    return Case(
-        "gather_elements", (draw(array_layouts(data)), draw(array_layouts(indices))), {"axis": axis}
-    )
-
-
-@st.composite
-def scatter_elements_cases(draw: st.DrawFn) -> Case:
-    """Draw a valid call of scatter_elements."""
-    dtype = draw(types)
-    shape, axis, indices = draw(_elements_indices())
-    data = draw(values_of(dtype, shape))
-    updates = draw(values_of(dtype, indices.shape))
-    arrays = _match_byte_order(tuple(draw(array_layouts(a)) for a in (data, indices, updates)))
-    return Case("scatter_elements", arrays, {"axis": axis, **draw(reduction_options(dtype))})
-
-
-@st.composite
-def _elements_indices(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
-    """Draw data's shape, an axis and indices for the elements operators."""
+def _elements_indices(draw: st.DrawFn) -> Drawn:
+    """Draw data's shape, indices of elements, their shape, and an axis."""
     shape = draw(shapes(1, 4))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     index_shape = [min(size, draw(sizes)) for size in shape]
     index_shape[axis] = draw(sizes) if shape[axis] else 0
-    return shape, axis, draw(indices_for(tuple(index_shape), shape[axis]))
+    indices = draw(indices_for(tuple(index_shape), shape[axis]))
+    return shape, indices, indices.shape, {"axis": axis}
 
 
 @st.composite
-def _plain_indices(
-    draw: st.DrawFn,
-) -> tuple[tuple[int, ...], Array, dict[str, Any], tuple[int, ...]]:
-    """Draw data's shape, indices along an axis, axis and batch_dims, and the shape of updates."""
+def _plain_indices(draw: st.DrawFn) -> Drawn:
+    """Draw data's shape, indices along an axis, the shape of updates, axis and batch_dims."""
     shape = draw(shapes(1, 4))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     a = axis % len(shape)
@@ -326,35 +278,34 @@ def _plain_indices(
     arguments: dict[str, Any] = {"batch_dims": b}
     if a != b or draw(st.booleans()):
         arguments["axis"] = axis
-    return shape, indices, arguments, shape[:a] + index_shape + shape[a + 1 :]
+    return shape, indices, shape[:a] + index_shape + shape[a + 1 :], arguments
 
 
 @st.composite
-def gather_cases(draw: st.DrawFn) -> Case:
-    """Draw a valid call of gather."""
-    dtype = draw(types)
-    shape, indices, arguments, _ = draw(_plain_indices())
-    data = draw(values_of(dtype, shape))
-    return Case("gather", (draw(array_layouts(data)), draw(array_layouts(indices))), arguments)
-
-
-@st.composite
-def scatter_cases(draw: st.DrawFn) -> Case:
-    """Draw a valid call of scatter."""
-    dtype = draw(types)
-    shape, indices, arguments, updates_shape = draw(_plain_indices())
-    arrays = (draw(values_of(dtype, shape)), indices, draw(values_of(dtype, updates_shape)))
-    arrays = _match_byte_order(tuple(draw(array_layouts(a)) for a in arrays))
-    return Case("scatter", arrays, {**draw(reduction_options(dtype)), **arguments})
+def cases_of(draw: st.DrawFn, operator: str) -> Case:
+    """Draw a valid call of an operator."""
+    is_scatter, dtype = operator.startswith("scatter"), draw(types)
+    kind = operator.partition("_")[2]
+    drawn = {"nd": _nd_indices(is_scatter), "elements": _elements_indices()}.get(
+        kind, _plain_indices()
+    )
+    shape, indices, updates_shape, arguments = draw(drawn)
+    arrays = [draw(values_of(dtype, shape)), indices]
+    if is_scatter:
+        arrays.append(draw(values_of(dtype, updates_shape)))
+        arguments |= draw(reduction_options(dtype))
+    data, *others = (draw(array_layouts(array)) for array in arrays)
+    if is_scatter and dtype.names is not None:  # records in one byte order
+        others[1] = others[1].astype(data.dtype)
+    return Case(operator, (data, *others), arguments)
 
 
 cases = st.one_of(
-    gather_nd_cases(),
-    scatter_nd_cases(),
-    gather_elements_cases(),
-    scatter_elements_cases(),
-    gather_cases(),
-    scatter_cases(),
+    *(
+        cases_of(f"{verb}{kind}")
+        for kind in ("_nd", "_elements", "")
+        for verb in ("gather", "scatter")
+    )
 )
 
 

@@ -14,11 +14,10 @@ from command import NDTOOL, environment
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one that a test stops
 
 # Workers load this first. Faults happen at the end of a task of a phase: `die`, `once` (once),
-# `wait` until the fault is removed, `work` for a second; `late put`: objects are written late.
+# `wait` until the fault is removed, `work` for a second.
 # `once version` and `once check_access` happen before the tasks.
 _PRELOAD = """
-import asyncio, os, signal, time
-from ndtool.storage.objects import S3Object
+import os, signal, time
 from ndtool.formats.zarr import ZarrSource
 from ndtool.formats.zarr.writer import ChunkWriter
 from ndtool.outofcore import phases, worker
@@ -68,16 +67,7 @@ def die_once(step, call):
         return call(*arguments)
     return wrapper
 
-def delay_writes(put):
-    async def wrapper(self, body, condition):
-        record("sent", self.url)
-        if fault() == ["late", "put"]:
-            await asyncio.sleep(2)
-        return await put(self, body, condition)
-    return wrapper
-
 if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
-    S3Object.put = delay_writes(S3Object.put)
     ZarrSource.block = record_calls("read", ZarrSource.block)
     ChunkWriter.write_chunk = record_calls("write", ChunkWriter.write_chunk)
     phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})

@@ -19,11 +19,15 @@ class Reduction(NamedTuple):
 
     apply: the function of the current values and the updates. types: the element types it has.
     ufunc: the NumPy function of the same result, up to rounding, in any grouping; None without one.
+    is_mean: whether results are divided by the number of summands. needs_current: whether current
+    values are always included.
     """
 
     apply: Callable[[Array, Array], Array]
     types: tuple[str, ...]
     ufunc: np.ufunc | None
+    is_mean: bool = False
+    needs_current: bool = False
 
 
 def _add(current: Array, update: Array) -> Array:
@@ -92,10 +96,10 @@ def mean(sums: Array, counts: Array) -> Array:
 
 REDUCTIONS = {
     "add": Reduction(_add, ORDERED + COMPLEX, np.add),
-    "sub": Reduction(_subtract, ORDERED + COMPLEX, None),
+    "sub": Reduction(_subtract, ORDERED + COMPLEX, None, needs_current=True),
     "mul": Reduction(_mul, ORDERED + COMPLEX, np.multiply),
-    "div": Reduction(_divide, FLOATS, None),
-    "mean": Reduction(_add, ORDERED[1:] + COMPLEX, None),  # then divided by `mean`
+    "div": Reduction(_divide, FLOATS, None, needs_current=True),
+    "mean": Reduction(_add, ORDERED[1:] + COMPLEX, None, is_mean=True),
     "max": Reduction(_max, ORDERED, np.maximum),
     "min": Reduction(_min, ORDERED, np.minimum),
 }

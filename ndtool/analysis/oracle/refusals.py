@@ -29,7 +29,7 @@ def check_types(data: Array, indices: Array, updates: Array | None, options: Opt
     if data.dtype.name not in names:
         raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
     require(
-        options.include_self or reduction not in ("sub", "div"),
+        options.include_self or not REDUCTIONS[reduction].needs_current,
         f"{reduction} needs the current values",
     )
     require(duplicates != "first", "duplicates first: valid for reduction none only")

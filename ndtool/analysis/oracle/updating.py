@@ -38,7 +38,7 @@ def update_slices(
                 pass
         return output  # avoids loops over many empty slices
     if options.reduction != "none":
-        has_counts = options.reduction == "mean" or not options.include_self
+        has_counts = REDUCTIONS[options.reduction].is_mean or not options.include_self
         counts = options.allocate((prod(shape) if has_counts else 0,), np.dtype(np.int64))
         _reduce(output, updates, options, blocks, shape, counts)
         return output
@@ -115,7 +115,7 @@ def _reduce(
                 if len(counts) and columns.stop == width:
                     counts[rows[span]] += 1
         start += len(selected) * width
-    if options.reduction == "mean":
+    if reduction.is_mean:
         _divide(output_slices, counts, options.include_self)
 
 

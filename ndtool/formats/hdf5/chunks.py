@@ -8,6 +8,7 @@ one block at a time.
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from math import prod
 from threading import Lock
 from typing import Any
@@ -103,7 +104,8 @@ class DatasetSource(ChunkedSource):
             if stored.is_native and all(item.is_native for item in stored.filters):
                 shape, filters = stored.metadata.block_shape, stored.filters
                 chain = (codecs.make(item.config) for item in filters)
-                self._chain = Chain(shape, stored.dtype, range(len(shape)), chain)
+                with suppress(ValueError):  # h5py reads chunks that are compressed twice
+                    self._chain = Chain(shape, stored.dtype, range(len(shape)), chain)
 
     def prefetch(self, touched: AccessedElements | None) -> None:
         if not self._storage.is_remote or self._stored.kind != "chunked":

@@ -16,7 +16,7 @@ from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import Lengths
 from ndtool.formats.hdf5.library import OutputFile, library, open_file
-from ndtool.publish.preserved import CurrentFile
+from ndtool.publish.newfile import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Encoding, Target, exists_error, unsupported_error
 from ndtool.rules import grid

@@ -14,7 +14,7 @@ from ndtool.formats import members, npy
 from ndtool.formats.npz import archive, writer
 from ndtool.formats.npz.archive import Archive
 from ndtool.formats.npz.writer import PreservedMembers
-from ndtool.publish.preserved import CurrentFile
+from ndtool.publish.newfile import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target, exists_error
 from ndtool.rules import mistakes

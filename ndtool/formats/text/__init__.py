@@ -17,7 +17,7 @@ from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
 from ndtool.formats.text import lines, nested, rows, writer
 from ndtool.formats.text.lines import Read
 from ndtool.formats.text.values import FLOAT64, NotIntegersError, Values
-from ndtool.publish.encoded import EncodedSink
+from ndtool.publish.sinks import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
 from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader

@@ -6,7 +6,7 @@ from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import RuleError, UsageError, printable
-from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
+from ndtool.publish.sinks import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype

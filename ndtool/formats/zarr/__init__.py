@@ -45,7 +45,7 @@ def open_source(storage: Folder, name: str, path: str, member: str | None) -> Za
     """Open an array, the only one if none is named; closing the source closes the store."""
     node = _choose(storage, path, member)
     array = _read_array(storage, path, node)
-    array.chain.require_packages()
+    array.require_packages()
     return ZarrSource(name, array, storage, node)
 
 

@@ -128,6 +128,12 @@ class ZarrArray(NamedTuple):
         names += map(str, coordinates)
         return self.separator.join(names) or "0"
 
+    def require_packages(self) -> None:
+        """Raise UsageError if a codec of chunks or of shards' indices needs a missing package."""
+        self.chain.require_packages()
+        if self.sharding is not None:
+            self.sharding.index_chain.require_packages()
+
     def encode(self, array: np.ndarray[Any, Any]) -> bytes | memoryview:
         """Encode the elements of a file, a chunk or a shard."""
         if self.sharding is None:

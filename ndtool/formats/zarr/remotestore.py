@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.publish.newobjects import NewObjects
-from ndtool.publish.shared import SharedOutput
+from ndtool.publish.sinks import SharedOutput
 from ndtool.storage import locations
 
 

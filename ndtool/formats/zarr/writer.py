@@ -21,10 +21,9 @@ from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.formats.zarr.metadata import ZarrArray, flat_config, read_array
 from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.machine import threads
-from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
 from ndtool.publish.newfolder import NewFolder, write_file
-from ndtool.publish.shared import SharedOutput
+from ndtool.publish.sinks import SharedOutput
 from ndtool.publish.targets import Encoding, Target, existing
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
@@ -167,7 +166,7 @@ def _create_documents(
             )
         }
         array = read_array(documents.get, target.path, array_path)
-        array.chain.require_packages()
+        array.require_packages()
     except DtypeError:
         array = None
     if array is None or array.metadata.dtype != dtype:
@@ -258,11 +257,6 @@ class LocalStore(NewFolder):
     def __init__(
         self, zarr_target: ZarrTarget, target: Target, documents: Mapping[str, bytes]
     ) -> None:
-        if zarr_target.exists and (folder := cleanup.find_unremovable(zarr_target.path)):
-            raise OutputError(
-                f"{printable(folder)}: nothing can be removed from it, so"
-                f" {printable(zarr_target.path)} cannot be replaced"
-            )
         self._zarr_target, self._target, self._documents = zarr_target, target, documents
         self._files: list[NewFile] = []  # consolidated metadata of the enclosing groups
         clobber, sync, cleans = target.clobber, target.sync, not target.is_dry_run
