@@ -28,7 +28,7 @@ cdef extern from *:
     static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
     static inline uint64_t ndtool_copy_and_check(void const *, Py_ssize_t, int, int) ndtool_inline;
     static inline Py_ssize_t ndtool_copy_by_itemsize(void const *, Py_ssize_t) ndtool_inline;
-    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
 
 cdef enum:
@@ -402,7 +402,7 @@ cdef struct RowBlock:
     int index_itemsize           # 4 or 8
     uint8_t* target
     Py_ssize_t n
-    int64_t size, wrap           # indices are from 0 to size - 1; `wrap` is added to negative ones
+    int64_t size                 # indices are from 0 to size - 1
     int64_t stride
 
 
@@ -421,7 +421,7 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather elements by their stored indices.
 
-    After an index out of bounds, the next few elements are gathered by offsets.
+    After an index that is negative or out of bounds, the next few are gathered by offsets.
     """
     cdef const Gather* g = <const Gather*> args
     cdef const IndexSpace* space = g.walk.space
@@ -440,7 +440,7 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     # a batch further ahead, as the last bytes to be prefetched may be needed first
     cdef int64_t batches = 1 + PREFETCH_DISTANCE // max(1, space.span)
     cdef int64_t step = SHORT_BLOCK if space.batch_rank else BLOCK
-    rows.size, rows.wrap, rows.stride = space.sizes[0], space.wraps[0], space.strides[0]
+    rows.size, rows.stride = space.sizes[0], space.strides[0]
     seek(&cursor, &g.walk, t)
     while t < stop:
         if cursor.remaining == 0:
@@ -500,27 +500,31 @@ cdef inline Py_ssize_t copy_by_width(const RowBlock* rows, Py_ssize_t width) noe
 cdef inline Py_ssize_t copy_by_itemsize "ndtool_copy_by_itemsize"(
     const void* rows, Py_ssize_t width
 ) noexcept nogil:
-    """Call copy_by_row with a constant itemsize of indices."""
+    """Call copy_by_row with a constant itemsize of indices, and a constant stride if it is usual."""
+    cdef bint is_contiguous = (<const RowBlock*> rows).stride == width
     if (<const RowBlock*> rows).index_itemsize == 4:
-        return copy_by_row(rows, width, 4)
-    return copy_by_row(rows, width, 8)
+        if is_contiguous:
+            return copy_by_row(rows, width, 4, True)
+        return copy_by_row(rows, width, 4, False)
+    if is_contiguous:
+        return copy_by_row(rows, width, 8, True)
+    return copy_by_row(rows, width, 8, False)
 
 
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
-    const void* args, Py_ssize_t width, int index_itemsize
+    const void* args, Py_ssize_t width, int index_itemsize, bint is_contiguous
 ) noexcept nogil:
-    """Copy elements up to the first index out of bounds; return the number of them copied."""
+    """Copy elements up to the first index that is negative or out of bounds; return their number."""
     cdef const RowBlock* rows = <const RowBlock*> args
     cdef const uint8_t* source = rows.source
     cdef const uint8_t* index = rows.index
     cdef uint8_t* target = rows.target
     cdef uint64_t row, size = rows.size
-    cdef int64_t wrap = rows.wrap, stride = rows.stride
+    cdef int64_t stride = width if is_contiguous else rows.stride
     cdef Py_ssize_t i, n = rows.n
     for i in range(n):
         row = load_row_index(index, i, index_itemsize)
         read_once(row)
-        row += <uint64_t> (wrap & (<int64_t> row >> 63))
         if row >= size:
             return i
         memcpy(target + i * width, source + <int64_t> row * stride, width)
