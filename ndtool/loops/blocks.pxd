@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, UNVECTORIZED, BoundsMode, apply_mode, as_int64, as_int64_bits,
+    ENTRIES, ERROR, REDIRECT, UNVECTORIZED, BoundsMode, apply_mode, as_int64, as_int64_bits,
     bound_index_exact, read_once,
 )
 from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines
@@ -274,12 +274,31 @@ cdef inline const int64_t* broadcast_indices(
     return values
 
 
+cdef inline const uint8_t* stored_index(
+    const Cursor* cursor, const Walk* walk, int64_t t
+) noexcept nogil:
+    """Return the stored index of tuple t of a walk, at which the cursor is."""
+    if walk.space.repeats > 1:
+        t = stored_batch(walk.space, cursor.batch) + walk.space.per_batch - cursor.remaining
+    return walk.index + t * walk.tuple_bytes
+
+
+cdef inline bint has_shared_tuples(const Walk* walk, int64_t count) noexcept nogil:
+    """Return whether `count` tuples are complete short batches that share the same few tuples."""
+    cdef const IndexSpace* space = walk.space
+    return (
+        space.is_one_group and space.batch_rank == 1 and 1 < space.repeats
+        and space.per_batch <= SHORT_BLOCK and walk.mode != REDIRECT and not walk.has_pad
+        and walk.first % space.per_batch == 0 and count % space.per_batch == 0
+    )
+
+
 cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept nogil:
     """Return whether stored indices are row indices of elements of `width` bytes."""
     cdef const IndexSpace* space = walk.space
     cdef bint is_usual_width = width in (1, 2, 4, 8, 16)
     return (
-        is_usual_width and space.k == 1 and space.repeats == 1
+        is_usual_width and space.k == 1
         and space.per_batch >= SHORT_BLOCK and not walk.kind & UNVECTORIZED
     )
 
@@ -327,7 +346,7 @@ cdef inline uint64_t next_offsets(
             n_batch -= n_plain
             if n_batch == 0:
                 continue
-            few = 1 if n_plain > few else min(2 * few, BLOCK)
+            few = 1 if n_plain >= 4 * FEW else min(4 * few, BLOCK)
             n_batch = min(n_batch, few)
         if is_one_per_batch:
             last_axis = space.batch_rank - 1

@@ -12,7 +12,7 @@ from ndtool.loops.arithmetic cimport (
     float_to_half, half, half_to_float, number, real,
 )
 from ndtool.loops.blocks cimport DROPPED
-from ndtool.loops.indices cimport read_once
+from ndtool.loops.indices cimport load_row_index, read_once
 from ndtool.loops.memory cimport PREFETCH_DISTANCE    # it defines ndtool_twice
 from ndtool.loops.rowtable cimport RowTable, first_slot, slot_of
 
@@ -109,14 +109,15 @@ cdef inline bint count_block(
 
 
 cdef inline void count_rows(
-    const Counts* c, const uint8_t* target, const int64_t* rows, Py_ssize_t n, uint64_t size
+    const Counts* c, const uint8_t* target, const uint8_t* rows, int index_itemsize, Py_ssize_t n,
+    uint64_t size
 ) noexcept nogil:
     """Count n updates by row index from `target` on, of `size` rows; none is dropped."""
     cdef int64_t first = slice_index(c, target)
     cdef uint64_t row
     cdef Py_ssize_t i
     for i in range(n):
-        row = rows[i]
+        row = load_row_index(rows, i, index_itemsize)
         read_once(row)
         if row >= size:    # another process changed it after the reduction
             return

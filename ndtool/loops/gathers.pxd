@@ -7,12 +7,12 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets,
-    has_row_indices, next_batch, next_offsets, offsets_by_mode, prefetch_next_batch,
-    resolve_offsets, seek, task_column,
+    BLOCK, CACHE_BYTES, DROPPED, FEW, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size,
+    convert_next_offsets, has_row_indices, has_shared_tuples, next_batch, next_offsets,
+    offsets_by_mode, prefetch_next_batch, resolve_offsets, seek, stored_index, task_column,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, REDIRECT, UNVECTORIZED, as_int64, read_once,
+    ENTRIES, ERROR, UNVECTORIZED, as_int64, as_row_indices, load_row_index, read_once,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
@@ -27,10 +27,12 @@ cdef extern from *:
     ) ndtool_inline;
     static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
     static inline uint64_t ndtool_copy_and_check(void const *, Py_ssize_t, int, int) ndtool_inline;
-    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_itemsize(void const *, Py_ssize_t) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
 
 cdef enum:
+    SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
 
@@ -47,7 +49,7 @@ cdef struct Gather:
 cdef inline uint64_t gather_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather a task's columns of all slices, or the slices of its tuples."""
     cdef const Gather* g = <const Gather*> args
-    if is_shared(g):
+    if g.width <= LINE and has_shared_tuples(&g.walk, g.count):
         return gather_shared(g, task)
     if g.by_columns:
         return gather_range(
@@ -56,17 +58,6 @@ cdef inline uint64_t gather_task(const void* args, int64_t task, int thread) noe
         )
     return gather_range(
         g, g.count * task // g.tasks, g.count * (task + 1) // g.tasks, 0, g.width
-    )
-
-
-cdef inline bint is_shared(const Gather* g) noexcept nogil:
-    """Return whether short batches of short slices have the same few tuples."""
-    cdef const IndexSpace* space = g.walk.space
-    return (
-        space.is_one_group and space.batch_rank == 1 and 1 < space.repeats
-        and g.width <= LINE and space.per_batch <= SHORT_BLOCK
-        and g.walk.mode != REDIRECT and not g.walk.has_pad
-        and g.walk.first % space.per_batch == 0 and g.count % space.per_batch == 0
     )
 
 
@@ -405,25 +396,32 @@ cdef inline uint64_t gather_strided_task(
 
 
 cdef struct RowBlock:
-    # elements to gather by row index: index[i] * stride + increments[i] is the offset of the i-th
+    # elements to gather by row index: index[i] * stride is the offset of the i-th
     const uint8_t* source
-    const int64_t* index
+    const uint8_t* index
+    int index_itemsize           # 4 or 8
     uint8_t* target
     Py_ssize_t n
-    int64_t size, wrap           # indices are from 0 to size - 1; `wrap` is added to negative ones
+    int64_t size                 # indices are from 0 to size - 1
     int64_t stride
-    const int64_t* increments    # NULL if all are 0
 
 
 cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
-    """Return whether elements are gathered by their stored indices, without offsets."""
-    return has_row_indices(&g.walk, g.width) and (g.walk.space.fits_in_cache or g.is_local)
+    """Return whether elements are gathered by their stored indices, without offsets.
+
+    Loads from a shared cache, or of few lines that are often in cache, overlap without prefetches.
+    """
+    cdef const IndexSpace* space = g.walk.space
+    cdef bint is_near = space.fits_in_cache or g.is_local or space.batch_rank == 0 and (
+        space.span <= SHARED_CACHE_BYTES or g.count * LINE <= CACHE_BYTES
+    )
+    return is_near and has_row_indices(&g.walk, g.width)
 
 
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather elements by their stored indices.
 
-    After an index out of bounds, the next few elements are gathered by offsets.
+    After an index that is negative or out of bounds, the next few are gathered by offsets.
     """
     cdef const Gather* g = <const Gather*> args
     cdef const IndexSpace* space = g.walk.space
@@ -434,31 +432,42 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     cdef Py_ssize_t n, i, n_few, few = 1, pending = 0    # bytes in the stage
     cdef Cursor cursor
     cdef RowBlock rows
-    cdef const int64_t* index
+    cdef const uint8_t* index
     cdef uint8_t* block
     cdef uint8_t* target = g.target + t * g.width
+    cdef const uint8_t* next_rows
     cdef double batch_fraction = space.span / <double> space.per_batch
-    rows.size, rows.wrap, rows.stride = space.sizes[0], space.wraps[0], space.strides[0]
-    rows.increments = NULL
+    # a batch further ahead, as the last bytes to be prefetched may be needed first
+    cdef int64_t batches = 1 + PREFETCH_DISTANCE // max(1, space.span)
+    cdef int64_t step = SHORT_BLOCK if space.batch_rank else BLOCK
+    rows.size, rows.stride = space.sizes[0], space.strides[0]
     seek(&cursor, &g.walk, t)
     while t < stop:
         if cursor.remaining == 0:
             next_batch(&cursor, space)
-        n = min(min(BLOCK, stop - t), cursor.remaining)
-        prefetch_next_batch(&cursor, space, g.source, n, batch_fraction)
-        index = as_int64(g.walk.index + t * g.walk.tuple_bytes, g.walk.kind, n, values)
+        n = min(min(step, stop - t), cursor.remaining)
+        index = stored_index(&cursor, &g.walk, t)
+        if space.batch_rank and space.fits_in_cache:    # more streams than hardware prefetches
+            prefetch_lines(index + PREFETCH_DISTANCE, n * g.walk.tuple_bytes)
+            next_rows = g.source + cursor.base + space.lowest
+            next_rows += batches * space.batch_strides[space.batch_rank - 1]
+            next_rows += <int64_t> (batch_fraction * (space.per_batch - cursor.remaining))
+            prefetch_lines(next_rows, <int64_t> (batch_fraction * n))
+        rows.index_itemsize = g.walk.kind
+        index = as_row_indices(index, &rows.index_itemsize, n, values)
         rows.source = g.source + cursor.base
         block = target
         if g.non_temporal:
             block = stage + pending
         i = 0
         while i < n:
-            rows.index, rows.target, rows.n = index + i, block + i * g.width, n - i
+            rows.index, rows.n = index + i * rows.index_itemsize, n - i
+            rows.target = block + i * g.width
             rows.n = copy_by_width(&rows, g.width)
             cursor.remaining -= rows.n
             i += rows.n
             if i < n:
-                few = 1 if rows.n > few else min(2 * few, BLOCK)
+                few = 1 if rows.n >= 4 * FEW else min(4 * few, BLOCK)
                 n_few = min(few, n - i)
                 if next_offsets(&cursor, &g.walk, t + i, n_few, offsets):
                     return 1
@@ -478,41 +487,44 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
 cdef inline Py_ssize_t copy_by_width(const RowBlock* rows, Py_ssize_t width) noexcept nogil:
     """Call copy_by_row with a constant width."""
     if width == 1:
-        return copy_by_row(rows, 1, rows.increments != NULL)
+        return copy_by_itemsize(rows, 1)
     if width == 2:
-        return copy_by_row(rows, 2, rows.increments != NULL)
+        return copy_by_itemsize(rows, 2)
     if width == 4:
-        return copy_by_row(rows, 4, rows.increments != NULL)
+        return copy_by_itemsize(rows, 4)
     if width == 8:
-        return copy_by_row(rows, 8, rows.increments != NULL)
-    return copy_by_row(rows, 16, rows.increments != NULL)
+        return copy_by_itemsize(rows, 8)
+    return copy_by_itemsize(rows, 16)
+
+
+cdef inline Py_ssize_t copy_by_itemsize "ndtool_copy_by_itemsize"(
+    const void* rows, Py_ssize_t width
+) noexcept nogil:
+    """Call copy_by_row with a constant itemsize of indices, and a constant stride if it is usual."""
+    cdef bint is_contiguous = (<const RowBlock*> rows).stride == width
+    if (<const RowBlock*> rows).index_itemsize == 4:
+        if is_contiguous:
+            return copy_by_row(rows, width, 4, True)
+        return copy_by_row(rows, width, 4, False)
+    if is_contiguous:
+        return copy_by_row(rows, width, 8, True)
+    return copy_by_row(rows, width, 8, False)
 
 
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
-    const void* args, Py_ssize_t width, bint has_increments
+    const void* args, Py_ssize_t width, int index_itemsize, bint is_contiguous
 ) noexcept nogil:
-    """Copy elements up to the first index out of bounds; return the number of them copied."""
+    """Copy elements up to the first index that is negative or out of bounds; return their number."""
     cdef const RowBlock* rows = <const RowBlock*> args
     cdef const uint8_t* source = rows.source
-    cdef const int64_t* index = rows.index
-    cdef const int64_t* increments = rows.increments
+    cdef const uint8_t* index = rows.index
     cdef uint8_t* target = rows.target
     cdef uint64_t row, size = rows.size
-    cdef int64_t wrap = rows.wrap, stride = rows.stride
+    cdef int64_t stride = width if is_contiguous else rows.stride
     cdef Py_ssize_t i, n = rows.n
-    if has_increments:
-        for i in range(n):
-            row = index[i]
-            read_once(row)
-            row += <uint64_t> (wrap & (<int64_t> row >> 63))
-            if row >= size:
-                return i
-            memcpy(target + i * width, source + <int64_t> row * stride + increments[i], width)
-        return n
     for i in range(n):
-        row = index[i]
+        row = load_row_index(index, i, index_itemsize)
         read_once(row)
-        row += <uint64_t> (wrap & (<int64_t> row >> 63))
         if row >= size:
             return i
         memcpy(target + i * width, source + <int64_t> row * stride, width)

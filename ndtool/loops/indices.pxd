@@ -106,6 +106,33 @@ cdef inline void convert_to_int64 "ndtool_widen"(
             block[i] = <int8_t> indices[i]
 
 
+cdef inline const uint8_t* as_row_indices(
+    const uint8_t* indices, int* kind, Py_ssize_t n, int64_t* block
+) noexcept nogil:
+    """Return n <= ENTRIES indices that load_row_index can read: in place, or as int64 in block.
+
+    kind: of the indices; receives that of the result, 4 or 8.
+    """
+    if kind[0] == 4 or kind[0] == 8:
+        return indices
+    convert_to_int64(indices, kind[0], n, block)
+    kind[0] = 8
+    return <const uint8_t*> block
+
+
+cdef inline uint64_t load_row_index(
+    const uint8_t* rows, Py_ssize_t i, int index_itemsize
+) noexcept nogil:
+    """Return index i of int64 or int32; negative indices become huge."""
+    cdef int32_t n4
+    cdef uint64_t n8
+    if index_itemsize == 4:
+        memcpy(&n4, rows + 4 * i, 4)
+        return <uint64_t> <int64_t> n4
+    memcpy(&n8, rows + 8 * i, 8)
+    return n8
+
+
 cdef struct BoundsMode:
     # arguments of apply_mode: tuples of one or two components to offsets, in an out-of-bounds mode
     const int64_t* sizes

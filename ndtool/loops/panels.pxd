@@ -5,8 +5,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, offsets_1
-from ndtool.loops.gathers cimport RowBlock, copy_by_width, stream_full_lines
+from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, offsets_1
+from ndtool.loops.gathers cimport stream_full_lines
 from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
     as_int64_bits,
@@ -109,27 +109,30 @@ cdef inline void prefetch_index_rows(
 
 
 cdef inline uint64_t tile_offsets(
-    const Units* c, const uint8_t* stored, Py_ssize_t n, int64_t step, const int64_t* increments,
-    int64_t redirect_offset, int64_t* offsets,
+    const Units* c, const uint8_t* stored, Py_ssize_t n, int64_t step, int64_t column_stride,
+    const int64_t* increments, int64_t redirect_offset, int64_t* offsets,
 ) noexcept nogil:
     """Convert n <= BLOCK stored indices to byte offsets from the first element of a unit.
 
-    step: bytes from one row to the next. Non-zero if an index is out of bounds in mode "error".
+    step: bytes from one row to the next. column_stride: 0, unless they are a row from its first
+    column on. Non-zero if an index is out of bounds in mode "error".
     """
     cdef int64_t values[BLOCK]
     cdef const Panels* p = c.p
-    cdef uint64_t bad = c.kind & UNVECTORIZED or c.mode != ERROR and n < FEW
+    cdef uint64_t bad = c.kind & UNVECTORIZED
     cdef int64_t i, v
     cdef const int64_t* index
-    cdef BoundsMode mode = BoundsMode(&p.data_rows, &step, 0, 0, c.mode, redirect_offset)
+    cdef BoundsMode mode = BoundsMode(
+        &p.data_rows, &step, 0, column_stride, c.mode, redirect_offset
+    )
     cdef bint is_uint64 = False, skips
     if not bad:
         index = as_int64(stored, c.kind, n, values)
         if c.mode == ERROR:
-            bad = offsets_1(index, n, p.data_rows, p.wrap, step, 0, 0, offsets)
+            bad = offsets_1(index, n, p.data_rows, p.wrap, step, 0, column_stride, offsets)
         else:
             bad = apply_mode(&mode, index, n, 1, offsets)
-        for i in range(n):
+        for i in range(0 if column_stride else n):
             offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
     if not bad or c.mode == ERROR and not c.has_pad:
         return bad
@@ -174,6 +177,7 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
     cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
+    cdef int64_t offsets[BLOCK]
     cdef int64_t increments[BLOCK]
     cdef uint8_t stage[BLOCK * MAX_STAGED_ITEMSIZE + LINE]
     cdef Unit unit = locate_unit(p, c.first + task)
@@ -196,8 +200,13 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
         block = target
         if non_temporal:
             block = stage + pending
-        if gather_tile_rows(c, &unit, row, rows, source, step, increments, block):
+        if tile_offsets(
+            c, c.index + (unit.index + row * p.index_row_stride) * (c.kind & ITEMSIZE_MASK),
+            rows * unit.columns, step, column_stride if rows == 1 else 0, increments,
+            c.fill_value - source, offsets
+        ):
             return 1
+        gather_block(block, source, offsets, rows * unit.columns, p.itemsize, 0)
         row += rows
         if not non_temporal:
             target += rows * p.index_row_stride * p.itemsize
@@ -209,48 +218,6 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
     if non_temporal:
         stream(target, stage, pending)
         stream_end()
-    return 0
-
-
-cdef inline uint64_t gather_tile_rows(
-    const Units* c, const Unit* unit, int64_t row, int64_t rows, const uint8_t* source,
-    int64_t step, const int64_t* increments, uint8_t* target,
-) noexcept nogil:
-    """Gather the elements that rows of a unit's indices select to contiguous memory.
-
-    After an index out of bounds, the next few elements are gathered by offsets.
-    """
-    cdef const Panels* p = c.p
-    cdef int64_t values[BLOCK]
-    cdef int64_t offsets[BLOCK]
-    cdef int index_itemsize = c.kind & ITEMSIZE_MASK
-    cdef const uint8_t* stored = c.index + (unit.index + row * p.index_row_stride) * index_itemsize
-    cdef Py_ssize_t i = 0, n = rows * unit.columns, few = 1
-    cdef bint is_by_row = not c.kind & UNVECTORIZED and p.itemsize in (1, 2, 4, 8, 16)
-    cdef const int64_t* index = NULL
-    cdef RowBlock block
-    if is_by_row:
-        index = as_int64(stored, c.kind, n, values)
-    block.source, block.size, block.wrap, block.stride = source, p.data_rows, p.wrap, step
-    while i < n:
-        if is_by_row:
-            block.index, block.target, block.n = index + i, target + i * p.itemsize, n - i
-            block.increments = increments + i
-            block.n = copy_by_width(&block, p.itemsize)
-            i += block.n
-            if i == n:
-                break
-            few = 1 if block.n > few else min(2 * few, BLOCK)
-        else:
-            few = BLOCK
-        few = min(few, n - i)
-        if tile_offsets(
-            c, stored + i * index_itemsize, few, step, increments + i, c.fill_value - source,
-            offsets
-        ):
-            return 1
-        gather_block(target + i * p.itemsize, source, offsets, few, p.itemsize, 0)
-        i += few
     return 0
 
 
@@ -288,9 +255,10 @@ cdef inline uint64_t scatter_tile(
     cdef int64_t sink[SINK]
     cdef int64_t row = 0, rows, redirect_offset, position
     cdef int64_t step = unit.columns * p.itemsize if packed_tile else p.row_stride
+    cdef int64_t column_stride = p.itemsize if packed_tile else p.column_stride
     cdef const uint8_t* update
     memset(sink, 0, LINE)
-    fill_increments(unit, p.itemsize if packed_tile else p.column_stride, increments)
+    fill_increments(unit, column_stride, increments)
     redirect_offset = sink_offset(&updates, sink, target)
     while row < p.index_rows:
         rows = min(unit.rows, p.index_rows - row)
@@ -303,7 +271,7 @@ cdef inline uint64_t scatter_tile(
             )
         if tile_offsets(
             c, c.index + position * (c.kind & ITEMSIZE_MASK), rows * unit.columns, step,
-            increments, redirect_offset, offsets
+            column_stride if rows == 1 else 0, increments, redirect_offset, offsets
         ):
             return 1
         apply_block(&updates, target, offsets, update, rows * unit.columns, p.itemsize)

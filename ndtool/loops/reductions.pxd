@@ -6,7 +6,7 @@ from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
-from ndtool.loops.indices cimport read_once
+from ndtool.loops.indices cimport load_row_index, read_once
 from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines, prefetch_slice
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
@@ -96,7 +96,8 @@ cdef struct Reduction:
     const int64_t* positions    # of the updates of long rows, in units of `pitch` bytes
     Py_ssize_t pitch
     Py_ssize_t n_next           # long rows after the first n, to prefetch
-    const int64_t* rows         # instead of offsets: row indices of elements from `target` on
+    const uint8_t* rows         # instead of offsets: row indices of elements from `target` on
+    int index_itemsize          # itemsize of these indices, 4 or 8
     uint64_t size               # the number of rows: indices from `size` on are out of bounds
 
 
@@ -179,13 +180,14 @@ cdef inline void reduce_one_element(
 
 
 cdef inline Py_ssize_t reduce_element_group(
-    int op, number* out, const int64_t* rows, const number* updates, uint64_t size, Py_ssize_t n
+    int op, number* out, int index_itemsize, const uint8_t* rows, const number* updates,
+    uint64_t size, Py_ssize_t n
 ) noexcept nogil:
     """Apply n updates by row index, up to one out of bounds; return the number applied."""
     cdef uint64_t row
     cdef Py_ssize_t i
     for i in range(n):
-        row = rows[i]
+        row = load_row_index(rows, i, index_itemsize)
         read_once(row)
         if row >= size:
             return i
@@ -194,24 +196,27 @@ cdef inline Py_ssize_t reduce_element_group(
 
 
 cdef inline Py_ssize_t reduce_row_elements(
-    int op, number* out, const Reduction* r
+    int op, number* out, int index_itemsize, const Reduction* r
 ) noexcept nogil:
     """Apply updates by row index, in groups of PREFETCH_INTERVAL, so that the loop is unrolled.
 
     Returns the number of updates applied; the caller applies the others by offset.
     """
     cdef const number* updates = <const number*> r.updates
-    cdef const int64_t* rows = r.rows
+    cdef const uint8_t* rows = r.rows
     cdef Py_ssize_t i = 0, applied = PREFETCH_INTERVAL
     if r.width != <Py_ssize_t> sizeof(number):
         return 0
     while applied == PREFETCH_INTERVAL and i + PREFETCH_INTERVAL <= r.n:
+        prefetch_lines(rows + PREFETCH_DISTANCE, PREFETCH_INTERVAL * index_itemsize)
         prefetch_lines(
             <const uint8_t*> updates + PREFETCH_DISTANCE, PREFETCH_INTERVAL * sizeof(number)
         )
-        applied = reduce_element_group(op, out, rows, updates, r.size, PREFETCH_INTERVAL)
+        applied = reduce_element_group(
+            op, out, index_itemsize, rows, updates, r.size, PREFETCH_INTERVAL
+        )
         i += applied
-        rows += PREFETCH_INTERVAL
+        rows += PREFETCH_INTERVAL * index_itemsize
         updates += PREFETCH_INTERVAL
     return i
 
@@ -219,12 +224,14 @@ cdef inline Py_ssize_t reduce_row_elements(
 cdef inline Py_ssize_t run_reduction_loop(
     int loop, int op, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
-    """Run a loop with the operation as a compile-time constant."""
+    """Run a loop with the operation and the itemsize of row indices as compile-time constants."""
     if loop == ROWS:
         return reduce_long_rows(op, typed_pointer, r)
     if loop == SHORT_ROWS:
         return reduce_short_rows(op, typed_pointer, r)
-    return reduce_row_elements(op, typed_pointer, r)
+    if r.index_itemsize == 8:
+        return reduce_row_elements(op, typed_pointer, 8, r)
+    return reduce_row_elements(op, typed_pointer, 4, r)
 
 
 cdef inline Py_ssize_t reduce_typed(

@@ -3,19 +3,20 @@
 # order. Begin with `scatter_task`; `windows_task` updates a copy of each batch in cache.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from ndtool.loops.arithmetic cimport (
     BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64,
 )
 from ndtool.loops.blocks cimport (
-    BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
-    has_row_indices, next_batch, convert_next_offsets, prefetch_next_batch, seek,
+    BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets,
+    has_row_indices, has_shared_tuples, next_batch, next_offsets, prefetch_next_batch, seek,
+    stored_index, task_column,
 )
 from ndtool.loops.counts cimport (
     Counts, Means, any_dropped, count_address, count_block, count_rows, count_update, divide_task,
 )
-from ndtool.loops.indices cimport as_int64
+from ndtool.loops.indices cimport as_row_indices
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
@@ -166,9 +167,33 @@ cdef inline uint64_t scatter_range(
     cdef Py_ssize_t width = end - column
     if width == 0:
         return 0
+    if width == s.updates.pitch <= LINE and has_shared_tuples(&s.walk, s.count):
+        return scatter_shared(s, target, t, stop)
     if width == s.updates.pitch <= LINE:
         return scatter_short(s, target, t, stop)
     return scatter_rows(s, target + column, t, stop, column, width, owner, owners)
+
+
+cdef inline uint64_t scatter_shared(
+    const Scatter* s, uint8_t* target, int64_t t, int64_t stop
+) noexcept nogil:
+    """Convert the tuples that all batches share once, and apply the updates of complete batches."""
+    cdef int64_t offsets[SHORT_BLOCK]
+    cdef const IndexSpace* space = s.walk.space
+    cdef int64_t n = space.per_batch
+    cdef Cursor cursor
+    seek(&cursor, &s.walk, 0)
+    if next_offsets(&cursor, &s.walk, 0, n, offsets):
+        return 1
+    seek(&cursor, &s.walk, t)
+    while t < stop:
+        apply_block(
+            &s.updates, target + cursor.base, offsets, s.updates.first + t * s.updates.pitch, n,
+            s.updates.pitch,
+        )
+        next_batch(&cursor, space)
+        t += n
+    return 0
 
 
 cdef inline uint64_t scatter_short(
@@ -333,7 +358,7 @@ cdef inline void apply_rows(
     """Apply the n long updates at `positions`, prefetching the next n_next ones."""
     cdef Py_ssize_t i, ahead = max(1, PREFETCH_DISTANCE // 2 // width), pitch = u.pitch
     cdef Reduction r = Reduction(
-        target, offsets, updates, n, width, positions, pitch, n_next, NULL, 0
+        target, offsets, updates, n, width, positions, pitch, n_next, NULL, 0, 0
     )
     if u.counts.data:
         for i in range(n):
@@ -380,7 +405,7 @@ cdef inline void copy_or_reduce(
     int op, int code, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    cdef Reduction r = Reduction(target, offsets, updates, n, width, NULL, width, 0, NULL, 0)
+    cdef Reduction r = Reduction(target, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
     if op:
         reduce_block(code, op, &r)
     else:
@@ -426,22 +451,24 @@ cdef inline int64_t reduce_by_row(
     Returns their count: 0 if all have the same index: `reduce_one_element` is faster for these.
     """
     cdef int64_t values[BLOCK]
-    cdef const int64_t* rows
+    cdef const uint8_t* rows
     cdef const uint8_t* updates = u.first + t * u.pitch
+    cdef int kind = walk.kind
     cdef Reduction r
     cdef int64_t n, applied
     if cursor.remaining == 0:
         next_batch(cursor, walk.space)
     n = min(min(limit, BLOCK), cursor.remaining)
-    rows = as_int64(walk.index + t * walk.tuple_bytes, walk.kind, n, values)
-    if rows[0] == rows[n - 1]:
+    rows = as_row_indices(stored_index(cursor, walk, t), &kind, n, values)
+    if memcmp(rows, rows + (n - 1) * kind, kind) == 0:
         return 0
     r = Reduction(
-        target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, walk.space.sizes[0]
+        target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, kind,
+        walk.space.sizes[0]
     )
     applied = reduce_elements(u.code, u.op, &r)
     if u.counts.data:
-        count_rows(&u.counts, target + cursor.base, rows, applied, walk.space.sizes[0])
+        count_rows(&u.counts, target + cursor.base, rows, kind, applied, walk.space.sizes[0])
     cursor.remaining -= applied
     return applied
 
@@ -451,7 +478,7 @@ cdef inline void apply_row(
 ) noexcept nogil:
     """Apply one update, of any length, and count it if updates are counted."""
     cdef int64_t zero = 0
-    cdef Reduction r = Reduction(target, &zero, update, 1, width, &zero, width, 0, NULL, 0)
+    cdef Reduction r = Reduction(target, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
     cdef bint is_copied = u.op == 0 or u.current == FILL
     if u.current == FILL:
         update = u.neutral

@@ -291,3 +291,44 @@ def test_few_updates_in_place_of_strided_slices_copy_no_data(layout: str, reduct
         assert data.tobytes() == expected.tobytes()
         if updates.size * 128 <= data.nbytes:
             assert peak < data.nbytes // 2, (name, options)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8"])
+@pytest.mark.parametrize("step", [1, -1, 3])
+def test_indices_that_count_from_1_are_normalized_in_compiled_code(
+    dtype: str, step: int, both_paths: BothPaths
+) -> None:
+    data = np.arange(90.0).reshape(30, 3)
+    index = np.random.default_rng(1).integers(1, 31, 3000).astype(dtype)[::step]
+    given = index.copy()
+    assert both_paths.are_short(lambda: ndtool.gather(data, index, index_base=1))
+    assert bits_equal(ndtool.gather(data, index, index_base=1), data[index.astype("i8") - 1])
+    for value in (0, 31, -1 if dtype != "u2" else 2**16 - 1):
+        index[-1] = value
+        with pytest.raises(ndtool.BoundsError) as error:
+            ndtool.gather(data, index, index_base=1)
+        assert (error.value.position, error.value.value) == ((len(index) - 1,), value)
+    assert bits_equal(index[:-1], given[:-1])
+
+
+@pytest.mark.parametrize("count", [1, 7, 128, 300])
+@pytest.mark.parametrize("dtype", ["u1", "i8"])
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_that_share_tuples_have_the_bits_of_the_loop(
+    count: int, dtype: str, reduction: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team, "MIN_WORK", 1)
+    rng = np.random.default_rng(count)
+    data = rng.standard_normal((70, 40)).astype("f4")
+    index = rng.integers(0, 40, count).astype(dtype)
+    updates = rng.standard_normal((70, count)).astype("f4")
+    expected = data.copy()
+    for i, column in enumerate(index):
+        combine = {"add": np.add, "max": np.maximum}.get(reduction, lambda old, new: new)
+        expected[:, column] = combine(expected[:, column], updates[:, i])
+    assert bits_equal(ndtool.scatter(data, index, updates, 1, reduction, threads=threads), expected)
+    assert bits_equal(ndtool.gather(data, index, 1, threads=threads), data[:, index])
+    index[-1] = 40
+    with pytest.raises(ndtool.BoundsError):
+        ndtool.scatter(data, index, updates, 1, reduction, threads=threads)
