@@ -8,9 +8,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from thresholds import patched_thresholds
 
-from ndtool import BoundsError, gather_nd, scatter_elements, scatter_nd
+from ndtool import BoundsError, gather_nd, scatter, scatter_elements, scatter_nd
 from ndtool.analysis.oracle import reference
+from ndtool.engine import tuning
 
 SIZES = {"fits in cache": 5000, "exceeds the cache": 1 << 20}  # bytes of data
 COUNTS = [edge + step for edge in (128, 256, 512, 1024) for step in (-1, 0, 1)]
@@ -109,3 +111,14 @@ def test_batches_of_one_tuple_are_correct_in_every_mode(
             data, indices, **attributes
         )
         assert same.all()
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_batches_that_share_few_tuples_are_updated_in_work_items(reduction: str) -> None:
+    rng = np.random.default_rng(8)
+    data, updates = (rng.integers(0, 99, (40, n)).astype("f4") for n in (6, 3))
+    expected, index = data.copy(), [5, 0, 3]
+    expected[:, index] = updates + data[:, index] * (reduction == "add")
+    with patched_thresholds({(tuning, "WORK_ITEM"): 64, (tuning, "COMPILED_CALL"): 0}):
+        actual = scatter(data, np.array(index), updates, 1, reduction, threads=1)
+    assert (actual == expected).all()
