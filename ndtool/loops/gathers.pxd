@@ -500,7 +500,7 @@ cdef inline Py_ssize_t copy_by_width(const RowBlock* rows, Py_ssize_t width) noe
 cdef inline Py_ssize_t copy_by_itemsize "ndtool_copy_by_itemsize"(
     const void* rows, Py_ssize_t width
 ) noexcept nogil:
-    """Call copy_by_row with a constant itemsize of indices, and a constant stride if it is usual."""
+    """Call copy_by_row with a constant itemsize of indices, and a constant stride if possible."""
     cdef bint is_contiguous = (<const RowBlock*> rows).stride == width
     if (<const RowBlock*> rows).index_itemsize == 4:
         if is_contiguous:
@@ -514,7 +514,7 @@ cdef inline Py_ssize_t copy_by_itemsize "ndtool_copy_by_itemsize"(
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
     const void* args, Py_ssize_t width, int index_itemsize, bint is_contiguous
 ) noexcept nogil:
-    """Copy elements up to the first index that is negative or out of bounds; return their number."""
+    """Copy elements up to an index that is negative or out of bounds; return their number."""
     cdef const RowBlock* rows = <const RowBlock*> args
     cdef const uint8_t* source = rows.source
     cdef const uint8_t* index = rows.index
