@@ -1,6 +1,7 @@
 """Outputs in Zarr stores: every chunk is complete, and a store is replaced atomically."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -107,6 +108,17 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
     assert output_array.compressors == reference.compressors
     assert output_array.metadata.zarr_format == version
     assert (output_array[...] == DATA[INDICES[:, 0]]).all()
+
+
+@pytest.mark.parametrize("level", [5.0, "x", None, True, 1 << 40, -1, 10, [1, 2]])
+def test_a_level_that_encoders_do_not_have_is_replaced_by_the_default(level: Any) -> None:
+    put("in.zarr", DATA, compressors=zarr.codecs.BloscCodec(clevel=3), zarr_format=3)
+    metadata = json.loads(Path("in.zarr/zarr.json").read_text())
+    metadata["codecs"][-1]["configuration"]["clevel"] = level
+    Path("in.zarr/zarr.json").write_text(json.dumps(metadata))
+    save(indices=INDICES)
+    assert ndtool("gather-nd", "in.zarr", "indices.npy", "-o", "out.zarr").status == 0
+    assert zarr.open_array("out.zarr").compressors[0].clevel == 5
 
 
 @pytest.mark.parametrize(

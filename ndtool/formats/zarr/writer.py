@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from functools import partial
 from math import prod
@@ -33,6 +34,10 @@ from ndtool.storage.localfolder import LocalFolder
 
 if TYPE_CHECKING:
     from ndtool.formats.zarr.remotestore import RemoteStore
+
+_LEVELS = re.compile(
+    r"zstd:-?[0-9]{1,6}|(blosc|gzip):[0-9]"
+)  # which stores have, and encoders accept
 
 
 class ChunkWriter(ChunkSink):
@@ -227,7 +232,8 @@ def _codec_of(layout: ChunkLayout) -> str | None:
     for codec in layout.codecs:
         name, *parameters = codec.split()
         if name in ("zstd", "gzip", "blosc"):
-            return ":".join([name, *parameters[-1:]])
+            text = ":".join([name, *parameters[-1:]])
+            return text if _LEVELS.fullmatch(text) else name
     return "none" if layout.codecs in ((), ("bytes",)) else None
 
 
