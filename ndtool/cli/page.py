@@ -119,8 +119,7 @@ class HtmlReport:
         if drawing.has_large_updates(call):
             remark = "Not drawn: updates would have to be read a second time."
         elif (drawn := self._draw()) is None:
-            limit = drawing.MAX_ELEMENTS
-            remark = f"Not drawn: more than {limit} elements of an array would have to be drawn."
+            remark = f"Not drawn: an array has more than {drawing.MAX_ELEMENTS} elements to draw."
         elif drawn.grids[-1].role not in ("output", "actual"):
             remark = "There is no output, because an index is out of bounds."
         name = argument_name(call.inference.inputs["data"].name)

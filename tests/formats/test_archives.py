@@ -12,7 +12,7 @@ import inputs
 import numpy as np
 import pytest
 from command import ndtool
-from hostile import ARCHIVES, METHODS, pack, zip64_everywhere
+from hostile import ARCHIVES, CENTRAL, END, METHODS, pack, zip64_everywhere
 from inputs import load, open_input
 from npyfile import ARRAY, npy, npy_with_header
 
@@ -111,8 +111,16 @@ def test_a_script_before_the_archive_is_skipped(write_archive, method):
 
 
 def test_a_member_of_a_hundred_thousand_is_read(write_archive):
-    body = npy()
-    path = write_archive(pack(*((f"arr_{i}.npy", body) for i in range(100_000))))
+    raw, names = pack(("arr_00000.npy", npy())), [b"arr_%05d.npy" % i for i in range(100_000)]
+    start, stop = raw.index(CENTRAL), raw.index(END)
+    members = [raw[:start].replace(names[0], name) for name in names]
+    entries = [
+        raw[start : start + 42] + struct.pack("<L", i * start) + name
+        for i, name in enumerate(names)
+    ]
+    sizes = struct.pack("<2H2L", 0xFFFF, 0xFFFF, sum(map(len, entries)), start * len(names))
+    tail = raw[stop : stop + 8] + sizes + raw[stop + 20 :]
+    path = write_archive(zip64_everywhere(b"".join([*members, *entries, tail]), count=len(names)))
     assert np.array_equal(load(f"{path}:arr_99999"), ARRAY)
     with pytest.raises(UsageError, match="100000 members"):
         load(path)

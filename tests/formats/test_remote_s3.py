@@ -156,6 +156,14 @@ def test_urls_are_signed_again_before_they_expire(
     assert len(set(urls)) == len(urls) > 2 or "Expires" in urls[0]
 
 
+def test_errors_of_signed_requests_contain_no_signature(s3: Bucket) -> None:
+    env = client_environment("http://127.0.0.1:9")
+    result = ndtool("inspect", "s3://bucket/x.npy", "--json", env=env)
+    assert result.status == 3
+    assert b"Could not connect" in result.out
+    assert b"Signature" not in result.out + result.err.encode()
+
+
 def test_content_encodings_are_bytes(s3: Bucket) -> None:
     """An object is read as stored, whatever its Content-Encoding."""
     s3.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS), ContentEncoding="zip")

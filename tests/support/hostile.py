@@ -180,10 +180,11 @@ def declare_512_gib(raw: bytes) -> bytes:
     return patch(raw, *fields)
 
 
-def zip64_everywhere(raw: bytes, comment: bytes = b"") -> bytes:
+def zip64_everywhere(raw: bytes, comment: bytes = b"", count: int = 0) -> bytes:
     """Return an archive with ZIP64 end records that nothing requires, as miniz writes it."""
     end = raw.rindex(END)
-    count, length, offset = struct.unpack_from("<H2L", raw, end + 10)
+    entries, length, offset = struct.unpack_from("<H2L", raw, end + 10)
+    count = count or entries
     record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
     record += struct.pack("<4sLQL", b"PK\6\7", 0, end, 1)
     return raw[:end] + record + raw[end : end + 20] + struct.pack("<H", len(comment)) + comment
