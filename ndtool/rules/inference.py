@@ -169,9 +169,9 @@ def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) 
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
     is_reachable = pad is not None and lowest <= pad < highest
-    if attributes.index_base and pad is not None:  # what `rebase` replaces padding by
+    if attributes.rebases_indices and pad is not None:  # what `rebase` replaces padding by
         pad, is_reachable = -1 << 63, True
-    negatives = row.negatives and not attributes.index_base
+    negatives = row.negatives and not attributes.rebases_indices
     return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 
 

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
@@ -184,14 +185,10 @@ class OpenCall:
         """Turn a call of TensorScatter into one of a scatter with computed indices."""
         import numpy as np
 
-        from ndtool.formats import computed
+        from ndtool.formats import computed, declared
         from ndtool.inmemory import tensorscatter
         from ndtool.rules import tensorscatter as rules
 
-        if self.request.on_cluster:
-            raise UsageError(
-                "tensor-scatter does not run on a cluster: omit --scheduler and --workers"
-            )
         attributes, inputs = self.request.attributes, self.inference.inputs
         sizes = {role: info.shape for role, info in inputs.items()}
         lowering, stored = rules.infer(sizes, attributes.axis)[1], self.sources.get("write_indices")
@@ -209,6 +206,14 @@ class OpenCall:
 
         dtype, name = tensorscatter.index_type(lowering), "the computed indices"
         indices: Source = computed.ComputedSource(name, dtype, lowering.indices, compute, stored)
+        if self.request.on_cluster:  # whose workers parse arguments
+            if 3 * prod(lowering.indices) > declared.MAX_CHARACTERS:
+                raise UsageError(
+                    f"{prod(lowering.indices)} computed indices are too many for a cluster",
+                    hint="without --scheduler and --workers, there is no limit",
+                )
+            indices = declared.open_source(str(computed.as_array(indices).tolist()))
+            name = indices.name
         self.sources = {
             "data": self.sources["past"], "indices": indices, "updates": self.sources["update"],
         }  # fmt: skip

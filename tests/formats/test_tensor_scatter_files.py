@@ -110,7 +110,14 @@ def test_infer(cache: Any) -> None:
         ndtool_package.infer("tensor_scatter", past, update, pad=1)
 
 
-def test_a_cluster_is_refused(cache: Any) -> None:
-    (past, update, _), _ = cache
-    result = ndtool(COMMAND, past, update, "-o", "o.npy", "--workers", "1")
-    assert (result.status, "tensor-scatter does not run on a cluster" in result.err) == (2, True)
+def test_a_cluster_parses_the_computed_indices(cache: Any, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", exc_type=ImportError)
+    (past, update, write), arrays = cache
+    out, large = tmp_path / "o.npy", tmp_path / "large.npy"
+    options = ("-o", out, "--workers", "1")
+    result = ndtool(COMMAND, past, update, write, "--mode", "circular", *options)
+    assert result.status == 0, result.err
+    assert bits_equal(np.load(out), reference.tensor_scatter(*arrays, mode="circular"))
+    np.save(large, np.zeros((2, 1 << 16, 1), "f4"))
+    result = ndtool(COMMAND, large, large, *options)
+    assert (result.status, "too many for a cluster" in result.err) == (2, True), result.err

@@ -1,5 +1,6 @@
 """Runs on a cluster that resume the spilled data of a run whose client was killed."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -315,6 +316,7 @@ def test_a_live_run_is_not_resumed_or_removed(run_with_empty_spill: KilledRun) -
     result = run_with_empty_spill.resume()
     assert (result.resumed, result.warnings) == (0, ())
     assert sorted(folder.rglob("*")) == before
+    fcntl.flock(lock, fcntl.LOCK_UN)  # else a child forked meanwhile would hold the lock
     os.close(lock)
     assert run_with_empty_spill.resume().resumed == 11
 
