@@ -190,12 +190,12 @@ async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]
     version, head, ranged = await failures.retry(lambda: source.open(first_count))
     if (version.size or 0) > limit:
         raise size_error(source.url, version.size or 0, limit)
+    if len(head) == version.size:  # no copies of megabytes
+        return head, version
     write(0, head)
     if version.size is not None and ranged:
         await objects.read_range(source, len(head), version.size, version, write)
-    elif len(head) != version.size and (
-        await failures.retry(lambda: source.download_all(write))
-    ).differs(version):
+    elif (await failures.retry(lambda: source.download_all(write))).differs(version):
         raise failures.ChangedError
     return bytes(buffer), version
 
