@@ -88,7 +88,7 @@ def _gather_slices(
     indices: Indices,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = ignore_progress,
+    progress: ProgressCallback,
 ) -> bool:
     """Gather all slices to out; return False if an index is out of bounds."""
     size = slices.tuples * slices.width
@@ -155,7 +155,7 @@ def _gather_tiles(
     indices: Indices,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = ignore_progress,
+    progress: ProgressCallback,
 ) -> bool:
     """Gather along an axis that is not the last; return False if an index is out of bounds."""
     grid = grid.divided(limit_threads(threads, grid.units * grid.unit_bytes))
