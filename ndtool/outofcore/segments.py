@@ -23,7 +23,7 @@ from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
 from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.newfolder import NewFolder, write_file
-from ndtool.storage import descriptors, failures, locations, objects, tempfiles
+from ndtool.storage import descriptors, failures, locations, tempfiles
 from ndtool.storage.remotefolder import RemoteFolder
 
 STRIPE = 1 << 20  # bytes written to one file before the next file, if there are several
@@ -275,7 +275,7 @@ def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFol
             raise descriptors.failure(exc, location, OutputError) from None
     require_shared(location)
     claims.clean(location)
-    return Claim(objects.join(location, f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"))
+    return Claim(locations.join(location, f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"))
 
 
 def find_folder(location: str, run_name: str) -> SpillFolder | None:

@@ -18,7 +18,8 @@ from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redac
 from ndtool.machine import signals
 from ndtool.storage import locations, objects
 from ndtool.storage.local import ZARR_METADATA
-from ndtool.storage.objects import Version, join, split_query
+from ndtool.storage.locations import join, split_query
+from ndtool.storage.objects import Version
 from ndtool.storage.remotefolder import RemoteFolder, read_small
 
 _MAX_LOCK_SIZE = 1 << 16  # bytes of a lock object

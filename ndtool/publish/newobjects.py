@@ -15,7 +15,8 @@ from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.targets import exists_error
 from ndtool.storage import objects
 from ndtool.storage.localfolder import METADATA_NAMES
-from ndtool.storage.objects import Version, join
+from ndtool.storage.locations import join
+from ndtool.storage.objects import Version
 from ndtool.storage.remotefolder import RemoteFolder
 
 

@@ -23,7 +23,7 @@ from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
 from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import objects
-from ndtool.storage.objects import join
+from ndtool.storage.locations import join
 from ndtool.storage.remotefolder import RemoteFolder
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)

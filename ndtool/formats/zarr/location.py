@@ -13,6 +13,7 @@ from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import absolute
 from ndtool.storage.local import ZARR_METADATA, is_zarr_store
 from ndtool.storage.localfolder import LocalFolder
+from ndtool.storage.locations import join
 
 
 class ZarrTarget(NamedTuple):
@@ -110,7 +111,7 @@ def _remote_target(target: Target) -> ZarrTarget:
                 f"{printable(label(storage.path, group))} is not a group: no array can be in it"
             )
     if hierarchy.node_type(storage, path) or (
-        storage.list_entries(path) and not claims.is_abandoned(objects.join(url, path))
+        storage.list_entries(path) and not claims.is_abandoned(join(url, path))
     ):
         raise OutputError(
             f"{printable(label(storage.path, path))} exists, and a store at a URL cannot be"

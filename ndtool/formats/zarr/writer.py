@@ -31,6 +31,7 @@ from ndtool.rules.plans import Shape
 from ndtool.storage.descriptors import os_errors, require_space, reserve, write_at
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import LocalFolder
+from ndtool.storage.locations import join
 
 if TYPE_CHECKING:
     from ndtool.formats.zarr.remotestore import RemoteStore
@@ -243,7 +244,6 @@ def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
         with os_errors(f"{shared.name}: {shared.path}", OutputError):
             return LocalFolder(shared.path), partial(write_file, shared.path)
     from ndtool.publish import claims
-    from ndtool.storage.objects import join
     from ndtool.storage.remotefolder import RemoteFolder
 
     claims.require(join(shared.path, shared.array_path), shared.lock, ", on a worker")
