@@ -6,8 +6,8 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool.arrays.source import ChunkLayout
-from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redact_urls
+from ndtool.arrays.encoding import Encoding
+from ndtool.errors import InputError, OutputError, printable, redact_urls
 from ndtool.storage.descriptors import is_closed, os_errors
 from ndtool.storage.local import FILE_TYPES, is_zarr_store
 
@@ -15,54 +15,6 @@ if TYPE_CHECKING:
     from ndtool.storage.objects import Version
 
 MAX_LISTED = 10  # maximum number of arrays in an error message
-_MAX_LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # codecs and their highest levels
-_CODECS = {
-    f"{name}:{level}" for name, max_level in _MAX_LEVELS.items() for level in range(max_level + 1)
-}
-
-
-def codec(text: str) -> str:
-    """Validate a codec such as `zstd:3` and return it; UsageError if it is unknown."""
-    if text not in _CODECS and text not in (*_MAX_LEVELS, "none"):
-        choice = ", ".join(f"{name}[:0..{max_level}]" for name, max_level in _MAX_LEVELS.items())
-        raise UsageError(f"{format_value(text)} is not a codec: expected {choice} or none")
-    return text
-
-
-class Encoding(NamedTuple):
-    """Encoding options of a chunked output; None: as data is encoded, else the format's default.
-
-    codec: zstd, blosc, gzip or none, perhaps with `:level`. data_layout: the chunk layout of data,
-    None for flat data. as_void: whether element types that the format lacks may be stored as void.
-    """
-
-    chunks: tuple[int, ...] | None = None
-    shards: tuple[int, ...] | None = None
-    codec: str | None = None
-    data_layout: ChunkLayout | None = None
-    as_void: bool = True
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The options that were passed, as on the command line."""
-        return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
-
-    def require_rank(self, rank: int) -> None:
-        """Raise UsageError if chunks or shards have another rank."""
-        for name, sizes in (("--chunks", self.chunks), ("--shards", self.shards)):
-            if sizes is not None and len(sizes) != rank:
-                raise UsageError(
-                    f"{name} {','.join(map(str, sizes))} has {len(sizes)} sizes: the output has"
-                    f" rank {rank}"
-                )
-
-    def require_no_options(self, argument: str) -> None:
-        """Raise UsageError if options were passed, as the output has no chunks."""
-        if self.options:
-            raise UsageError(
-                f"{' and '.join(self.options)}: {printable(argument)} has no chunks:"
-                " expected a Zarr store or an HDF5 file, such as out.zarr"
-            )
 
 
 class Target(NamedTuple):
@@ -124,29 +76,6 @@ class Target(NamedTuple):
             os.stat(os.path.join(parent, "."))
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-def require_supported(path: str) -> None:
-    """Raise UsageError if a path or URL has the suffix of an unsupported output format.
-
-    A colon separates a member name, unless a file of the complete name exists. A suffix without
-    letters is ignored, as it may be part of a number.
-    """
-    name = os.path.basename(path)
-    for file_name in (name if os.path.lexists(path) else name.partition(":")[0], name):
-        suffix = os.path.splitext(file_name)[1]
-        if any(map(str.isalpha, suffix)) and ":" not in suffix:
-            raise unsupported_error(path, suffix)
-
-
-def unsupported_error(path: str, suffix: str) -> UsageError:
-    """Return the error for a suffix that is not one of an output format."""
-    return UsageError(
-        f"{printable(path)}: ndtool does not write {printable(suffix)}:"
-        " expected .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt"
-        + ("" if suffix == suffix.lower() else ", in lower case"),
-        hint=f"npy:{printable(path)} writes a .npy file of this name",
-    )
 
 
 def _require_one_array(target: Target) -> None:

@@ -4,7 +4,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ndtool.errors import UsageError, printable
+from ndtool.errors import UsageError, printable, redact_urls
 from ndtool.redaction import register
 from ndtool.storage.local import (
     ZARR_METADATA,
@@ -15,6 +15,7 @@ from ndtool.storage.local import (
     open_file,
     parquet_files,
 )
+from ndtool.storage.urls import join, split_query
 
 if TYPE_CHECKING:
     from ndtool.storage.ranged import RemoteFile
@@ -58,6 +59,12 @@ def is_shared(url: str) -> bool:
     return not url.startswith("memory://")
 
 
+def is_bucket(url: str) -> bool:
+    """Whether a URL is the URL of a bucket or server, which has no parent folder."""
+    path = redact_urls(split_query(url)[0]).partition("://")[2]
+    return "/" not in path.rstrip("/") and is_shared(url)
+
+
 def sibling(file: File, path: str, name: str) -> str | None:
     """Return the location of a file `name` in the folder of an open file, None if invalid.
 
@@ -73,37 +80,6 @@ def sibling(file: File, path: str, name: str) -> str | None:
 def parent_folder(path: str) -> str:
     """Return the parent folder of a path or URL."""
     return join(path, "", sibling=True) if is_url(path) else os.path.dirname(os.path.abspath(path))
-
-
-def is_http(url: str) -> bool:
-    """Whether a URL is an HTTP server's, which percent-encodes names and cannot list folders."""
-    return url.partition("://")[0] in ("http", "https")
-
-
-def join(url: str, key: str, sibling: bool = False) -> str:
-    """Return the URL of a key in a folder, the folder's for ""; a query or chained URL stays last.
-
-    sibling: whether `url` is the URL of a file in the folder, not of the folder itself.
-
-    >>> join("https://host/x.zarr?k=v", "a/zarr.json"), join("s3://b/x/", "c")
-    ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
-    """
-    if not key and not sibling:
-        return url
-    path, suffix = split_query(url)
-    folder = path.rpartition("/")[0] if sibling else path.rstrip("/")
-    if is_http(url):
-        from urllib.parse import quote
-
-        key = quote(key)
-    return f"{folder}/{key}{suffix}"
-
-
-def split_query(url: str) -> tuple[str, str]:
-    """Split a URL before its query or chained URL."""
-    positions = [position for separator in ("?", "::") if (position := url.find(separator)) > 0]
-    position = min(positions, default=len(url))
-    return url[:position], url[position:]
 
 
 def open_storage(path: str) -> "LocalFile | RemoteFile":

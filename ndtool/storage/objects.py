@@ -32,7 +32,7 @@ from ndtool.machine import signals
 from ndtool.redaction import register
 from ndtool.storage import failures
 from ndtool.storage.descriptors import read_at
-from ndtool.storage.locations import join
+from ndtool.storage.urls import join
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -18,8 +18,8 @@ from ndtool.machine import threads
 from ndtool.storage import failures, objects
 from ndtool.storage.local import Fingerprint, Folder
 from ndtool.storage.localfolder import MAX_METADATA_SIZE, digest, size_error
-from ndtool.storage.locations import is_http, join
 from ndtool.storage.objects import RemoteObject, Version
+from ndtool.storage.urls import is_http, join
 
 T = TypeVar("T")
 # Start and stop of a slice of an object's bytes; a negative start counts from the end.

@@ -13,7 +13,8 @@ from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import absolute
 from ndtool.storage.local import ZARR_METADATA, is_zarr_store
 from ndtool.storage.localfolder import LocalFolder
-from ndtool.storage.locations import join
+from ndtool.storage.locations import is_bucket
+from ndtool.storage.urls import join
 
 
 class ZarrTarget(NamedTuple):
@@ -96,7 +97,7 @@ def _remote_target(target: Target) -> ZarrTarget:
     from ndtool.storage.remotefolder import RemoteFolder
 
     url, names = target.path.rstrip("/"), _member_path(target)
-    if claims.is_bucket(url) and not names:
+    if is_bucket(url) and not names:
         raise OutputError(f"{printable(url)} is a bucket: expected a folder in it")
     objects.open_output(target.path)  # raises if it is not writable
     while "//" in (parent := url.rpartition("/")[0]) and hierarchy.node_type(
