@@ -17,7 +17,6 @@ from typing import Any
 from ndtool import __version__
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import Constant, ContiguousSource, Inputs, Source
-from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
     NdtoolError,
@@ -33,7 +32,7 @@ from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
-from ndtool.outofcore.partitioning import Partitioning, choose, partition_chunks, rows_in
+from ndtool.outofcore.partitioning import Partitioning, layout_of
 from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, SplitResult, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
@@ -333,31 +332,21 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     The number of tasks is rounded to a power of two, so that a cluster of about the same size can
     resume the run.
     """
-    sources = {role: source.metadata for role, source in call.sources.items()}
-    target, rows = output.metadata, rows_in(call.inference, call.sources, output.metadata)
-    tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
-    task_bytes = 8 * sources["data"].nbytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
-    budget = max(1 << 20, min(cluster.memory, *task_bytes))
-
-    def for_budget(budget: int, depth: int) -> Partitioning | None:
-        partitioning = partition_chunks(
-            call.inference, call.sources, target, output.concurrency, budget, 1, depth
-        )
-        return partitioning and partitioning._replace(in_memory=0, workers=cluster.slots)
-
-    chosen = choose(
-        for_budget, budget, cluster.memory, tuning.REQUEST_COST, lambda each: each.task_memory
+    layout = layout_of(
+        call.inference, call.sources, output.metadata, cluster.slots, output.concurrency, True
     )
-    chosen = chosen or for_budget(budget, 1)
+    tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
+    data_bytes, rows = call.sources["data"].metadata.nbytes, layout.rows
+    task_bytes = 8 * data_bytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
+    budget = max(1 << 20, min(cluster.memory, *task_bytes))
+    chosen = layout.choose(budget, cluster.memory) or next(layout.by_depth(budget), None)
     if chosen is not None and chosen.task_memory > cluster.memory:
         raise ResourceError(
             f"a task takes {chosen.task_memory} bytes of memory:"
             f" a worker has {cluster.memory} per thread",
             hint="--memory sets the memory of a worker, --chunks the size of the output's chunks",
         )
-    if chosen is None or not execution.writes_complete_chunks(
-        call.inference, sources, target, chosen
-    ):
+    if chosen is None or not layout.writes_complete_chunks(chosen):
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )

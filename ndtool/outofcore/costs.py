@@ -7,7 +7,7 @@ task is repeated; requests to remote stores are upper bounds for any tuples.
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
+from math import lcm, prod
 from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Constant, Inputs
@@ -82,7 +82,9 @@ class StoredArray(NamedTuple):
         unit = slab(metadata.block_shape, self.shape)
         boxes = 2 * len(self.shape) - 1  # that cover a range with any start and stop
         per_end = -(-self.chunks * unit // max(1, prod(self.shape))) * boxes
-        return partitioning.divided_ends(unit) * per_end * self.chunk_bytes
+        ends = partitioning.blocks - 1  # of blocks, some of which are also ends of units
+        ends -= ends * partitioning.block_tuples // lcm(partitioning.block_tuples, unit)
+        return ends * per_end * self.chunk_bytes
 
     def write_requests(self) -> Counter[str]:
         """Return the requests that write it."""

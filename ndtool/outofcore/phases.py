@@ -210,7 +210,9 @@ class Work:
         self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
         depths = range(partitioning.depth)
         self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
-        self._partition_buffers = threads.BufferPool(partitioning.partition_bytes)
+        self._partition_buffers = threads.BufferPool(
+            prod(partitioning.partition_shape) * partitioning.rows.width
+        )
         self._scratch = threads.BufferPool(partitioning.scratch_bytes)
 
     @property
