@@ -33,7 +33,7 @@ from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, layout_of
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, SplitResult, Work
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -402,7 +402,6 @@ class ClusterRun:
         self._fingerprints = fingerprints(self._inputs, call.sources)
         self._name = run_name(call.inference, self.partitioning, self._inputs, self._fingerprints)
         self._folder: SpillFolder | None = None
-        self._sizes: dict[str, int] = {}  # of the segments of a killed run, by name
         if self._resumes:  # before an output is created, which removes what killed runs have left
             stack.callback(self._suspend)
             self._find_killed_run()
@@ -416,9 +415,7 @@ class ClusterRun:
                 self.reason = f"changes of {argument} cannot be detected"
                 return
         self._folder = segments.find_folder(self.spill, self._name)
-        if self._folder is not None:
-            self._sizes = SharedStore(self._folder.working_folder).sizes()
-        elif segments.abandoned_folders(self.spill):
+        if self._folder is None and segments.abandoned_folders(self.spill):
             self.reason = (
                 "the killed run had another call, other inputs, chunks or tasks, or another"
                 " version of ndtool"
@@ -432,33 +429,13 @@ class ClusterRun:
     def _find_results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
         """Return the results of the tasks whose segments a killed run completed, by number."""
         found = dict[int, Any]()
-        if self._sizes and phase == "split":
-            results = {block: self._split_result(work, block) for block in numbers}
-            found = {block: result for block, result in results.items() if result}
-        elif self._sizes and phase == "sweep" and work.partitioning.gathers:
-            for number in numbers:
-                child = work.child(work.root, number)
-                name = work.rows_segment(work.root, number, child.first).name
-                if self._sizes.get(name) == child.tuples * work.partitioning.rows.width:
-                    found[number] = None
-        else:
+        if self._folder is None or phase not in ("split", "sweep")[: 1 + self.partitioning.gathers]:
             return found
+        for number in numbers:
+            with suppress(OutputError, ValueError, TypeError):
+                found[number] = phases.find_result(work, phase, number)
         self.resumed[phase] = len(found)
         return found
-
-    def _split_result(self, work: Work, block: int) -> SplitResult | None:
-        group, partitioning = work.root, work.partitioning
-        boxes, segment = work.boxes(group), work.split_segment(group, block)
-        moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
-        nbytes = work.tuple_count(group, block) * (boxes.row_bytes + moved)
-        trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + phases.REPORT_BYTES))
-        if self._sizes.get(segment.name) != nbytes + len(trailer):
-            return None
-        try:
-            work.store.read(segment, nbytes, trailer)
-            return SplitResult.parse(bytes(trailer))
-        except (NdtoolError, ValueError, TypeError):
-            return None
 
     def execute(
         self, sink: Sink, progress: ProgressCallback, report: ReportCallback, dry: bool

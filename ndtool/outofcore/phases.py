@@ -570,6 +570,27 @@ def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memory
     return restored
 
 
+def find_result(work: Work, phase: str, number: int) -> SplitResult | None:
+    """Return the result of a call's split or sweep from its segment, which a killed run wrote.
+
+    Raises OutputError, ValueError or TypeError if the segment is not complete.
+    """
+    group, partitioning = work.root, work.partitioning
+    if phase == "split":
+        boxes, n = work.boxes(group), work.tuple_count(group, number)
+        moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
+        trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + REPORT_BYTES))
+        segment = work.split_segment(group, number)
+        work.store.read(segment, n * (boxes.row_bytes + moved), trailer)
+        return SplitResult.parse(bytes(trailer))
+    child = work.child(group, number)
+    if child.tuples:
+        segment = work.rows_segment(group, number, child.first)
+        last = child.tuples * partitioning.rows.width - 1
+        work.store.read(segment, last, memoryview(bytearray(1)))
+    return None
+
+
 TASKS: dict[str, Callable[[Work, Group, int], Any]] = {
     "split": split, "sweep": sweep, "replay": replay,
 }  # fmt: skip
