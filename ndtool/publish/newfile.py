@@ -6,22 +6,19 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ndtool.arrays.sink import Unpublished
-from ndtool.errors import InputError, NdtoolError, OutputError, printable
+from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.machine import signals
-from ndtool.publish.targets import Target, exists_error
-from ndtool.storage import locations
+from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.storage.descriptors import NO_TMPFILE_ERRNOS, failure, lock, temporary_name
-from ndtool.storage.local import File
 
 if TYPE_CHECKING:
     from ndtool.publish.newobjects import NewObject
 
-T = TypeVar("T")
 LOCK_TIMEOUT = 30.0  # seconds; a run holds a lock for microseconds, longer for many Zarr metadata
 _RETRY_INTERVAL = 0.001  # seconds
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP)  # hard links are not supported
@@ -211,82 +208,6 @@ def sync_errors(path: str) -> Iterator[None]:
             raise OutputError(
                 f"{printable(path)} is written, but may not survive a power failure: {exc.strerror}"
             ) from None
-
-
-class CurrentFile:
-    """The current file of a target, open from `read` until it is replaced.
-
-    has_members: whether the format preserves members. preserves: whether other members are
-    preserved; then a file that another process creates during the run is not replaced.
-    requires_unchanged: whether changes of the file prevent its replacement. is_compared: whether it
-    is compared before its replacement, in a locked folder. file: the open file, None if no members
-    are preserved.
-    """
-
-    def __init__(self, target: Target, has_members: bool = True) -> None:
-        self._target, self._path, self._existed = target, target.path, target.exists
-        self.preserves = has_members and target.member is not None and not target.only
-        self.requires_unchanged = has_members and not target.only
-        self.is_compared = not target.only and (has_members or target.exists)
-        self.file: File | None = None
-        if not self.preserves:
-            target.require_replaceable()
-
-    @property
-    def clobber(self) -> bool:
-        """Whether a file that exists may be replaced, if it is the current one."""
-        return self._target.clobber or self.file is not None  # its members are preserved
-
-    @property
-    def may_replace(self) -> bool:
-        """Whether any file may be replaced."""
-        return self.clobber and (self.file is not None or not self.preserves)
-
-    def read(self, parse: Callable[[File], T], default: T, content: str) -> T:
-        """Open and parse the file; return `default` if no members are preserved.
-
-        content: what the file will contain with --only, such as "the array", for the error's hint.
-        Raises OutputError for an invalid file.
-        """
-        if not (self.preserves and self._existed):
-            return default
-        try:
-            self.file = locations.open_storage(self._path)
-            return parse(self.file)
-        except BaseException as exc:
-            self.close()
-            if isinstance(exc, InputError):
-                hint = f"--only replaces it with {content} alone"
-                raise OutputError(exc.message, hint=hint) from None
-            raise
-
-    def copy(self, fd: int, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Copy preserved byte ranges (start, stop, offset in the new file) of the current file."""
-        assert self.file is not None, "members are preserved"
-        for start, stop, target_start in ranges:
-            if self.file.copy(start, stop - start, fd, target_start) < stop - start:
-                raise OutputError(f"{printable(self._path)} changed during the run")
-
-    def require_unchanged(self) -> None:
-        """Raise OutputError if another process changed the file, as its changes would be lost.
-
-        The conditional request that replaces a remote object compares it again.
-        """
-        change, is_url = "", self._target.url
-        exists = not is_url and os.path.lexists(self._path)
-        if self.file is not None:
-            removed = "" if exists or is_url else "was removed during the run"
-            change = self.file.describe_change() or removed
-        elif self.preserves and exists:
-            change = "was created by another process during the run"
-        elif self.is_compared and (exists or (is_url and not self.requires_unchanged)):
-            self._target.require_replaceable()  # it may have become an archive
-        if change:
-            raise OutputError(f"{printable(self._path)} {change}")
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
 
 
 def new_file(target: Target, current: CurrentFile | None = None) -> NewFile | NewObject:

@@ -11,8 +11,7 @@ from ndtool.machine import signals
 from ndtool.machine.admission import AdmissionLock
 from ndtool.publish import claims
 from ndtool.publish.claims import Claim
-from ndtool.publish.newfile import CurrentFile
-from ndtool.publish.targets import Target, exists_error
+from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.storage import objects
 from ndtool.storage.localfolder import METADATA_NAMES
 from ndtool.storage.remotefolder import RemoteFolder

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
-from ndtool.publish.newfile import CurrentFile, NewFile, new_file, publish
-from ndtool.publish.targets import Target
+from ndtool.publish.newfile import NewFile, new_file, publish
+from ndtool.publish.targets import CurrentFile, Target
 from ndtool.storage.descriptors import (
     NO_MMAP_ERRNOS,
     advise,

@@ -3,17 +3,19 @@
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ndtool.arrays.encoding import Encoding
 from ndtool.errors import InputError, OutputError, printable, redact_urls
+from ndtool.storage import locations
 from ndtool.storage.descriptors import is_closed, os_errors
-from ndtool.storage.local import FILE_TYPES, is_zarr_store
+from ndtool.storage.local import FILE_TYPES, File, is_zarr_store
 
 if TYPE_CHECKING:
     from ndtool.storage.objects import Version
 
+T = TypeVar("T")
 MAX_LISTED = 10  # maximum number of arrays in an error message
 
 
@@ -76,6 +78,82 @@ class Target(NamedTuple):
             os.stat(os.path.join(parent, "."))
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+class CurrentFile:
+    """The current file of a target, open from `read` until it is replaced.
+
+    has_members: whether the format preserves members. preserves: whether other members are
+    preserved; then a file that another process creates during the run is not replaced.
+    requires_unchanged: whether changes of the file prevent its replacement. is_compared: whether it
+    is compared before its replacement, in a locked folder. file: the open file, None if no members
+    are preserved.
+    """
+
+    def __init__(self, target: Target, has_members: bool = True) -> None:
+        self._target, self._path, self._existed = target, target.path, target.exists
+        self.preserves = has_members and target.member is not None and not target.only
+        self.requires_unchanged = has_members and not target.only
+        self.is_compared = not target.only and (has_members or target.exists)
+        self.file: File | None = None
+        if not self.preserves:
+            target.require_replaceable()
+
+    @property
+    def clobber(self) -> bool:
+        """Whether a file that exists may be replaced, if it is the current one."""
+        return self._target.clobber or self.file is not None  # its members are preserved
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether any file may be replaced."""
+        return self.clobber and (self.file is not None or not self.preserves)
+
+    def read(self, parse: Callable[[File], T], default: T, content: str) -> T:
+        """Open and parse the file; return `default` if no members are preserved.
+
+        content: what the file will contain with --only, such as "the array", for the error's hint.
+        Raises OutputError for an invalid file.
+        """
+        if not (self.preserves and self._existed):
+            return default
+        try:
+            self.file = locations.open_storage(self._path)
+            return parse(self.file)
+        except BaseException as exc:
+            self.close()
+            if isinstance(exc, InputError):
+                hint = f"--only replaces it with {content} alone"
+                raise OutputError(exc.message, hint=hint) from None
+            raise
+
+    def copy(self, fd: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Copy preserved byte ranges (start, stop, offset in the new file) of the current file."""
+        assert self.file is not None, "members are preserved"
+        for start, stop, target_start in ranges:
+            if self.file.copy(start, stop - start, fd, target_start) < stop - start:
+                raise OutputError(f"{printable(self._path)} changed during the run")
+
+    def require_unchanged(self) -> None:
+        """Raise OutputError if another process changed the file, as its changes would be lost.
+
+        The conditional request that replaces a remote object compares it again.
+        """
+        change, is_url = "", self._target.url
+        exists = not is_url and os.path.lexists(self._path)
+        if self.file is not None:
+            removed = "" if exists or is_url else "was removed during the run"
+            change = self.file.describe_change() or removed
+        elif self.preserves and exists:
+            change = "was created by another process during the run"
+        elif self.is_compared and (exists or (is_url and not self.requires_unchanged)):
+            self._target.require_replaceable()  # it may have become an archive
+        if change:
+            raise OutputError(f"{printable(self._path)} {change}")
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
 
 
 def _require_one_array(target: Target) -> None:

@@ -18,9 +18,8 @@ from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import Lengths
 from ndtool.formats.hdf5.library import OutputFile, library, open_file
 from ndtool.formats.suffixes import unsupported_error
-from ndtool.publish.newfile import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
-from ndtool.publish.targets import Target, exists_error
+from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.rules import grid
 from ndtool.storage.descriptors import BLOCK_SIZE, write_at
 from ndtool.storage.local import File
