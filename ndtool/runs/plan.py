@@ -187,8 +187,9 @@ def _partition_chunked(
     from ndtool.outofcore.partitioning import chunk_buffers
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
-    data, rows = call.sources["data"], partitionings.rows_in(call.inference, call.sources, out)
-    gathers = not call.inference.scatters
+    data, gathers = call.sources["data"], not call.inference.scatters
+    layout = partitionings.layout_of(call.inference, call.sources, out, call.threads, concurrency)
+    rows = layout.rows
     chunk_bytes = (
         PAGE + rows.width
         if isinstance(data, ContiguousSource)
@@ -214,23 +215,15 @@ def _partition_chunked(
             return None, reason
 
     minimums = list[int]()
-    # The second layout stands for an output that is assembled in a buffer.
-    for output in (out, out._replace(block_shape=out.shape, layout=None)):
-
-        def partition(
-            budget: int, depth: int, output: ArrayMetadata = output
-        ) -> Partitioning | None:
-            partitioning = partitionings.partition_chunks(
-                call.inference, call.sources, output, concurrency, budget, call.threads, depth
-            )
-            if partitioning is None:
-                return None
-            chunk_bytes = max(partitioning.chunk_bytes, chunk_buffers(out, True))
-            return partitioning._replace(chunk_bytes=chunk_bytes).fit_to(allowed)
-
-        if partitioning := partitionings.choose(partition, budget, allowed):
+    assembled_out = out._replace(block_shape=out.shape, layout=None)  # in a buffer
+    for output in (out, assembled_out):
+        layout = partitionings.layout_of(
+            call.inference, call.sources, output, call.threads, concurrency
+        )
+        layout = layout._replace(chunk_bytes=max(layout.chunk_bytes, chunk_buffers(out, True)))
+        if partitioning := layout.choose(budget, allowed):
             break
-        minimums.append(partitionings.min_memory(partition))
+        minimums.append(layout.min_memory())
     else:
         if fits_in_memory:
             return None, reason
@@ -239,7 +232,7 @@ def _partition_chunked(
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
         # Direct execution reads the chunks, too.
-        sweep_cost = partitionings.cost(partitioning) - rows.row_count * rows.width
+        sweep_cost = partitioning.cost() - rows.row_count * rows.width
         reason = (
             f"buffering chunks costs as much as writing {assembled} bytes, a sweep {sweep_cost}"
             " bytes"
@@ -267,20 +260,13 @@ def _partition_flat(
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
 
     from ndtool.outofcore import partitioning as partitionings
-    from ndtool.outofcore.partitioning import partitioning_for, rows_of
 
-    rows = rows_of(call.inference)
-
-    def partition(budget: int, depth: int) -> Partitioning:
-        partitioning = partitioning_for(rows, gathers, budget, call.threads, None, depth)
-        return partitioning.fit_to(allowed)
-
-    partitioning = partitionings.choose(
-        partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed
-    )
+    rows = partitionings.rows_of(call.inference)
+    layout = partitionings.Layout(rows, gathers, call.threads)
+    partitioning = layout.choose(min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
     is_sparse = memory.can_hold(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
-        minimum = partitionings.min_memory(partition)
+        minimum = layout.min_memory()
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
             raise partitionings.memory_error(minimum, limit)
@@ -290,7 +276,7 @@ def _partition_flat(
     random_reads = nonlocal_tuples * max(1 - allowed / size, 0.25)
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
-    read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitionings.cost(partitioning)
+    read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitioning.cost()
     if gathers and data.is_mapped and sweep_cost < random_reads * (read_cost + rows.width):
         uncached = 1 - data.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
