@@ -365,11 +365,7 @@ class DrySink(Sink):
     """
 
     def __init__(
-        self,
-        name: str,
-        metadata: ArrayMetadata,
-        streamed: bool,
-        preserved: tuple[str, ...] | None,
+        self, name: str, metadata: ArrayMetadata, streamed: bool, preserved: tuple[str, ...] | None
     ) -> None:
         self.name, self.metadata = name, metadata
         self.streamed, self.preserved = streamed, preserved
