@@ -332,8 +332,9 @@ def gather_rows(
     if not segments:
         return {}
     local, rank = [segment.local for segment in segments], len(call.axes.rows)
-    data = stored.reshape(prod(shape[:rank]), prod(shape[rank:]))
-    rows = ops.gather(data, np.concatenate(local), 0, threads=1)
+    data = stored.reshape(prod(shape[:rank]), *shape[rank:])
+    gathered = ops.gather(data, np.concatenate(local), 0, threads=1)
+    rows = gathered.reshape(len(gathered), prod(shape[rank:]))
     ends = [0, *accumulate(map(len, local))]
     return {
         segment.number: [segment._replace(rows=rows[ends[i] : ends[i + 1]])]

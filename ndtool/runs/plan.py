@@ -122,12 +122,10 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         else tuning.FILE_SCRATCH + _update_count_nbytes(call)
     )
     if concurrency is not None:
-        from ndtool.outofcore.partitioning import chunk_buffers
+        from ndtool.outofcore.partitioning import layout_of
 
-        metadata = (source.metadata for source in call.sources.values())
-        chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
-        concurrency = max(concurrency, *(item.concurrency for item in call.sources.values()))
-        nbytes += max(call.threads, concurrency) * chunk_bytes
+        layout = layout_of(call.inference, call.sources, out, call.threads, concurrency)
+        nbytes += max(call.threads, layout.concurrency) * layout.chunk_bytes
     if gathers and (not isinstance(data, ContiguousSource) or not data.is_local):
         from ndtool.runs import touched
 
@@ -183,12 +181,15 @@ def _partition_chunked(
     call: OpenCall, limit: int | None, allowed: int, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
-    from ndtool.outofcore import partitioning as partitionings
-    from ndtool.outofcore.partitioning import chunk_buffers
+    from ndtool.outofcore.partitioning import Layout, layout_of, memory_error
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, gathers = call.sources["data"], not call.inference.scatters
-    layout = partitionings.layout_of(call.inference, call.sources, out, call.threads, concurrency)
+
+    def layout_for(output: ArrayMetadata) -> Layout:
+        return layout_of(call.inference, call.sources, output, call.threads, concurrency)
+
+    layout = layout_for(out)
     rows = layout.rows
     chunk_bytes = (
         PAGE + rows.width
@@ -215,20 +216,16 @@ def _partition_chunked(
             return None, reason
 
     minimums = list[int]()
-    assembled_out = out._replace(block_shape=out.shape, layout=None)  # in a buffer
-    for output in (out, assembled_out):
-        layout = partitionings.layout_of(
-            call.inference, call.sources, output, call.threads, concurrency
-        )
-        layout = layout._replace(chunk_bytes=max(layout.chunk_bytes, chunk_buffers(out, True)))
-        if partitioning := layout.choose(budget, allowed):
+    buffered = layout_for(out._replace(block_shape=out.shape, layout=None))  # the output is
+    for possible in (layout, buffered._replace(chunk_bytes=layout.chunk_bytes)):
+        if partitioning := possible.choose(budget, allowed):
             break
-        minimums.append(layout.min_memory())
+        minimums.append(possible.min_memory())
     else:
         if fits_in_memory:
             return None, reason
         if limit is not None and any(minimums):
-            raise partitionings.memory_error(min(filter(None, minimums)), limit)
+            raise memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
         # Direct execution reads the chunks, too.
