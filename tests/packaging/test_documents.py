@@ -10,7 +10,6 @@ import sys
 from contextlib import chdir
 from pathlib import Path
 
-import bucket
 import pytest
 from command import FIXTURES, NDTOOL, environment, run_in_terminal
 
@@ -83,11 +82,6 @@ def run_session(block, folder):
     return outputs
 
 
-def upload_objects(server):
-    """Put the objects of the documents' examples into the bucket."""
-    server.put("table.npy", (FIXTURES / "cookbook/table.npy").read_bytes())
-
-
 @pytest.mark.parametrize(
     "block",
     [
@@ -96,12 +90,10 @@ def upload_objects(server):
         for block in SESSION.findall(path.read_text("utf-8"))
     ],
 )
-def test_sessions_print_what_the_documents_show(block, tmp_path, request):
+def test_sessions_print_what_the_documents_show(block, tmp_path):
     for pattern, package in REQUIRED.items():
         if re.search(pattern, block):
             pytest.importorskip(package)
-    if "s3://" in block:
-        upload_objects(request.getfixturevalue("s3"))
     outputs = run_session(block, tmp_path)
     expected = [output for _, output in commands(block)]
     assert list(map(mask_times, outputs)) == list(map(mask_times, expected))
@@ -232,9 +224,5 @@ if (
         is_unchanged = mask_times(updated) == mask_times(block)
         return match[0] if is_unchanged else f"```console\n{updated}```"
 
-    with bucket.run_server() as server:
-        upload_objects(server)
-        for name, value in bucket.client_environment(server.endpoint).items():
-            os.environ.update({name: value} if value else {})
-        for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
-            path.write_text(SESSION.sub(replace_output, path.read_text("utf-8")), "utf-8")
+    for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
+        path.write_text(SESSION.sub(replace_output, path.read_text("utf-8")), "utf-8")
