@@ -167,9 +167,7 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
             if role in opened_sources:
                 continue
             name = request.arguments[role]
-            source: Source = type_source(name) or locators.open_source(
-                name, streams, literals=role == "indices"
-            )
+            source: Source = type_source(name) or locators.open_role(role, name, streams, None)
             stack.callback(source.close)
             opened_sources[role] = source
         stack.pop_all()  # the call closes them
