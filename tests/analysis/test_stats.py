@@ -86,7 +86,6 @@ def test_every_figure_equals_brute_force(
     for module, name, limits_to_try in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
         (tally, "MAX_COUNTERS", (0, 1 << 23)),
-        (tally, "PARTITIONS", (1, 3, 256)),
         (tally, "BLOCK", (1, 2, 1 << 20)),
         (stats, "PAGE", (1, 16, 4096)),
         (stats, "MAX_LISTED", (1, 2, 5)),
@@ -238,6 +237,12 @@ def test_the_keys_of_json() -> None:
     }
     beyond = ndtool("stats", "gather", "f4[5]", "[5]", "--json").json["first_out_of_bounds"]
     assert beyond == [{"position": [0], "component": None, "value": 5}]
+
+
+def test_tuples_without_components_are_no_padding() -> None:
+    save(idx=np.zeros((5, 0), "i8"))
+    with stats.open_call(Request("scatter_nd", "f4[9]", "idx.npy")) as call:
+        assert stats.stats(call).hints == ()
 
 
 @pytest.mark.parametrize(

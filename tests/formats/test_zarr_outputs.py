@@ -453,7 +453,7 @@ def test_clean_reports_failures() -> None:
         "error: .: some files could not be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
     )
     result = ndtool("clean", ".", "--json", preexec_fn=drop_root_capabilities)
-    assert (result.status, result.json) == (7, {"removed": [], "kept": []})
+    assert (result.status, result.json["removed"]) == (7, [])
     (hidden / "new" / "c").chmod(0o755)
     assert ndtool("clean", ".").status == 0
     assert os.listdir() == []
