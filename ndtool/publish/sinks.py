@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ndtool.arrays.sink import Sink, Unpublished
@@ -233,7 +232,6 @@ class FileSink(Sink):
             self._view = None
 
 
-@dataclass
 class DrySink(Sink):
     """The sink of a dry run, in place of a sink whose creation has side effects.
 
@@ -241,10 +239,11 @@ class DrySink(Sink):
     store. There is no `write`. name, metadata, streamed, preserved: as in the actual sink.
     """
 
-    name: str
-    metadata: ArrayMetadata
-    streamed: bool
-    preserved: tuple[str, ...] | None
+    def __init__(
+        self, name: str, metadata: ArrayMetadata, streamed: bool, preserved: tuple[str, ...] | None
+    ) -> None:
+        self.name, self.metadata = name, metadata
+        self.streamed, self.preserved = streamed, preserved
 
 
 def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:
