@@ -514,7 +514,7 @@ def update_rows(
     if itemsize:
         counts = UpdateCounts(bytearray(row_count * itemsize), itemsize)
     for local, updates in batches:
-        spec = counting.counted_updates(updates, width, attributes, dtype, counts)
+        spec = counting.update_spec(updates, width, attributes, dtype, counts)
         bound = bind_local(row_count, local, len(updates) // width, width)
         if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
             raise changed_error()
