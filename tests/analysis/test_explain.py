@@ -290,7 +290,7 @@ def test_only_the_first_and_last_updates_are_listed() -> None:
     assert (record["updates"], len(record["steps"])) == (1000, 11)
 
 
-def test_json_has_the_documented_keys() -> None:
+def test_json_of_an_explanation_has_the_documented_keys() -> None:
     save(data=np.array([1.5, np.nan], "f4"), idx=np.array([[0], [-2]]), upd=np.ones(2, "f4"))
     command = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--json")
     record = ndtool(*command, "--at", "0", "--reduction", "add").json
