@@ -28,7 +28,7 @@ from ndtool.storage.descriptors import failure
 from ndtool.storage.local import ProgressCallback
 
 _OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
-MAX_GAP = 1 << 16  # maximum bytes of a gap in an extent, whose disk space is reserved in one call
+MAX_GAP = 1 << 16  # bytes of a gap in an extent, whose disk space is reserved in one call
 
 
 @contextmanager
@@ -220,27 +220,22 @@ def box_slices(box: Box, outer: Box | None = None) -> tuple[Any, ...]:
 
 
 def _extents(metadata: ArrayMetadata, indices: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """Yield byte ranges that cover blocks of an array, with gaps of up to MAX_GAP bytes."""
-    itemsize = metadata.dtype.itemsize
-    strides = layouts.contiguous_strides(metadata.shape, itemsize)
+    """Yield byte ranges that cover blocks of an array, with gaps of about MAX_GAP bytes."""
+    shape, itemsize = metadata.shape, metadata.dtype.itemsize
+    strides = layouts.contiguous_strides(shape, itemsize)
     first = stop = 0
     for index in indices:
-        box = grid.box(metadata.shape, metadata.block_shape, index)
-        axis, length = len(box), itemsize
-        while axis and (
-            strides[axis - 1] - length <= MAX_GAP or box[axis - 1][1] - box[axis - 1][0] == 1
-        ):
-            axis -= 1
-            length += (box[axis][1] - box[axis][0] - 1) * strides[axis]
-        inner = sum(
-            start * stride for (start, _), stride in zip(box[axis:], strides[axis:], strict=True)
+        box = tuple(
+            (0, size) if size * stride <= MAX_GAP else ends  # with the gaps along the axis
+            for ends, size, stride in zip(
+                grid.box(shape, metadata.block_shape, index), shape, strides, strict=True
+            )
         )
-        for outer in product(*(range(*ends) for ends in box[:axis])):
-            offset = inner + sum(i * stride for i, stride in zip(outer, strides, strict=False))
+        for offset, _, nbytes in grid.byte_ranges(shape, box, itemsize):
             if not first <= offset <= stop:
                 if stop > first:
                     yield first, stop
                 first = stop = offset
-            stop = max(stop, offset + length)
+            stop = max(stop, offset + nbytes)
     if stop > first:
         yield first, stop

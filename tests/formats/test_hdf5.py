@@ -168,7 +168,7 @@ def test_values_in_other_files_are_not_read() -> None:
         virtual[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
         file.create_virtual_dataset("virtual", virtual)
         file.create_dataset("external", (10,), "f4", external=[("other.h5", 0, 40)])
-    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other files")
+    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
     assert_refused("x.h5:external", "its values are in external files, which are not read")
     assert len(locators.describe("x.h5")) == 2
 
