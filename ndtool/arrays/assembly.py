@@ -65,14 +65,19 @@ class ChunkedSource(Source):
 
     def block(self, index: int) -> memoryview:
         """Return the bytes of a block, by its row-major index in the grid; from any thread."""
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
+        return as_bytes(self._read_block(index, box)).toreadonly()
+
+    def _read_block(self, index: int, box: Box) -> Any:
+        """Return the elements of the block at a box; they may be views."""
         import numpy as np
 
-        box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         sizes = grid.box_shape(box)
         with library_errors(self.name):
             chunk = self.read_chunk(index, box)
-            block = np.full(sizes, self.fill) if chunk is None else chunk[(*map(slice, sizes), ...)]
-        return as_bytes(block).toreadonly()
+            if chunk is None:
+                return np.broadcast_to(self.fill, sizes)
+            return chunk if chunk.shape == sizes else chunk[(*map(slice, sizes), ...)]
 
     def prefetch(self, touched: AccessedElements | None) -> None:
         """Prepare to read the blocks with touched elements, None for all."""
@@ -123,11 +128,13 @@ class ChunkedSource(Source):
 
         def copy(index: int) -> None:
             bounds = grid.box(metadata.shape, metadata.block_shape, index)
-            block = as_array(self.block(index), grid.box_shape(bounds), itemsize)
+            block = self._read_block(index, bounds).view(array.dtype)
             overlap = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True)
             )
-            array[box_slices(overlap, box)] = block[box_slices(overlap, bounds)]
+            if overlap != bounds:
+                block = block[box_slices(overlap, bounds)]
+            array[box_slices(overlap, box)] = block
 
         return copy
 

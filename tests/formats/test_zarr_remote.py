@@ -186,6 +186,7 @@ def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
+    version = 2 if isinstance(code, list) else version  # 3 has no records
     array = random_array(code, (7, 5, 3))
     options = {"data_layout": layout_of(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **options)
