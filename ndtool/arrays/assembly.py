@@ -63,13 +63,8 @@ class ChunkedSource(Source):
         """
         raise NotImplementedError
 
-    def block(self, index: int) -> memoryview:
-        """Return the bytes of a block, by its row-major index in the grid; from any thread."""
-        box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
-        return as_bytes(self._read_block(index, box)).toreadonly()
-
-    def _read_block(self, index: int, box: Box) -> Any:
-        """Return the elements of the block at a box; they may be views."""
+    def read_block(self, index: int, box: Box) -> Any:
+        """Return the elements of the block at a box; from any thread."""
         import numpy as np
 
         sizes = grid.box_shape(box)
@@ -94,10 +89,8 @@ class ChunkedSource(Source):
         blocks = total = grid.count_blocks(metadata.shape, block_shape)
         indices: Iterable[int] = range(total)
         if touched is not None:
-            total, indices = (
-                sum(1 for _ in touched.blocks(block_shape)),
-                touched.blocks(block_shape),
-            )
+            total = sum(1 for _ in touched.blocks(block_shape))
+            indices = touched.blocks(block_shape)
             if 2 * total < blocks:
                 extents = _extents(metadata, touched.blocks(block_shape))
         label = f"temporary copy of {argument_name(self.name)}"
@@ -128,7 +121,7 @@ class ChunkedSource(Source):
 
         def copy(index: int) -> None:
             bounds = grid.box(metadata.shape, metadata.block_shape, index)
-            block = self._read_block(index, bounds).view(array.dtype)
+            block = self.read_block(index, bounds).view(array.dtype)
             overlap = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True)
             )

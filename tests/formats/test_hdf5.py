@@ -251,9 +251,9 @@ def test_chunks_with_wrong_sizes_or_content() -> None:
     with open_input("x.h5") as source:
         for chunk in range(3):
             with pytest.raises(InputError, match=r"^x\.h5: "):
-                source.block(chunk)
+                source.read_block(chunk, ((1024 * chunk, 1024 * chunk + 1024),))
         with pytest.raises(InputError, match=r"a chunk of 40000 bytes at byte \d+: at most"):
-            source.block(3)
+            source.read_block(3, ((3072, 4096),))
 
 
 def test_files_that_other_processes_write() -> None:
