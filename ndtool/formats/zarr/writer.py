@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.assembly import library_errors
+from ndtool.arrays.encoding import Encoding
 from ndtool.arrays.sink import ChunkSink, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
@@ -24,13 +25,14 @@ from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.machine import threads
 from ndtool.publish.newfolder import NewFolder, write_file
 from ndtool.publish.sinks import SharedOutput
-from ndtool.publish.targets import Encoding, Target, existing
+from ndtool.publish.targets import Target, existing
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
 from ndtool.storage import locations
 from ndtool.storage.descriptors import os_errors, require_space
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import LocalFolder
+from ndtool.storage.urls import join
 
 if TYPE_CHECKING:
     from ndtool.publish.newobjects import NewObjects
@@ -68,7 +70,6 @@ class ChunkWriter(ChunkSink):
             write_key, concurrency = partial(write_file, shared.path), 1
         else:
             from ndtool.publish import claims
-            from ndtool.storage.objects import join
             from ndtool.storage.remotefolder import RemoteFolder
 
             claims.require(join(shared.path, shared.array_path), shared.lock, ", on a worker")
