@@ -281,8 +281,7 @@ AXIS = define("--axis A", _INT64, "Axis of DATA to index; default: after the bat
 REDUCTION = define(
     "--reduction NAME",
     partial(Reduction, [*REDUCTIONS]),
-    "none (assignment), add, sub, mul, div (floats), max, min or mean of current value and"
-    " updates.",
+    f"{', '.join(REDUCTIONS)}; none assigns the updates.",
     default="none",
 )
 ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}

@@ -126,6 +126,7 @@ COMMON_ATTRIBUTES = (
     "out_of_bounds", "fill", "pad", "negatives", "include_self", "duplicates", "index_base",
 )  # fmt: skip
 
+_SHOWN_EXTENSIONS = ("include_self", "duplicates", "index_base")  # beside the standards' own
 GATHER_ATTRIBUTES = ("fill",)  # that scatters do not have
 SCATTER_ATTRIBUTES = ("reduction", "include_self", "duplicates")  # that gathers do not have
 
@@ -172,13 +173,9 @@ class Operator(NamedTuple):
         axis = default if attributes.axis is None else attributes.axis
         resolved = attributes._replace(axis=axis)
         values = {name: getattr(resolved, name) for name in self.attributes}
-        if not attributes.include_self:
-            values["include_self"] = False
-        if attributes.duplicates != "last":
-            values["duplicates"] = attributes.duplicates
-        if attributes.index_base:
-            values["index_base"] = attributes.index_base
-        return values
+        extensions = {name: getattr(attributes, name) for name in _SHOWN_EXTENSIONS}
+        defaults = Attributes._field_defaults
+        return values | {k: value for k, value in extensions.items() if value != defaults[k]}
 
 
 _GATHER = ("data", "indices")

@@ -146,8 +146,9 @@ def test_records_of_pytables_and_pandas() -> None:
             require_equal(f"x.h5:{node._v_pathname}", expected)
 
 
-def test_netcdf_variables_have_the_length_of_their_dimensions() -> None:
-    netcdf = pytest.importorskip("netCDF4")
+@pytest.mark.parametrize("is_old", [False, True])
+def test_netcdf_variables_have_the_length_of_their_dimensions(is_old: bool) -> None:
+    netcdf, h5py = pytest.importorskip("netCDF4"), pytest.importorskip("h5py")
     with netcdf.Dataset("x.nc", "w") as file:
         for name, size in (("time", None), ("level", None), ("x", 3), ("never", None)):
             file.createDimension(name, size)
@@ -163,6 +164,10 @@ def test_netcdf_variables_have_the_length_of_their_dimensions() -> None:
         file.createVariable("fixed", "i4", ("x",))[:] = 1
         group = file.createGroup("g")
         group.createVariable("deep", "u1", ("x", "time"))[:, :12] = 1
+    with h5py.File("x.nc", "r+") as file:
+        for node in [*file.values(), file["g/deep"]]:
+            if is_old and "_Netcdf4Coordinates" in node.attrs:
+                del node.attrs["_Netcdf4Coordinates"]
     with netcdf.Dataset("x.nc") as file:
         file.set_auto_maskandscale(False)
         file.set_auto_chartostring(False)

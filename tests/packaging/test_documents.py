@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import bucket
 import pytest
 from command import FIXTURES, environment, run_in_terminal
 
@@ -66,11 +65,6 @@ def run_session(block, folder):
     return completed.screen.split(SEPARATOR)[1:]
 
 
-def upload_objects(server):
-    """Put the objects of the documents' examples into the bucket."""
-    server.put("table.npy", (FIXTURES / "cookbook/table.npy").read_bytes())
-
-
 @pytest.mark.parametrize(
     "block",
     [
@@ -79,12 +73,10 @@ def upload_objects(server):
         for block in SESSION.findall(path.read_text("utf-8"))
     ],
 )
-def test_sessions_print_what_the_documents_show(block, tmp_path, request):
+def test_sessions_print_what_the_documents_show(block, tmp_path):
     for pattern, package in REQUIRED.items():
         if re.search(pattern, block):
             pytest.importorskip(package)
-    if "s3://" in block:
-        upload_objects(request.getfixturevalue("s3"))
     outputs = run_session(block, tmp_path)
     expected = [output for _, output in commands(block)]
     assert list(map(mask_times, outputs)) == list(map(mask_times, expected))
@@ -217,9 +209,5 @@ if (
         is_unchanged = mask_times(updated) == mask_times(block)
         return match[0] if is_unchanged else f"```console\n{updated}```"
 
-    with bucket.run_server() as server:
-        upload_objects(server)
-        for name, value in bucket.client_environment(server.endpoint).items():
-            os.environ.update({name: value} if value else {})
-        for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
-            path.write_text(SESSION.sub(replace_output, path.read_text("utf-8")), "utf-8")
+    for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
+        path.write_text(SESSION.sub(replace_output, path.read_text("utf-8")), "utf-8")

@@ -54,7 +54,9 @@ def test_a_reduction_has_the_bits_of_ufunc_at(dtype: np.dtype, reduction: str) -
 @pytest.mark.skipif(machine() not in ("x86_64", "AMD64"), reason="NumPy has other bits elsewhere")
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_the_table_is_what_numpy_does_on_x86(dtype: np.dtype) -> None:
-    assert all(numpy_matches(dtype, reduction) for reduction in UFUNCS)
+    assert all(
+        numpy_matches(dtype, reduction) for reduction in UFUNCS if reduction in reductions_of(dtype)
+    )
 
 
 def _reduce_pairs(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
@@ -67,8 +69,15 @@ def _reduce_pairs(data: np.ndarray, updates: np.ndarray, reduction: str) -> list
     return results
 
 
-@pytest.mark.parametrize("reduction", UFUNCS)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "reduction"),
+    [
+        pytest.param(dtype, reduction, id=f"{dtype}-{reduction}")
+        for dtype in FLOATS
+        for reduction in reductions_of(dtype)
+        if reduction in UFUNCS
+    ],
+)
 def test_the_bits_of_zeros_infinities_and_nans(dtype: np.dtype, reduction: str) -> None:
     data, updates = (
         values_by_name(names, dtype) for names in zip(*CURRENT_AND_UPDATE, strict=True)

@@ -35,6 +35,10 @@ UFUNCS = {
     "min": np.minimum,
 }  # fmt: skip
 REDUCTIONS = ("none", *UFUNCS, "mean")
+LACKING = {  # the types with arithmetic that lack a reduction
+    "div": (np.dtype("?"), *INTEGERS, *COMPLEX), "max": COMPLEX, "min": COMPLEX,
+    "mean": (np.dtype("?"),),
+}  # fmt: skip
 LAYOUTS = (
     "C", "Fortran", "reversed", "strided", "broadcast", "transposed", "read-only", "unaligned",
 )  # fmt: skip
@@ -42,12 +46,8 @@ LAYOUTS = (
 
 def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
     """Return the reductions that an element type supports."""
-    unsupported = () if dtype in FLOATS else ("div", "mean") if dtype.kind == "b" else ("div",)
-    if dtype in COMPLEX:
-        unsupported = ("div", "max", "min")
-    elif dtype not in ORDERED:
-        unsupported = REDUCTIONS[1:]
-    return tuple(name for name in REDUCTIONS if name not in unsupported)
+    names = REDUCTIONS if dtype in ARITHMETIC else REDUCTIONS[:1]
+    return tuple(name for name in names if dtype not in LACKING.get(name, ()))
 
 
 def all_reduction_options(dtype: np.dtype) -> list[dict[str, Any]]:

@@ -261,21 +261,11 @@ def fill_value(dataset: Any, stored: StoredDataset) -> Any:
 
 def attribute_warning(dataset: Any, name: str) -> str | None:
     """Return the warning that NetCDF attributes are not applied, None without such attributes."""
-    h5a = library().h5a
-    names = [name for name in NETCDF_ATTRIBUTES if h5a.exists(dataset, name.encode())]
-    if "_FillValue" in names and _is_nan(h5a.open(dataset, b"_FillValue")):
+    names = [name for name in NETCDF_ATTRIBUTES if library().h5a.exists(dataset, name.encode())]
+    fill = hierarchy.attribute(dataset, b"_FillValue")
+    if fill is not None and fill.dtype.kind == "f" and (fill != fill).all():
         names.remove("_FillValue")
     return unapplied_warning(name, dict.fromkeys(names, ""))
-
-
-def _is_nan(attribute: Any) -> bool:
-    import numpy as np
-
-    if attribute.shape not in ((), (1,)) or attribute.dtype.kind != "f":
-        return False
-    value = np.zeros(attribute.shape, attribute.dtype)
-    attribute.read(value)
-    return bool(np.isnan(value).all())
 
 
 def require_filters(stored: StoredDataset, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ndtool.errors import printable, refuse
@@ -12,6 +13,7 @@ from ndtool.rules.plans import Shape
 
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _MAX_SOFT_LINKS = 16  # on a path; links may form a cycle
+_NO_DIMENSION = -1
 _DIMENSION_ID, _COORDINATES = b"_Netcdf4Dimid", b"_Netcdf4Coordinates"
 # NetCDF's fill values, by NumPy's type.
 _FILL_VALUES = {
@@ -69,6 +71,14 @@ def find_object(file: Any, path: str, name: str, follows: bool = True) -> Any:
 
 
 def datasets(file: Any) -> Iterator[Dataset]:
+    """Yield all datasets but the dimensions of NetCDF that have no variable."""
+    for dataset in _all_datasets(file):
+        name = None if dataset.node is None else attribute(dataset.node, b"NAME")
+        if name is None or not name.tobytes().startswith(_NO_VARIABLE):
+            yield dataset
+
+
+def _all_datasets(file: Any) -> Iterator[Dataset]:
     """Yield all datasets, by their hard links; each group is visited once."""
     h5l, h5o, h5g, h5d = library().h5l, library().h5o, library().h5g, library().h5d
     visited = set[int]()
@@ -92,17 +102,28 @@ def datasets(file: Any) -> Iterator[Dataset]:
                 continue
             if isinstance(node, h5g.GroupID):
                 groups.append((name, node))
-            elif isinstance(node, h5d.DatasetID) and not _is_only_dimension(node):
+            elif isinstance(node, h5d.DatasetID):
                 yield Dataset(name, node)
 
 
-def _is_only_dimension(dataset: Any) -> bool:
-    """Whether a dataset is a dimension of NetCDF without a variable."""
-    h5a = library().h5a
-    if not h5a.exists(dataset, b"CLASS") or not h5a.exists(dataset, b"NAME"):
-        return False
-    name = library().Dataset(dataset).attrs["NAME"]
-    return bytes(getattr(name, "encode", lambda: name)()).startswith(_NO_VARIABLE)
+def attribute(dataset: Any, name: bytes) -> Any:
+    """Return an attribute as an ndarray; None if it is absent, or of variable length.
+
+    HDF5 may search a damaged file for elements of variable length without end.
+    """
+    import numpy as np
+
+    h5py = library()
+    if not h5py.h5a.exists(dataset, name):
+        return None
+    stored = h5py.h5a.open(dataset, name)
+    dtype = stored.dtype
+    for element in [dtype[field] for field in dtype.names or ()] or [dtype]:
+        if element.hasobject and h5py.check_ref_dtype(element) is None:
+            return None
+    value = np.zeros(stored.shape, dtype)
+    stored.read(value)
+    return value
 
 
 def _split_path(path: bytes) -> list[bytes]:
@@ -123,7 +144,9 @@ class Lengths:
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._lengths: dict[int, int] | None = None
+        self._lengths: dict[int, int] | None = None  # by the number of the dimension
+        self._numbers: dict[tuple[int, int], int] = {}  # by a variable's address and the axis
+        self._problem = ""  # of an object that cannot be opened
 
     def shape(self, dataset: Any, label: str) -> Shape:
         """Return the shape of a dataset, of a NetCDF variable with the lengths of its dimensions.
@@ -141,19 +164,42 @@ class Lengths:
         largest = dataset.get_space().get_simple_extent_dims(True)
         if self._lengths is None:
             self._lengths = self._read()
-        lengths, keys = self._lengths, _dimensions(dataset) or [-1] * len(shape)
+        lengths, numbers = self._lengths, self._dimensions(dataset)
+        is_unknown = _NO_DIMENSION in numbers and h5py.h5a.exists(dataset, b"DIMENSION_LIST")
+        if is_unknown and self._problem:
+            refuse(label, f"a dimension of unknown length: {printable(self._problem)}")
         return tuple(
-            max(size, lengths.get(key, 0)) if limit == h5py.h5s.UNLIMITED else size
-            for size, limit, key in zip(shape, largest, keys, strict=True)
+            max(size, lengths.get(number, 0)) if limit == h5py.h5s.UNLIMITED else size
+            for size, limit, number in zip(shape, largest, numbers, strict=True)
         )
 
     def _read(self) -> dict[int, int]:
-        lengths = dict[int, int]()
+        h5py, lengths = library(), dict[int, int]()
+        for found in _all_datasets(self._file):
+            self._problem = self._problem or found.problem
+            references = None if found.node is None else attribute(found.node, b"REFERENCE_LIST")
+            for reference, axis in () if references is None else references.flat:
+                with suppress(ValueError, RuntimeError):  # a variable may have been removed
+                    variable = h5py.h5r.dereference(reference, found.node)
+                    key = h5py.h5o.get_info(variable).addr, int(axis)
+                    self._numbers[key] = _number(found.node)
         for found in datasets(self._file):
             if found.node is not None and _is_extensible(found.node):
-                for key, size in zip(_dimensions(found.node), found.node.shape, strict=False):
-                    lengths[key] = max(lengths.get(key, 0), int(size))
+                sizes = zip(self._dimensions(found.node), found.node.shape, strict=True)
+                for number, size in sizes:
+                    lengths[number] = max(lengths.get(number, 0), int(size))
+        lengths.pop(_NO_DIMENSION, None)
         return lengths
+
+    def _dimensions(self, dataset: Any) -> list[int]:
+        """Return the number of the dimension of each axis, or _NO_DIMENSION."""
+        rank, address = len(dataset.shape), library().h5o.get_info(dataset).addr
+        coordinates, kind = attribute(dataset, _COORDINATES), attribute(dataset, b"CLASS")
+        if coordinates is not None and coordinates.size == rank:
+            return list(map(int, coordinates.flat))
+        if rank == 1 and kind is not None and kind.tobytes().startswith(b"DIMENSION_SCALE"):
+            return [_number(dataset)]  # a coordinate variable
+        return [self._numbers.get((address, axis), _NO_DIMENSION) for axis in range(rank)]
 
 
 def _is_extensible(dataset: Any) -> bool:
@@ -162,38 +208,19 @@ def _is_extensible(dataset: Any) -> bool:
     return is_simple and library().h5s.UNLIMITED in space.get_simple_extent_dims(True)
 
 
-def _dimensions(dataset: Any) -> list[int]:
-    """Return the numbers of a variable's dimensions, [] if it has none."""
-    h5py, rank = library(), len(dataset.shape)
-    attributes = h5py.Dataset(dataset).attrs
-    keys = list[int]()
-    if h5py.h5a.exists(dataset, _COORDINATES):
-        keys = list(map(int, attributes[_COORDINATES.decode()]))
-    elif h5py.h5a.exists(dataset, b"DIMENSION_LIST"):  # of older versions of NetCDF
-        for references in attributes["DIMENSION_LIST"][:rank]:
-            scales = [h5py.h5r.dereference(item, dataset) for item in references[:1]]
-            keys += [_number(scale) for scale in scales] or [-1]
-    elif h5py.h5ds.is_scale(dataset) and rank == 1:  # a coordinate variable
-        keys = [_number(dataset)]
-    return keys if len(keys) == rank else []
-
-
 def _number(scale: Any) -> int:
     """Return the number of a dimension, or a number that no other has."""
-    h5py = library()
-    if h5py.h5a.exists(scale, _DIMENSION_ID):
-        return int(h5py.Dataset(scale).attrs[_DIMENSION_ID.decode()])
-    return (1 << 32) + int(h5py.h5o.get_info(scale).addr)
+    number = attribute(scale, _DIMENSION_ID)
+    return (1 << 32) + int(library().h5o.get_info(scale).addr) if number is None else int(number)
 
 
 def padding_value(dataset: Any, dtype: Any, stored_fill: Any) -> Any:
     """Return the value of elements that NetCDF adds. stored_fill: HDF5's fill value."""
     import numpy as np
 
-    if library().h5a.exists(dataset, b"_FillValue"):
-        attribute = np.asarray(library().Dataset(dataset).attrs["_FillValue"]).reshape(-1)
-        if len(attribute) == 1 and attribute.dtype.kind == dtype.kind:
-            return attribute.astype(dtype)[0]
+    fill = attribute(dataset, b"_FillValue")
+    if fill is not None and fill.size == 1 and fill.dtype.kind == dtype.kind:
+        return fill.reshape(()).astype(dtype)[()]
     if stored_fill.any() or dtype.str[1:] not in _FILL_VALUES:
         return stored_fill
     return np.array(_FILL_VALUES[dtype.str[1:]]).astype(dtype)

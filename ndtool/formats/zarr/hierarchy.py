@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ndtool.errors import InputError, OutputError, printable, refuse
 from ndtool.storage.local import ZARR_METADATA, Folder
-from ndtool.storage.localfolder import MAX_METADATA_SIZE, LocalFolder
+from ndtool.storage.localfolder import LocalFolder
 
 Read = Callable[[str], bytes | None]  # returns the value of a key, None if the key is missing
 Body = bytes | memoryview
@@ -45,36 +45,17 @@ def _walk_arrays(storage: Folder) -> list[str]:
     return sorted(arrays)
 
 
-def consolidated_name(version: int | None) -> str:
-    """Return the key of a group's consolidated metadata in a version of the format."""
-    return "zarr.json" if version == 3 else ".zmetadata"
-
-
-def add_consolidated(storage: Folder, name: str, documents: Mapping[str, bytes]) -> bytes | None:
-    """Return a group's consolidated metadata with those of a new array, None if it has none.
-
-    name: the key of the consolidated metadata. documents: the metadata of the array and its groups,
-    by key. Raises OutputError if they are damaged, or would exceed the limits for reading.
-    """
-    raw, root = storage.read(name), _parse_json(storage, name)
-    if raw and not root:
-        raise OutputError(f"{printable(storage.path)}: its consolidated metadata are damaged")
-    if not isinstance(entries := _consolidated_entries(root), dict):
-        return None
-    for key, raw in documents.items():
-        document = json.loads(raw)
-        if document.get("node_type") == "group":
-            inline = {"kind": "inline", "must_understand": False, "metadata": {}}
-            document["consolidated_metadata"] = inline
-        entries[key if name == ".zmetadata" else key.rpartition("/")[0]] = document
-    body = json.dumps(root, indent=2).encode()
-    if len(body) > MAX_METADATA_SIZE or _count_values(body) > _MAX_VALUES:
+def require_no_consolidated(storage: Folder, label: str, version: int) -> None:
+    """Raise OutputError if a group has consolidated metadata, which would lack a new array."""
+    if version == 2:
+        has_consolidated = storage.read(".zmetadata") is not None
+    else:
+        has_consolidated = _consolidated_entries(_parse_json(storage, "zarr.json")) is not None
+    if has_consolidated:
         raise OutputError(
-            f"{printable(storage.path)}: its consolidated metadata would have {len(body)} bytes"
-            f" and {_count_values(body)} values: at most {MAX_METADATA_SIZE} and {_MAX_VALUES}"
-            " are read"
+            f"{printable(label)} has consolidated metadata, to which no array is added",
+            hint="write the array to a store of its own",
         )
-    return body
 
 
 def _consolidated_entries(root: dict[str, Any]) -> Any:

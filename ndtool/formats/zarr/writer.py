@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any
 from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.sink import ChunkSink, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import DtypeError, NdtoolError, OutputError, UsageError, printable
+from ndtool.errors import DtypeError, OutputError, UsageError, printable
 from ndtool.formats.codecs import default_chunks
 from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
-from ndtool.formats.zarr import hierarchy, location
+from ndtool.formats.zarr import location
 from ndtool.formats.zarr.hierarchy import WriteKey
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.formats.zarr.metadata import ZarrArray, flat_config, read_array
 from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.machine import threads
-from ndtool.publish.newfile import NewFile
 from ndtool.publish.newfolder import NewFolder, write_file
 from ndtool.publish.sinks import SharedOutput
 from ndtool.publish.targets import Encoding, Target, existing
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
-from ndtool.storage.descriptors import os_errors, require_space, reserve, write_at
+from ndtool.storage.descriptors import os_errors, require_space
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import LocalFolder
 
@@ -263,8 +262,7 @@ class LocalStore(NewFolder):
     def __init__(
         self, zarr_target: ZarrTarget, target: Target, documents: Mapping[str, bytes]
     ) -> None:
-        self._zarr_target, self._target, self._documents = zarr_target, target, documents
-        self._files: list[NewFile] = []  # consolidated metadata of the enclosing groups
+        self._zarr_target, self._target = zarr_target, target
         clobber, sync, cleans = target.clobber, target.sync, not target.is_dry_run
         super().__init__(zarr_target.path, zarr_target.exists, clobber, sync, cleans=cleans)
         for key, body in documents.items():
@@ -273,12 +271,9 @@ class LocalStore(NewFolder):
     def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
         """Raise ResourceError if there is too little space.
 
-        nbytes: of all files. largest: of a single file. Raises OutputError if consolidated metadata
-        cannot be updated.
+        nbytes: of all files. largest: of a single file.
         """
         require_space(self.working_folder, file_count, nbytes, largest, self.path)
-        for group in self._zarr_target.groups:
-            self._consolidated(group)
 
     def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput:
         """Return the location at which other processes can write chunks."""
@@ -296,38 +291,3 @@ class LocalStore(NewFolder):
             is_new = current.exists and not self._zarr_target.exists
             change = "was created by another process" if is_new else "changed"
             raise OutputError(f"{printable(self.path)} {change} during the run")
-        for group in current.groups:
-            if body := self._consolidated(group):
-                path = os.path.join(group, hierarchy.consolidated_name(current.version))
-                file = NewFile(path, os.stat(path), True, self._target.sync)
-                self._files.append(file)
-                reserve(file.descriptor, len(body), path)
-                write_at(file.descriptor, 0, body)
-                file.sync()
-
-    def _consolidated(self, group: str) -> bytes | None:
-        """Return a group's consolidated metadata with the new array, None if it has none."""
-        prefix = os.path.relpath(self._zarr_target.path, group)
-        documents = {f"{prefix}/{key}": body for key, body in self._documents.items()}
-        name = hierarchy.consolidated_name(self._zarr_target.version)
-        return hierarchy.add_consolidated(LocalFolder(group), name, documents)
-
-    def publish(self) -> None:
-        super().publish()
-        for file in self._files:
-            try:
-                file.publish()
-            except (NdtoolError, OSError):
-                raise OutputError(
-                    f"{printable(self.path)} is written, but {printable(file.path)} lacks it"
-                ) from None
-
-    def sync_folder(self) -> None:
-        super().sync_folder()
-        for file in self._files:
-            file.sync_folder()
-
-    def drop(self) -> None:
-        for file in self._files:
-            file.drop()
-        super().drop()
