@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from ndtool.errors import NdtoolError, Status
 
 # Most objects of a run are modules, which are no garbage: with Python's threshold of 700 objects,
-# a tenth of the time of a small run is the search for it.
-_GARBAGE_THRESHOLD = 20_000
+# a tenth of the time of a small run is the search for it. With h5py a run has 50,000.
+_GARBAGE_THRESHOLD = 100_000
+# Python has frames in blocks of 16 KiB, each mapped at the call that needs it and unmapped at its
+# return: a loop of imports that calls across a boundary does so 1,700 times. A frame of this many
+# values makes one block that has room for all.
+_STACK_SIZE = 1 << 14
 _OUT_OF_MEMORY_MESSAGES = ("failed to map segment", "Cannot allocate memory")
 
 
@@ -77,6 +81,9 @@ def _run(arguments: list[str]) -> "Status":
         reporter.report_bug(traceback.format_exc())
         return Status.BUG
     return Status.DONE
+
+
+_run.__code__ = _run.__code__.replace(co_stacksize=_STACK_SIZE)
 
 
 def _resource_error(exc: Exception) -> "NdtoolError | None":

@@ -54,7 +54,7 @@ cdef class TypedCall:
     cdef int family, threads, swap_unit
     cdef int64_t batch_dims, axis
     cdef int64_t base
-    cdef bint swaps_data, swaps_updates, is_mean, is_distinct, is_circular
+    cdef bint swaps_data, swaps_updates, is_counted, is_distinct, is_circular
     cdef Indices indices
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
@@ -65,7 +65,7 @@ cdef class TypedCall:
     ):
         self.family, self.threads = _FAMILIES[operator], threads
         self.batch_dims, self.axis = attributes.batch_dims, attributes.resolved_axis
-        self.is_mean, self.is_distinct = attributes.is_mean, attributes.duplicates == "error"
+        self.is_counted, self.is_distinct = attributes.is_counted, attributes.duplicates == "error"
         self.base = attributes.index_base
         self.is_circular = self.family == BY_RUNS and attributes.mode == "circular"
         self.indices = indices
@@ -117,7 +117,7 @@ cdef struct Job:
     Py_ssize_t target_bytes
     int64_t tuples
     Py_ssize_t width
-    bint scatters, swaps_target, is_mean, includes_self, non_temporal
+    bint scatters, swaps_target, non_temporal
     int swap_unit
     Updates update
     uint8_t* out             # where to copy the target to; NULL if the target is the output
@@ -457,11 +457,11 @@ cdef void finish_job(Job* job) noexcept nogil:
     """Divide means, and copy the target to the output."""
     cdef Means means
     cdef const Counts* counts = &job.update.counts
-    if job.is_mean:
+    if job.scatters and job.update.mean_type and job.width:
         means = Means(
             job.update.counts, job.target,
             counts.table.mask + 1 if counts.table.keys else job.target_bytes // job.width,
-            1, job.update.mean_type, job.includes_self,
+            1, job.update.mean_type, job.update.current == INCLUDED,
         )
         divide_task(&means, 0, 0)
     if job.swaps_target:
@@ -475,18 +475,19 @@ cdef void finish_job(Job* job) noexcept nogil:
 
 cdef uint64_t execute_job(Job* job) noexcept nogil:
     """Execute a call at once; non-zero if an index is out of bounds."""
-    cdef Updates first_pass
+    cdef Updates updates, first_pass
     cdef int64_t count = job.units if job.units else job.tuples
     job.walk.index = load_indices(job)
     if (job.validates and check_tuples(job, 0, job.stored_tuples)) or load_arrays(job):
         return 1
     read_offsets(job)
     if job.tuples and job.width:
+        updates = job.update
         if job.scatters and job.update.current == NEUTRAL:
-            first_pass = fill_pass(&job.update)
+            first_pass = fill_pass(&updates)
             if execute_item(job, &first_pass, 0, count, 0, job.width):
                 return 1
-        if execute_item(job, &job.update, 0, count, 0, job.width):
+        if execute_item(job, &updates, 0, count, 0, job.width):
             return 1
     finish_job(job)
     return 0
@@ -845,8 +846,8 @@ cdef class Calls:
                 job.threads = self.limit_threads(c.threads, moved)
             job.non_temporal = job.target_bytes >= self.tuning["NON_TEMPORAL"]
             if job.scatters and moved >= LARGE and p.tuples and p.width and self.algorithms(
-                c.is_mean or c.spec.counts is not None, job.target_bytes, p.width, p.tuples,
-                p.per_batch, p.by_panels, in_place, job.threads,
+                c.is_counted, job.target_bytes, p.width, p.tuples, p.per_batch,
+                p.by_panels, in_place, job.threads,
             ):
                 return None
         # inputs
@@ -918,7 +919,7 @@ cdef class Calls:
             views[0].ndim if c.family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
             views[0].ndim, c.itemsize,
         )
-        if in_place and needs_temporary and job.slice.rank == 0 and c.spec.counts is None and not (
+        if in_place and needs_temporary and job.slice.rank == 0 and not c.is_counted and not (
             is_arithmetic and (
                 c.swaps_data or not is_aligned(job.target, &job.out_view, c.itemsize)
             )
@@ -976,7 +977,6 @@ cdef class Calls:
         job.fill_value = NULL
         if not job.scatters and c.indices.skips:
             job.fill_value = self._repeat_fill_value(c, p.width, memory)
-        job.is_mean = job.scatters and c.is_mean and p.width > 0
         if job.scatters:
             self._fill_updates(&job, c, &p, memory)
         if not releases:
@@ -1090,18 +1090,17 @@ cdef class Calls:
     ) except -1:
         """Describe the updates of a scatter, with zeroed counts if it needs them."""
         cdef Counts counts = no_counts()
-        cdef int current = c.spec.current
+        cdef int current = c.spec.state
         cdef int64_t slots
         if current == NEUTRAL and (p.width > _blocks.LINE or float_state() != DEFAULT_STATE):
             current = REPLACED
-        if p.width and (current == REPLACED or c.is_mean):
-            c.spec.counts._describe(&counts, job.target, p.width)
+        if p.width and (current == REPLACED or c.spec.mean_type):
+            describe_counts(&counts, 4, job.target, p.width)
             slots = job.target_bytes // p.width
             if slots > SPARSE * p.tuples:
                 self._allocate_table(&counts.table, p.tuples, memory)
                 slots = counts.table.mask + 1
             counts.data = allocate(memory, slots * counts.itemsize, True)
-        job.includes_self = current == INCLUDED
         job.update = Updates(
             NULL, p.width, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
         )

@@ -100,16 +100,22 @@ class UpdateCounts:
 
 @final
 class UpdateSpec:
+    pitch: int
+    current: str
+    is_counted: bool
     def __new__(
         cls,
         updates: Any,
         pitch: int,
         reduction: str,
         name: str,
+        neutral: bytes = b"",
+        count_itemsize: int = 4,
         current: str = "included",
         counts: UpdateCounts | None = None,
-        neutral: Any = None,
     ) -> UpdateSpec: ...
+    def exact(self, threads: int) -> UpdateSpec: ...
+    def passes(self, counts: UpdateCounts | None) -> tuple[UpdateSpec, ...]: ...
     def window(self, nbytes: int) -> int: ...
 
 @final
@@ -212,8 +218,6 @@ def gather_tiles(
     out: Any,
     options: KernelOptions,
 ) -> int: ...
-def find_nan(updates: Any, name: str, threads: int) -> bool: ...
-def has_default_floats() -> bool: ...
 def measure_wake() -> int: ...
 def divide_means(
     counts: UpdateCounts,

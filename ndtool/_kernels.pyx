@@ -260,7 +260,7 @@ def scatter(
     spec._bind(&s.updates, item.first, item.tuples, out, 0, False)
     if item.column + item.width > spec.pitch:
         raise ValueError("an update is shorter than a slice")
-    if (spec.counts is not None or spec.current == FILL) and (
+    if (spec.counts is not None or spec.state == FILL) and (
         item.column or item.width != spec.pitch
     ):
         raise ValueError("complete slices are counted or filled")
@@ -437,8 +437,6 @@ def divide_means(
 ) -> None:
     """Divide sums by the counts of their summands, in slices of `width` bytes."""
     cdef Means m
-    if counts.counts is None:
-        raise ValueError("there is no window")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
     m.target = &out[0]
     m.slices = m.counts.table.mask + 1 if m.counts.table.keys else out.shape[0] // width
@@ -446,19 +444,6 @@ def divide_means(
     m.include_self = include_self
     m.tasks = task_count(options.threads)
     run_released(divide_task, &m, m.tasks, options.threads)
-
-
-def find_nan(const uint8_t[::1] updates, str name, int threads) -> bool:
-    """Whether any update of the element type `name` is a NaN."""
-    cdef NanSearch search = NanSearch(
-        &updates[0], updates.shape[0], _TYPES[name], task_count(threads)
-    )
-    return run_released(nan_task, &search, search.tasks, threads) != 0
-
-
-def has_default_floats() -> bool:
-    """Whether this thread rounds to nearest and calculates with subnormal numbers."""
-    return float_state() == DEFAULT_STATE
 
 
 def will_need(

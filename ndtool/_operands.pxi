@@ -105,12 +105,28 @@ cdef int bind_table(
     return 0
 
 
+cdef void describe_counts(
+    Counts* c, int itemsize, const uint8_t* out, Py_ssize_t width
+) noexcept:
+    """Describe counts of `itemsize` bytes of the slices of `width` bytes from `out` on."""
+    cdef Py_ssize_t remaining_width = width
+    c.data = NULL
+    c.itemsize = itemsize
+    c.origin = out
+    c.width = width
+    c.shift = -1
+    c.table.keys = NULL
+    if width & (width - 1) == 0:
+        while remaining_width:
+            remaining_width >>= 1
+            c.shift += 1
+
+
 @cython.final
 cdef class UpdateCounts:
     """The numbers of updates of the slices of an output.
 
-    counts: a buffer of zeros; None if each window (a range of the output that is updated in
-    scratch) has its own counts. itemsize: bytes of a count, 4 or 8. table: zeros for a table of the
+    counts: a buffer of zeros. itemsize: bytes of a count, 4 or 8. table: zeros for a table of the
     slices with updates (see `bind_table`), each of which has a slot, and a count for each slot;
     None if each slice has a count. tuples: how many there are at most. factor: of the table.
     """
@@ -121,8 +137,8 @@ cdef class UpdateCounts:
     cdef int itemsize
 
     def __cinit__(
-        self, uint8_t[::1] counts, int itemsize, uint8_t[::1] table=None, int64_t tuples=0,
-        uint64_t factor=0,
+        self, uint8_t[::1] counts not None, int itemsize, uint8_t[::1] table=None,
+        int64_t tuples=0, uint64_t factor=0,
     ):
         if itemsize not in (4, 8):
             raise ValueError("a count has 4 or 8 bytes")
@@ -133,9 +149,7 @@ cdef class UpdateCounts:
         self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
     ) except -1:
         """Bind the counts of an output of `nbytes` bytes to its slices of `width` bytes."""
-        self._describe(c, out, width)
-        if self.counts is None:
-            return 0
+        describe_counts(c, self.itemsize, out, width)
         if self.table is not None:
             bind_table(&c.table, self.table, self.tuples, self.factor)
         if self.counts.shape[0] < self.itemsize * (
@@ -145,65 +159,85 @@ cdef class UpdateCounts:
         c.data = &self.counts[0]
         return 0
 
-    cdef void _describe(self, Counts* c, const uint8_t* out, Py_ssize_t width) noexcept:
-        """Describe the counts of slices of `width` bytes from `out` on."""
-        cdef Py_ssize_t remaining_width = width
-        c.data = NULL
-        c.itemsize = self.itemsize
-        c.origin = out
-        c.width = width
-        c.shift = -1
-        c.table.keys = NULL
-        if width & (width - 1) == 0:
-            while remaining_width:
-                remaining_width >>= 1
-                c.shift += 1
-
 
 @cython.final
 cdef class UpdateSpec:
-    """An update spec: the updates and their reduction ("none" copies them).
+    """An update spec: the updates, their reduction ("none" copies them), and its state.
 
-    updates: `pitch` bytes per tuple, in order. name: the element type, for reductions. current:
-    what becomes of the current value of a slice with updates: "included": updates are reduced into
-    it. "replaced": by a copy of the first update. "neutral": in a window, by the neutral element,
-    in a pass that precedes the reductions. "fill": this pass alone, which applies no updates.
-    counts: of each slice's updates, for "replaced" and means. neutral: BLOCK slices of neutral
-    elements, for "neutral" and "fill".
+    updates: `pitch` bytes per tuple, in order. name: the element type, for reductions. neutral: the
+    neutral element for "neutral", if there is one. count_itemsize: bytes of a count. counts: of all
+    slices; if None, each window (a range of the output that is updated in scratch) has its own.
+    current: the state, which says what becomes of the current value of a slice with updates:
+    "included": updates are reduced into it. "replaced": by a copy of the first update, the one
+    whose count is 0. "neutral": by the neutral element, in a pass that precedes the reductions.
+    "fill": this pass alone, outside of windows.
     """
 
-    cdef const uint8_t[::1] updates
-    cdef Py_ssize_t pitch
-    cdef int code, op, mean_type, current
+    cdef const uint8_t[::1] updates, neutral
+    cdef readonly Py_ssize_t pitch
+    cdef readonly str current
+    cdef int code, op, mean_type, state, count_itemsize
     cdef UpdateCounts counts
-    cdef const uint8_t[::1] neutral
+    cdef tuple arguments
 
     def __cinit__(
         self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name,
-        str current="included", UpdateCounts counts=None, const uint8_t[::1] neutral=None,
+        bytes neutral=b"", int count_itemsize=4, str current="included", UpdateCounts counts=None,
     ):
+        self.arguments = updates, pitch, reduction, name, neutral, count_itemsize
         self.updates, self.pitch = updates, pitch
-        self.current, self.counts, self.neutral = _CURRENT[current], counts, neutral
+        self.current, self.state = current, _CURRENT[current]
+        self.count_itemsize, self.counts = count_itemsize, counts
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
         self.mean_type = self.code if reduction in _MEANS else 0
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
-        if self.current == REPLACED and counts is None:
-            raise ValueError("the first update of a slice is the one whose count is 0")
-        if self.current == NEUTRAL or self.current == FILL:
-            if pitch > _blocks.LINE or neutral is None or neutral.shape[0] < _blocks.BLOCK * pitch:
-                raise ValueError("the neutral elements are shorter than a block of short slices")
+        if self.state == NEUTRAL or self.state == FILL:
+            if pitch > _blocks.LINE or not neutral:
+                raise ValueError("only short slices have neutral elements")
+            self.neutral = neutral * (_blocks.BLOCK * _blocks.LINE // len(neutral))
+
+    cdef UpdateSpec _in_state(self, str current, UpdateCounts counts):
+        return UpdateSpec(*self.arguments, current, counts)
+
+    def exact(self, int threads) -> UpdateSpec:
+        """Return the spec, "replaced" if its neutral elements might alter an update: a NaN."""
+        cdef NanSearch search
+        if self.state != NEUTRAL:
+            return self
+        search = NanSearch(
+            &self.updates[0], self.updates.shape[0], self.code, task_count(threads)
+        )
+        if float_state() != DEFAULT_STATE or run_released(
+            nan_task, &search, search.tasks, threads
+        ):
+            return self._in_state("replaced", None)
+        return self
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the updates of each slice are counted."""
+        return self.state == REPLACED or (self.mean_type != 0 and self.state != FILL)
+
+    def passes(self, UpdateCounts counts) -> tuple[UpdateSpec, ...]:
+        """Return the specs that have the same result without windows, one after the other.
+
+        counts: of all slices, if updates are counted.
+        """
+        if self.state != NEUTRAL:
+            return (self._in_state(self.current, counts),)
+        return self._in_state("fill", None), self._in_state("included", counts)
 
     cdef bint _has_window_counts(self):
         """Return whether each window has its own counts."""
-        return self.counts is not None and self.counts.counts is None
+        return self.is_counted and self.counts is None
 
     def window(self, Py_ssize_t nbytes) -> int:
         """Return the bytes of scratch for a window of `nbytes` bytes and its counts."""
         if not self._has_window_counts():
             return nbytes
-        return window_bytes(nbytes) + window_bytes(nbytes // self.pitch * self.counts.itemsize)
+        return window_bytes(nbytes) + window_bytes(nbytes // self.pitch * self.count_itemsize)
 
     cdef int _bind(
         self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
@@ -215,22 +249,26 @@ cdef class UpdateSpec:
         """
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
-        if in_windows and self.current == FILL:
+        if in_windows and self.state == FILL:
             raise ValueError("windows have no separate first pass")
-        if not in_windows and (self.current == NEUTRAL or self._has_window_counts()):
+        if not in_windows and (self.state == NEUTRAL or self._has_window_counts()):
             raise ValueError("there is no window")
         u.first = &self.updates[0] + first * self.pitch
         u.pitch = self.pitch
-        u.code, u.op, u.current, u.mean_type = self.code, self.op, self.current, self.mean_type
+        u.code, u.op, u.current, u.mean_type = self.code, self.op, self.state, self.mean_type
         u.neutral = NULL if self.neutral is None else &self.neutral[0]
         u.counts = no_counts()
-        if self.counts is not None and out is not None:
-            if (
-                self.counts.table is not None
-                and self.updates.shape[0] > self.counts.tuples * self.pitch
-            ):
-                raise ValueError("there are more updates than tuples in the table")
-            self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
+        if out is None or not self.is_counted:
+            return 0
+        if self.counts is None:
+            describe_counts(&u.counts, self.count_itemsize, NULL, self.pitch)
+            return 0
+        if (
+            self.counts.table is not None
+            and self.updates.shape[0] > self.counts.tuples * self.pitch
+        ):
+            raise ValueError("there are more updates than tuples in the table")
+        self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
         return 0
 
 
@@ -298,7 +336,7 @@ cdef int64_t complete_space(IndexSpace* space, int64_t per_batch, int64_t repeat
     for d in range(space.batch_rank):
         batches *= space.batch_sizes[d]
     space.per_batch, space.repeats = max(1, per_batch), max(1, repeats)
-    is_reused = per_batch >= _blocks.BLOCK and per_batch * _blocks.LINE >= space.span
+    is_reused = per_batch >= _blocks.SHORT_BLOCK and per_batch * _blocks.LINE >= space.span
     space.fits_in_cache = space.span <= CACHE_BYTES and (space.batch_rank == 0 or is_reused)
     space.is_one_group = space.repeats == batches
     return batches

@@ -15,7 +15,7 @@ array([[ 9, 10, 11],
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Never, cast
+from typing import Any, Never
 
 import numpy as np
 
@@ -102,25 +102,21 @@ def _infer(operator: str, arrays: dict[str, Any], attributes: Attributes, spec: 
 
 def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
     """Rechunk the arrays of a call to matching chunks, and return its graph as a dask array."""
-    data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
-    data = _in_chunks(data)
+    axes, rank = lazy.axes_of(inference.plan), len(inference.plan.positions)
+    data_axes, output_axes = axes.rows + axes.inner, axes.output_axes(rank)
+    indices, updates = arrays["indices"], arrays.get("updates")
+    data = _in_chunks(arrays["data"]).transpose(data_axes)
+    if updates is not None:
+        updates = updates.transpose(_inverse(output_axes))
     tuple_chunks = _chunks_of_tuples(inference, data, indices, updates)
-    axes = lazy.axes_of(inference.plan)
-
-    def output_chunks(data_chunks: Chunks, tuples: Chunks) -> Chunks:
-        outer, slice_axes = (
-            [data_chunks[d] for d in kind] for kind in (axes.outer, axes.slice_axes)
-        )
-        chunks: Chunks = axes.arrange(tuples, outer, slice_axes)
-        return chunks
-
-    expected = data.chunks if inference.scatters else output_chunks(data.chunks, tuple_chunks)
+    inner_chunks = data.chunks[len(axes.rows) :]
+    expected = data.chunks if inference.scatters else tuple_chunks + inner_chunks
     data_chunks, tuple_chunks = lazy.align(inference, data.chunks, tuple_chunks)
-    chunked, all_indices = {"data": _in_chunks(data, data_chunks)}, cast("Any", indices)
+    chunked, all_indices = {"data": _in_chunks(data, data_chunks)}, indices
     if isinstance(indices, da.Array):
-        components = ((size,) for size in indices.shape[len(tuple_chunks) :])
+        components = ((size,) for size in indices.shape[rank:])
         chunked["indices"] = _in_chunks(indices, (*tuple_chunks, *components))
-    chunks = output_chunks(data_chunks, tuple_chunks)
+    chunks = tuple_chunks + inner_chunks
     if updates is not None:
         chunked["updates"] = _in_chunks(updates, chunks)
         chunks = data_chunks
@@ -140,7 +136,13 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     )
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     result = da.Array(layers, graph.name, chunks, dtype=data.dtype)
-    return result.rechunk(expected) if result.size else result
+    result = result.rechunk(expected) if result.size else result
+    return result.transpose(_inverse(data_axes) if inference.scatters else output_axes)
+
+
+def _inverse(axes: Shape) -> Shape:
+    """Return the permutation that restores the order of permuted axes."""
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
 def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
@@ -157,14 +159,12 @@ def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
 
 def _chunks_of_tuples(inference: Inference, data: da.Array, indices: Any, updates: Any) -> Chunks:
     """Return the chunks of index tuples: those of indices, else of updates, else the default."""
-    axes, rank = lazy.axes_of(inference.plan), len(inference.plan.positions)
-    if isinstance(indices, da.Array):
-        return tuple(indices.chunks[:rank])
-    if isinstance(updates, da.Array):
-        stop = axes.front + len(axes.outer)
-        return (*updates.chunks[: axes.front], *updates.chunks[stop : rank + len(axes.outer)])
+    rank, rows = len(inference.plan.positions), len(inference.plan.grid_axes)
+    for chunked in (indices, updates):
+        if isinstance(chunked, da.Array):
+            return tuple(chunked.chunks[:rank])
     itemsize = inference.dtype.itemsize
-    width = itemsize * prod(max(*data.chunks[d], 1) for d in axes.outer + axes.slice_axes)
+    width = itemsize * prod(max(*sizes, 1) for sizes in data.chunks[rows:])
     chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in data.chunks)
     return _default_chunks(inference.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))
 

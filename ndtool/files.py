@@ -28,18 +28,10 @@ from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, argument_name
 from ndtool.inmemory.arguments import make_attributes, restore_exact_index
-from ndtool.options import (
-    RUN_OPTIONS,
-    ArrayOrFile,
-    ProgressReporter,
-    array_source,
-    file_names,
-    path,
-    validate_options,
-)
+from ndtool.options import RUN_OPTIONS, ArrayOrFile, ProgressReporter, file_name, path, request_of
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall, Request
+from ndtool.runs.calls import OpenCall
 from ndtool.signatures import Operators, bind
 
 __all__ = [
@@ -89,23 +81,14 @@ def _run(
     }
     if inputs.get("write_indices", data) is None:
         del inputs["write_indices"]
-    keywords = validate_options({**options, "threads": threads, "spec": spec})
-    progress_option = keywords.pop("progress")
-    file_arguments = file_names(inputs)
-    arguments = {role: file_arguments.get(role, role) for role in inputs}
+    settings = {**options, "threads": threads, "spec": spec}
+    progress_option = settings.pop("progress")
+    data_name = argument_name(file_name("data", data) or "data")
     output = None if out is None else path("out", out)
     attributes = make_attributes(operator, zip(Attributes._fields, values, strict=True))
-    names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
-    fields: dict[str, Any] = {"indices": None, **names, **keywords}
-    request = Request(operator, output=output, attributes=attributes, **fields)
     result = None
     try:
-        mode = attributes.out_of_bounds
-        arrays = {
-            role: array_source(role, inputs[role], mode)
-            for role in inputs
-            if role not in file_arguments
-        }
+        request, arrays = request_of(operator, inputs, attributes, output=output, **settings)
         opened = OpenCall(request, arrays)
         with opened as call, ProgressReporter(operator, progress_option) as progress:
             inference, target = call.inference, steps.resolve_output(call)
@@ -117,13 +100,11 @@ def _run(
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(prepared, progress, sink=sink)
             if outcome.bounds_report is not None:
-                restore_exact_index(
-                    outcome.bounds_report, inputs["indices"], argument_name(arguments["data"])
-                )
+                restore_exact_index(outcome.bounds_report, inputs["indices"], data_name)
             run_warnings = steps.warnings(prepared, outcome.bounds_report)
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
-        restore_exact_index(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
+        restore_exact_index(error, inputs.get("indices"), data_name)
         raise
     except MemoryError as error:
         if isinstance(error, NdtoolError):

@@ -163,22 +163,24 @@ def arguments_by_role(
 
 
 def request_of(
-    operator: str, arguments: dict[str, Any], attributes: dict[str, Any], **settings: Any
+    operator: str, arguments: dict[str, Any], attributes: Attributes, **settings: Any
 ) -> tuple[Request, dict[str, Source]]:
-    """Return the Request of a call, and the sources of arguments that are arrays, by role."""
+    """Return the Request of a call, and the sources of arguments that are arrays, by role.
+
+    settings: options, which are validated.
+    """
     files = file_names(arguments)
     names = {LOWERED_INPUTS.get(role, role): files.get(role, role) for role in arguments}
-    attribute_values = validate_attributes(operator, attributes)
-    fields: dict[str, Any] = {"indices": None, **names, **settings}
+    fields: dict[str, Any] = {"indices": None, **names, **validate_options(settings)}
     arrays = {
-        role: array_source(role, value, attribute_values.out_of_bounds)
+        role: array_source(role, value, attributes.out_of_bounds)
         for role, value in arguments.items()
         if role not in files
     }
-    return Request(operator, attributes=attribute_values, **fields), arrays
+    return Request(operator, attributes=attributes, **fields), arrays
 
 
-def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
+def validate_attributes(operator: str, attributes: Mapping[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
     valid_names = operator_of(operator).attributes + (
         () if operator in LOWERED else COMMON_ATTRIBUTES

@@ -101,12 +101,12 @@ def force_depth(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets how often all runs partition their tuples."""
 
     def set_depth(depth: int) -> None:
-        possible = partitioning.partitionings_by_depth
+        possible = partitioning.Layout.by_depth
 
-        def filter_depth(partition: Any, budget: int) -> Any:
-            return [option for option in possible(partition, budget) if option.depth == depth]
+        def filter_depth(layout: Any, budget: int) -> Any:
+            return [option for option in possible(layout, budget) if option.depth == depth]
 
-        monkeypatch.setattr(partitioning, "partitionings_by_depth", filter_depth)
+        monkeypatch.setattr(partitioning.Layout, "by_depth", filter_depth)
 
     return set_depth
 

@@ -124,7 +124,7 @@ def _update_row(names: ElementNames, n: int, step: Step) -> _Row:
         return "current", name, value, "", ""
     remark = names.bounds_remark(step.tuple or (), step.normalized)
     index = names.index_text(step.indices, step.tuple or (), remark)
-    return f"{names.signs[n > 1]} update", name, value, index, result
+    return f"{names.plan.attributes.operator_signs[n > 1]} update", name, value, index, result
 
 
 def _gather_rows(names: ElementNames, step: Step) -> list[_Row]:

@@ -5,18 +5,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from ndtool.analysis.modelrun import MEMORY_MESSAGES, all_nodes, graphs_of
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    ResourceError,
-    RuleError,
-    library_message,
-    printable,
-)
+from ndtool.analysis.modelrun import all_nodes, graphs_of, library_error
+from ndtool.errors import InputError, NdtoolError, RuleError, printable
 from ndtool.formats.onnx.modelproto import DOMAINS
 
-_MAX_MESSAGE = 500  # characters of a message of the package
 _MAX_CHECKED = (1 << 31) - 1  # bytes of a model with its tensors; the package checks no larger ones
 
 
@@ -30,10 +22,7 @@ def converted_errors(
     except NdtoolError:
         raise
     except Exception as exc:
-        reason = library_message(exc, _MAX_MESSAGE)
-        if isinstance(exc, MemoryError) or any(text in reason for text in MEMORY_MESSAGES):
-            raise ResourceError(f"{printable(path)}: not enough memory: {reason}") from None
-        raise kind(f"{printable(path)}: the onnx package {verb} it: {reason}") from None
+        raise library_error(path, f"the onnx package {verb} it", exc, kind) from None
 
 
 def load(path: str) -> Any:

@@ -30,7 +30,7 @@ Compute = Callable[[Any, Sequence[Any], str], Any]
 
 _MAX_CONSTANT = 1 << 16  # bytes; larger constants are inputs of an engine's model, not copied
 _MAX_MESSAGE = 500  # characters of a message of an engine
-MEMORY_MESSAGES = (
+_MEMORY_MESSAGES = (
     "bad_alloc", "failed to map segment", "Cannot allocate memory", "bfc_arena", "allocate memory",
 )  # fmt: skip
 
@@ -194,7 +194,7 @@ class ModelRun:
             raise
         except Exception as exc:
             name = printable(node.name or next(iter(node.output), ""))
-            raise self._error(f"{name}: {node.op_type} fails", exc) from None
+            raise library_error(self._path, f"{name}: {node.op_type} fails", exc) from None
 
     def _control(
         self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
@@ -263,13 +263,7 @@ class ModelRun:
 
     def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
         title = "the onnx package" if engine.name == "onnx" else engine.name
-        return self._error(f"{title} cannot run it", exc)
-
-    def _error(self, failure: str, exc: Exception) -> NdtoolError:
-        reason, path = library_message(exc, _MAX_MESSAGE), printable(self._path)
-        if isinstance(exc, MemoryError) or any(text in reason for text in MEMORY_MESSAGES):
-            return ResourceError(f"{path}: not enough memory: {reason}")
-        return RuleError(f"{path}: {failure}: {reason}")
+        return library_error(self._path, f"{title} cannot run it", exc)
 
     def _segment_model(
         self,
@@ -301,6 +295,16 @@ class ModelRun:
         if not isinstance(value, np.ndarray) or value.nbytes > _MAX_CONSTANT:
             return False
         return id(value) in self._constants
+
+
+def library_error(
+    path: str, failure: str, exc: Exception, kind: type[NdtoolError] = RuleError
+) -> NdtoolError:
+    """Return the error about a model for an exception of a library; failure: what it says."""
+    reason = library_message(exc, _MAX_MESSAGE)
+    if isinstance(exc, MemoryError) or any(text in reason for text in _MEMORY_MESSAGES):
+        return ResourceError(f"{printable(path)}: not enough memory: {reason}")
+    return kind(f"{printable(path)}: {failure}: {reason}")
 
 
 def _engines(threads: int) -> Iterator[Engine]:

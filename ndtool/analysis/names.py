@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ndtool.analysis.typed import TypeSource
 from ndtool.errors import argument_name
 from ndtool.rules.operators import MODES
-from ndtool.rules.plans import Position
+from ndtool.rules.plans import Plan
 from ndtool.runs.calls import OpenCall
 
 
@@ -16,37 +16,21 @@ from ndtool.runs.calls import OpenCall
 class ElementNames:
     """The names of elements and index tuples of a call, without its arrays.
 
-    files: the names of inputs from files, by role. has_integer_indices: whether an index is one
-    integer, not a tuple. sizes: those of the indexed axes. signs: how updates are written, the
-    first and the others.
+    files: the names of inputs from files, by role.
     """
 
     files: Mapping[str, str]
-    has_integer_indices: bool
-    sizes: Position
-    pad: int | None
-    negatives: bool
-    mode: str
-    signs: tuple[str, str]
+    plan: Plan
 
     @classmethod
     def of(cls, call: OpenCall) -> ElementNames:
         """Return the names in a call."""
-        plan, attributes = call.inference.plan, call.inference.plan.attributes
         files = {
             role: argument_name(source.name)
             for role, source in call.sources.items()
             if not isinstance(source, TypeSource) and not source.name.startswith("[")
         }
-        return cls(
-            files,
-            plan.has_scalar_indices,
-            plan.sizes,
-            attributes.pad,
-            attributes.negatives,
-            attributes.out_of_bounds,
-            attributes.operator_signs,
-        )
+        return cls(files, call.inference.plan)
 
     def name_of(self, role: str, position: tuple[int, ...]) -> str:
         """Return the name of an element: `table.npy[3, 0]`."""
@@ -61,16 +45,17 @@ class ElementNames:
 
     def tuple_text(self, index: tuple[int, ...]) -> str:
         """Return a tuple as text; a single integer has no parentheses."""
-        return str(index[0]) if self.has_integer_indices else f"({', '.join(map(str, index))})"
+        return str(index[0]) if self.plan.has_scalar_indices else f"({', '.join(map(str, index))})"
 
     def bounds_remark(self, stored: tuple[int, ...], normalized: tuple[int, ...]) -> str:
         """Return the remark on a tuple that is padding or out of bounds, else ""."""
-        if self.pad is not None and self.pad in stored:
+        attributes = self.plan.attributes
+        if attributes.pad is not None and attributes.pad in stored:
             return ", padding"
-        minimum = -1 if self.negatives else 0
-        if all(minimum * size <= i < size for i, size in zip(stored, self.sizes, strict=True)):
+        minimum = -1 if attributes.negatives else 0
+        if all(minimum * size <= i < size for i, size in zip(stored, self.plan.sizes, strict=True)):
             return ""
-        mode = MODES[self.mode]
+        mode = MODES[attributes.out_of_bounds]
         if not mode.redirects:
             return ", out of bounds"
         return f", out of bounds, {mode.participle} to {self.tuple_text(normalized)}"

@@ -1,7 +1,7 @@
 """Statistics of an index array: the slices of data that it selects, their counts, and bounds.
 
-One pass reads the indices, in blocks; a second one if data have too many slices for a counter each;
-a last one searches for the tuples that select the most frequent slices.
+One pass reads the indices, in blocks; another one searches for the tuples that select the most
+frequent slices.
 """
 
 from contextlib import ExitStack
@@ -33,7 +33,6 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes
 from ndtool.rules.plans import Position, Shape
 from ndtool.rules.reductions import REDUCTIONS
-from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall, Request
 
 Array = NDArray[Any]
@@ -168,9 +167,7 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
             if role in opened_sources:
                 continue
             name = request.arguments[role]
-            source: Source = type_source(name) or locators.open_source(
-                name, streams, literals=role == "indices"
-            )
+            source: Source = type_source(name) or locators.open_role(role, name, streams, None)
             stack.callback(source.close)
             opened_sources[role] = source
         stack.pop_all()  # the call closes them
@@ -189,17 +186,10 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     """Return the statistics of a call's indices; indices out of bounds are counted."""
     index_tuples = tuples.load_tuples(call)
     first_pass = _TuplePass(index_tuples)
-    for first, block in index_tuples.blocks(portion(progress, 0, 0.4)):
+    for first, block in index_tuples.blocks(portion(progress, 0, 0.5)):
         first_pass.add(first, block)
-    tally = first_pass.tally
-    if tally.needs_second_pass:
-        try:
-            for first, block in index_tuples.blocks(portion(progress, 0.4, 0.6)):
-                tally.sort(first_pass.selected(first, block)[1])
-        except ValueError:  # the first pass counted fewer slices
-            raise operands.changed_error(call.inference) from None
     totals = _SliceTotals(call, first_pass.slice_grid)
-    for rows, counts in tally.iterate_counts(portion(progress, 0.6, 0.8)):
+    for rows, counts in first_pass.tally.iterate_counts(portion(progress, 0.5, 0.8)):
         totals.add(rows, counts)
     most_frequent = totals.most_frequent
     ends = [Ends() for _ in most_frequent]
@@ -210,14 +200,19 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
                 end.add(numbers[rows == row])
     call.require_unchanged()
     names = ElementNames.of(call)
-    data = call.inference.inputs["data"]
+    data, indices = (call.inference.inputs[role] for role in ("data", "indices"))
+    components = tuple(column.component for column in first_pass.columns)
+    count, out_of_bounds = len(index_tuples.rows), first_pass.first_out_of_bounds
+    hints = _causes(components, out_of_bounds, count, indices.dtype, first_pass.all_minus_one)
+    if names.plan.has_scalar_indices:
+        out_of_bounds = [replace(index, component=None) for index in out_of_bounds]
     result = Stats(
         operator=call.reported.operator,
-        tuples=len(index_tuples.rows),
-        components=tuple(column.component for column in first_pass.columns),
+        tuples=count,
+        components=components,
         out_of_bounds=first_pass.out_of_bounds,
-        first_out_of_bounds=tuple(first_pass.first_out_of_bounds),
-        hints=(),
+        first_out_of_bounds=tuple(out_of_bounds),
+        hints=tuple(hints),
         sorted=first_pass.is_sorted,
         slices=tuple(first_pass.slice_grid),
         distinct=totals.distinct,
@@ -237,11 +232,6 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         title=inferred(call.reported).title,
         remarks=(),
     )
-    hints = causes(result, call.inference.inputs["indices"].dtype, first_pass.all_minus_one)
-    if names.has_integer_indices:
-        bad = tuple(replace(index, component=None) for index in result.first_out_of_bounds)
-        result = replace(result, first_out_of_bounds=bad)
-    result = replace(result, hints=tuple(hints))
     return replace(result, remarks=tuple(_remarks(call, names, result)))
 
 
@@ -420,39 +410,31 @@ class _SliceTotals:
             self._page = int(last[-1])
 
 
-def causes(statistics: Stats, dtype: Dtype, all_minus_one: int) -> list[str]:
-    """Return likely causes of suspicious indices and of indices out of bounds."""
-    sizes = [component.size for component in statistics.components]
-    if not statistics.first_out_of_bounds:
-        return [_MASK_HINT] if _is_mask(statistics) else _padding(statistics, all_minus_one)
-    values = [
-        (index.value, sizes[index.component or 0]) for index in statistics.first_out_of_bounds
-    ]
-    hints, (value, _) = mistakes.likely_causes(values, dtype), values[0]
-    if all(value == size for value, size in values):
-        lowest = min(
-            component.lowest for component in statistics.components if component.lowest is not None
-        )
-        question = "are they 1-based? Then: --index-base 1"
-        if lowest <= 0:
-            question = "is it a placeholder for a missing index?"
-        hints.append(f"{value} equals the size of the axis: {question}")
-    return hints
+def _causes(
+    components: tuple[Component, ...],
+    out_of_bounds: list[BadIndex],
+    tuples: int,
+    dtype: Dtype,
+    all_minus_one: int,
+) -> list[str]:
+    """Return likely causes of suspicious indices and of indices out of bounds.
 
-
-def _is_mask(statistics: Stats) -> bool:
-    """Whether there is an index 0 or 1 for each slice along an axis longer than 2."""
-    return len(statistics.components) == 1 and all(
-        component.lowest == 0 and component.highest == 1 and statistics.tuples == component.size > 2
-        for component in statistics.components
-    )
-
-
-def _padding(statistics: Stats, all_minus_one: int) -> list[str]:
-    """Return the hint that -1 is padding, if it is the lowest value of every component."""
-    if any(component.lowest != -1 for component in statistics.components):
+    tuples: how many there are; all_minus_one: of these, those whose components are all -1.
+    """
+    lowest = [component.lowest for component in components if component.lowest is not None]
+    if out_of_bounds:
+        values = [(index.value, components[index.component or 0].size) for index in out_of_bounds]
+        hints, (value, _) = mistakes.likely_causes(values, dtype), values[0]
+        if all(value == size for value, size in values):
+            question = "are they 1-based? Then: --index-base 1"
+            if min(lowest) <= 0:
+                question = "is it a placeholder for a missing index?"
+            hints.append(f"{value} equals the size of the axis: {question}")
+        return hints
+    for only in components[: len(components) == 1]:  # 0 or 1 for each slice of a longer axis
+        if (only.lowest, only.highest) == (0, 1) and tuples == only.size > 2:
+            return [_MASK_HINT]
+    if not components or any(component.lowest != -1 for component in components):
         return []
-    padding = mistakes.padding_warning(
-        all_minus_one, statistics.tuples, components=len(statistics.components)
-    )
+    padding = mistakes.padding_warning(all_minus_one, tuples, components=len(components))
     return [padding] if padding else []

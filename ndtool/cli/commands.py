@@ -14,7 +14,7 @@ from ndtool.cli import helppages, options
 from ndtool.cli.console import is_same_file, write_stdout
 from ndtool.cli.options import Argument, Parameter
 from ndtool.cli.reporter import Reporter
-from ndtool.errors import BoundsError, DifferenceError, OutputError, UsageError, printable
+from ndtool.errors import BoundsError, DifferenceError, UsageError, printable
 from ndtool.rules.operators import (
     ALL_OPERATORS,
     COMMON_ATTRIBUTES,
@@ -142,34 +142,11 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
 
 @click.pass_obj
 def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
-    from ndtool.publish import claims, cleanup
-    from ndtool.storage import locations
-    from ndtool.storage.descriptors import failure
+    from ndtool.analysis.cleaning import clean
 
-    location = locations.local_path(folder)
-    failures: list[tuple[str, OSError]] = []
-    if locations.is_url(location):
-        removed, claims_in_use = claims.clean(location, force)
-    else:
-        try:
-            (removed, failures), claims_in_use = cleanup.clean(location, all_boots=True), []
-        except OSError as exc:
-            raise failure(exc, folder) from None
-    lines = [f"removed {printable(path)}\n" for path in removed]
-    for url, owner in claims_in_use:
-        process = f"process {owner.process} on {printable(owner.host)}"
-        lines.append(f"not removed: {printable(url)}: {process} may be using it\n")
-    not_removed = [
-        {"name": url, "host": owner.host, "process": owner.process} for url, owner in claims_in_use
-    ]
-    if not lines and not failures:
-        lines.append("nothing to remove\n")
-    reporter.print_result(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
-    if failures:
-        reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failures)
-        raise OutputError(
-            f"{printable(folder)}: some files could not be removed", places=tuple(reasons)
-        )
+    answer = clean(folder, force)
+    reporter.print_answer(answer)
+    answer.raise_error()
 
 
 def _writes_to_stdout(output: "Output | None") -> bool:

@@ -253,6 +253,10 @@ class Argument(click.Argument):
         """The name and the text, as a row of the help page."""
         return self.human_readable_name.strip("[]"), self.text
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the name in the error about a value."""
+        return f"'{self.human_readable_name.strip('[]')}'"
+
 
 FILE = ParameterType("file", str, "array_arguments")
 _INT64 = partial(integer, -(2**63), 2**63 - 1)
@@ -302,7 +306,7 @@ OUT_OF_BOUNDS = define(
 FILL = define(
     "--fill VALUE",
     parsed("value", _parse_fill_value),
-    "Value for --out-of-bounds fill, such as nan. Default: 0.",
+    "Value for --out-of-bounds fill and --pad, such as nan. Default: 0.",
 )
 PAD = define(
     "--pad INT",
@@ -392,7 +396,7 @@ CHUNKS = define(
     "--chunks N,N...",
     parsed("sizes", _parse_sizes),
     "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of the first input,"
-    " else zarr's default, for HDF5 none.",
+    " else rows of about 1 MiB, for HDF5 none.",
 )
 SHARDS = define(
     "--shards N,N...",
@@ -404,7 +408,7 @@ CODEC = define(
     "--codec NAME[:LEVEL]",
     parsed("codec", _parse_codec),
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
-    " Default: that of the first input, else zarr's default, for HDF5 none.",
+    " Default: that of the first input, else zstd, for HDF5 none.",
 )
 AT = define(
     "--at I,J...",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,8 @@ from ndtool.rules.operators import (
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineProgress, EngineSettings
+    from ndtool.cli.page import HtmlReport
+    from ndtool.runs.calls import OpenCall, Request
 
 
 @click.pass_obj
@@ -66,22 +68,15 @@ def _explain(
     **options: Any,
 ) -> None:
     from ndtool.analysis import explain, typed
-    from ndtool.machine import signals
-    from ndtool.runs.calls import Request
 
     if not at and not origins:
         raise UsageError("missing option: expected --at or --from with the position of an element")
-    request = Request(operator, attributes=attributes_of(operator, options), **options)
-    signals.install_handlers(*reporter.final_messages())
-    with typed.open_typed_call(request) as call:
-        reporter.print_warnings(call.warnings)
-        with html_report(html, call, reporter) as report:
-            with reporter.progress() as progress_bar:
-                progress = progress_bar.callback(call.sources["indices"].metadata.nbytes)
-                explanation = explain.explain(call, at, origins, list_all, progress)
-            if report:
-                report.add_explanation(explanation)
-        reporter.print_answer(explanation)
+    question = _open_call(reporter, typed.open_typed_call, operator, html, options)
+    with question as (call, report, progress):
+        explanation = explain.explain(call, at, origins, list_all, progress)
+        if report:
+            report.add_explanation(explanation)
+    reporter.print_answer(explanation)
 
 
 @click.pass_obj
@@ -89,21 +84,34 @@ def _stats(
     reporter: Reporter, /, *, operator: str, html: str | None = None, **options: Any
 ) -> None:
     from ndtool.analysis import stats
+
+    question = _open_call(reporter, stats.open_call, operator, html, options)
+    with question as (call, report, progress):
+        statistics = stats.stats(call, progress)
+        if report:
+            report.stats = statistics
+    reporter.print_answer(statistics)
+
+
+@contextmanager
+def _open_call(
+    reporter: Reporter,
+    open_request: Callable[[Request], OpenCall],
+    operator: str,
+    html: str | None,
+    options: dict[str, Any],
+) -> Iterator[tuple[OpenCall, HtmlReport | None, Callable[[float], None]]]:
+    """Yield the open call of a question, its HTML report, and its progress callback."""
     from ndtool.machine import signals
     from ndtool.runs.calls import Request
 
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     signals.install_handlers(*reporter.final_messages())
-    with stats.open_call(request) as call:
+    with open_request(request) as call:
         reporter.print_warnings(call.warnings)
-        with html_report(html, call, reporter) as report:
-            with reporter.progress() as progress_bar:
-                statistics = stats.stats(
-                    call, progress_bar.callback(call.sources["indices"].metadata.nbytes)
-                )
-            if report:
-                report.stats = statistics
-        reporter.print_answer(statistics)
+        nbytes = call.sources["indices"].metadata.nbytes
+        with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
+            yield call, report, progress_bar.callback(nbytes)
 
 
 @click.pass_obj

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +105,9 @@ class Reporter:
         elif self._is_interactive() and dry_run:
             size = format_size(inference.nbytes)
             _print_line(f"dry run: {_output_type(inference)}, {size}; nothing was written")
-        elif self._is_interactive() and output not in (None, "-"):
+        elif output is not None:
             threads = f", {format_count(call.threads, 'thread')}"
-            _print_line(
-                _written_text(
-                    output or "", _output_type(inference), inference.nbytes, seconds, threads
-                )
-            )
+            self._print_written(output, _output_type(inference), inference.nbytes, seconds, threads)
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
@@ -121,8 +117,7 @@ class Reporter:
                 format_count(count, f"{phase} task") for phase, count in outcome.resumed.items()
             ]
             _print_line(f"resumed: {', '.join(counts)}")
-        if outcome.preserved and not dry_run:
-            _print_line(_preserved_text(outcome.preserved))
+        self._print_preserved(() if dry_run else outcome.preserved)
 
     def report_conversion(self, conversion: Conversion, preserved: tuple[str, ...] | None) -> None:
         """Print the outcome of a conversion and its duration; preserved: the preserved members."""
@@ -132,12 +127,23 @@ class Reporter:
             from ndtool.analysis.inspect import converted
 
             self.print_json(converted(conversion, preserved, seconds).to_dict())
-        elif self._is_interactive() and request.output != "-":
-            _print_line(
-                _written_text(request.output, metadata.description, metadata.nbytes, seconds)
-            )
-        if preserved and not (self.json or self.quiet):
-            _print_line(_preserved_text(preserved))
+        else:
+            self._print_written(request.output, metadata.description, metadata.nbytes, seconds)
+        self._print_preserved(preserved)
+
+    def _print_written(
+        self, name: str, description: str, nbytes: int, seconds: float, suffix: str = ""
+    ) -> None:
+        if self._is_interactive() and name != "-":
+            size, duration = format_size(nbytes), format_duration(seconds)
+            _print_line(f"wrote {printable(name)}: {description}, {size} in {duration}{suffix}")
+
+    def _print_preserved(self, names: tuple[str, ...] | None) -> None:
+        """Print the preserved members of the output's file."""
+        if names and not (self.json or self.quiet):
+            listed = ", ".join(printable(name, 80) for name in names[:_MAX_LISTED_MEMBERS])
+            omitted = len(names) - _MAX_LISTED_MEMBERS
+            _print_line(f"preserved {listed}" + (f" and {omitted} more" if omitted > 0 else ""))
 
     def print_answer(self, answer: Answer) -> None:
         """Print an answer as a JSON object or as tables."""
@@ -149,15 +155,6 @@ class Reporter:
     def _print_tables(self, tables: list[Table], fd: int) -> None:
         for text in format_tables(tables, fd):
             (write_stdout if fd == 1 else write_stderr)(text)
-
-    def print_result(
-        self, record: Callable[[], dict[str, Any]], text: Callable[[], Iterable[str]]
-    ) -> None:
-        """Print a result; record, text: functions that return it as a JSON object and as text."""
-        if self.json:
-            self.print_json(record())
-        else:
-            write_stdout("".join(text()))
 
     def report_verification(self, answer: Verification) -> None:
         """Print that an output is verified, with the distances of elements within the tolerance."""
@@ -185,11 +182,7 @@ class Reporter:
             return
         if trace is not None and self._shows_trace(False):
             if self.trace:
-                from ndtool.notebook import Table
-
-                rows = [step[:3] for step in trace.steps]
-                columns = ("rule", "with", "result")
-                self._print_tables([Table(trace.operator, columns, rows)], 2)
+                self._print_tables([trace.table()], 2)
             else:
                 rule, numbers, result, _ = trace.steps[-1]
                 write_stderr(_format_summary([f"{trace.operator}: {rule}: {numbers}: {result}"]))
@@ -300,22 +293,6 @@ def _format_summary(summary: list[str]) -> str | bytes:
 
 def _output_type(inference: Inference) -> str:
     return format_type(inference.dtype, inference.plan.output)
-
-
-def _written_text(
-    name: str, description: str, nbytes: int, seconds: float, suffix: str = ""
-) -> str:
-    return (
-        f"wrote {printable(name)}: {description}, {format_size(nbytes)} in"
-        f" {format_duration(seconds)}{suffix}"
-    )
-
-
-def _preserved_text(names: tuple[str, ...]) -> str:
-    """Return the line that lists the preserved members of an archive."""
-    listed_names = ", ".join(printable(name, 80) for name in names[:_MAX_LISTED_MEMBERS])
-    omitted = len(names) - _MAX_LISTED_MEMBERS
-    return f"preserved {listed_names}" + (f" and {omitted} more" if omitted > 0 else "")
 
 
 def plan_lines(plan: Plan) -> list[str]:

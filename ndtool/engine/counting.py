@@ -10,7 +10,7 @@ import mmap
 import os
 
 from ndtool import _kernels
-from ndtool._kernels import KernelOptions, UpdateCounts, UpdateSpec
+from ndtool._kernels import LINE, KernelOptions, UpdateCounts, UpdateSpec
 from ndtool.engine import tuning
 from ndtool.engine.bind import Buffer
 from ndtool.errors import ResourceError
@@ -18,6 +18,7 @@ from ndtool.machine import scratch
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
+from ndtool.rules.reductions import neutral_element
 
 MAX_COUNT = (1 << 31) - 1  # tuples, from which counts have 8 bytes, not 4
 
@@ -34,12 +35,25 @@ def count_itemsize(attributes: Attributes, tuples: int) -> int:
     return 8 if tuples >= MAX_COUNT else 4
 
 
-def counted_updates(
-    updates: Buffer, width: int, attributes: Attributes, dtype: Dtype, counts: UpdateCounts | None
+def update_spec(
+    updates: Buffer,
+    width: int,
+    attributes: Attributes,
+    dtype: Dtype,
+    counts: UpdateCounts | None = None,
 ) -> UpdateSpec:
-    """Return an update spec; first updates replace current values that are not included."""
-    current = "replaced" if attributes.copies_first_update else "included"
-    return UpdateSpec(updates, width, attributes.reduction, dtype.name, current, counts)
+    """Return the update spec of a scatter of slices of `width` bytes.
+
+    counts: of all updates, if other ones precede these; else all are here, and current values that
+    are not included can be replaced by neutral elements.
+    """
+    reduction, current, neutral = attributes.reduction, "included", b""
+    if attributes.copies_first_update:
+        if counts is None and width <= LINE:
+            neutral = neutral_element(dtype, reduction)
+        current = "neutral" if neutral else "replaced"
+    itemsize = count_itemsize(attributes, len(updates) // max(1, width))
+    return UpdateSpec(updates, width, reduction, dtype.name, neutral, itemsize, current, counts)
 
 
 def allocate_counts(attributes: Attributes, tuples: int, slices: int) -> UpdateCounts:

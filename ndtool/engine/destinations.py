@@ -11,7 +11,9 @@ from ndtool.machine import scratch
 from ndtool.machine.threads import BufferPool, limit_threads, run_all
 
 
-def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) -> bool:
+def scatter_by_destination(
+    call: ScatterCall, spec: UpdateSpec, slices: BoundSlices, rows: int
+) -> bool:
     """Sort tuples by partition of the output, then update each partition in cache."""
     width, data = slices.width, call.data
     shift = _partition_shift(rows, width)
@@ -30,12 +32,11 @@ def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) ->
         copy_data(call)
         data = None
     regions = scratch.acquire(groups * GROUP * entry_bytes + thread_buffers)
-    counts, partition_bytes = None, width << shift
-    spec, windows = call.window_spec(width), None
+    counts, partition_bytes, windows = None, width << shift, None
     needs_windows = data is not None or call.attributes.is_counted
     if groups * GROUP < slices.tuples and call.attributes.is_counted:  # of all groups
         counts = counting.allocate_counts(call.attributes, slices.tuples, rows)
-        spec = counting.counted_updates(call.updates, width, call.attributes, call.dtype, counts)
+        spec = counting.update_spec(call.updates, width, call.attributes, call.dtype, counts)
         needs_windows = data is not None
     if needs_windows:
         windows = memoryview(bytearray(threads * spec.window(partition_bytes)))

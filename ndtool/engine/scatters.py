@@ -11,11 +11,11 @@ from math import prod
 
 from ndtool import _kernels
 from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
-from ndtool.engine import check, copies, layouts, tuning
+from ndtool.engine import check, copies, counting, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand, bind_grid, bind_slices
 from ndtool.engine.destinations import scatter_by_destination
 from ndtool.engine.gathers import round_to_elements
-from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data, current_values
+from ndtool.engine.updates import ScatterCall, apply_in_passes, copy_data
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.operators import MODES
@@ -89,14 +89,14 @@ def _apply(call: ScatterCall) -> bool:
         )
     plan, slices = call.plan, _bind_output(call)
     width = call.dtype.itemsize if slices is None else slices.width
-    call = call._replace(current=current_values(call, width))
+    threads = limit_threads(call.threads, len(call.updates))
+    spec = counting.update_spec(call.updates, width, call.attributes, call.dtype).exact(threads)
     if slices is None:
         _validate(call)
-        return _by_units(call)
+        return _by_units(call, spec)
     rows = len(call.out) // slices.width
     batch_bytes = prod(plan.sizes) * slices.width  # the range of the output that one batch updates
     is_one_batch = slices.per_batch == slices.tuples
-    threads = limit_threads(call.threads, len(call.updates))
     is_wide_slice = slices.width >= tuning.WIDE_SLICE and call.write_at is None
     has_enough_tuples = slices.tuples >= tuning.MIN_SORTED and rows >= 4 * threads
     is_sortable = has_enough_tuples and slices.width <= tuning.CACHE_SIZE and not is_wide_slice
@@ -109,13 +109,13 @@ def _apply(call: ScatterCall) -> bool:
     if is_sortable and exceeds_cache and (threads > 1 or needs_windows):
         local_fraction = _kernels.sample_locality(slices.addressing, call.indices, slices.tuples)
         if local_fraction < tuning.LOCAL_FRACTION:
-            return scatter_by_destination(call, slices, rows)
+            return scatter_by_destination(call, spec, slices, rows)
     _validate(call)
     batches = slices.tuples // slices.per_batch
     if not is_one_batch and (slices.width < tuning.WIDE_SLICE or batches >= threads):
-        return _by_batches(call, batch_bytes)
+        return _by_batches(call, spec, slices, batch_bytes)
     copy_data(call)
-    return _in_order(call)
+    return _in_order(call, spec, slices)
 
 
 def _validate(call: ScatterCall) -> None:
@@ -131,10 +131,8 @@ def _bind_output(call: ScatterCall) -> BoundSlices | None:
     return bind_slices(call.plan, strides, itemsize)
 
 
-def _in_order(call: ScatterCall) -> bool:
+def _in_order(call: ScatterCall, spec: UpdateSpec, slices: BoundSlices) -> bool:
     """Scatter in order: each thread reads all tuples and updates the slices that it owns."""
-    slices = _bind_output(call)
-    assert slices is not None
     is_wide_slice = slices.width >= tuning.WIDE_SLICE
     threads = limit_threads(call.threads, len(call.updates)) if is_wide_slice else 1
     options = KernelOptions(threads, call.attributes.reduction == "none" and call.exceeds_cache)
@@ -158,20 +156,19 @@ def _in_order(call: ScatterCall) -> bool:
         return all(apply_range(spec, first, n) for first, n in ranges)
 
     first_tuples = tuning.UPDATES_PER_SLICE * len(call.out) // slices.width
-    if call.current == "neutral" and first_tuples <= min(step, slices.tuples):
+    if spec.current == "neutral" and first_tuples <= min(step, slices.tuples):
         # often, they select all slices: then the other tuples need no first pass
-        if not apply_range(call.update_spec(slices.width, "fill"), 0, first_tuples):
+        first_pass, reductions = spec.passes(None)
+        if not apply_range(first_pass, 0, first_tuples):
             return False
         element = neutral_element(call.dtype, call.attributes.reduction)
         if bytes(call.out) == element * (len(call.out) // len(element)):
-            call = call._replace(current="included")
-    return apply_in_passes(call, slices.width, apply)
+            spec = reductions
+    return apply_in_passes(call, spec, apply)
 
 
-def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
+def _by_batches(call: ScatterCall, spec: UpdateSpec, slices: BoundSlices, batch_bytes: int) -> bool:
     """Scatter by batches: the contiguous bytes of each are updated in cache and written once."""
-    slices = _bind_output(call)
-    assert slices is not None
     batches, data, per_batch = slices.tuples // slices.per_batch, call.data, slices.per_batch
     is_scattered = batches * batch_bytes != len(call.out) or slices.components != 1
     if is_scattered or per_batch < tuning.LONG_BATCH or batch_bytes > tuning.CACHE_SIZE:
@@ -183,7 +180,6 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
     moved_bytes, addressing = batch_bytes + per_batch * tuple_bytes, slices.addressing
     threads = min(limit_threads(call.threads, batches * moved_bytes), batches)
     step = max(threads, tuning.WORK_ITEM // moved_bytes)
-    spec = call.window_spec(slices.width)
     windows = None if data is None else memoryview(bytearray(threads * spec.window(batch_bytes)))
     options = KernelOptions(threads, data is not None and call.exceeds_cache, windows)
 
@@ -205,10 +201,10 @@ def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
             call.progress((first + n) / batches)
         return True
 
-    return apply_in_passes(call, slices.width, apply) if data is None else apply(spec)
+    return apply_in_passes(call, spec, apply) if data is None else apply(spec)
 
 
-def _by_units(call: ScatterCall) -> bool:
+def _by_units(call: ScatterCall, spec: UpdateSpec) -> bool:
     """Scatter along an axis that is not the last by tiles of columns, packed if they cover data."""
     plan, itemsize = call.plan, call.dtype.itemsize
     grid = bind_grid(plan, layouts.contiguous_strides(plan.data, itemsize), itemsize)
@@ -226,10 +222,9 @@ def _by_units(call: ScatterCall) -> bool:
         source, scratch_bytes = call.out, grid.scratch if packs_tiles else 0
     work_bytes = grid.unit_bytes + 2 * scratch_bytes
     threads = limit_threads(call.threads, unit_count * work_bytes)
-    window_spec = call.window_spec(itemsize)
     tiles = None
     if scratch_bytes:
-        tiles = memoryview(bytearray(threads * window_spec.window(scratch_bytes)))
+        tiles = memoryview(bytearray(threads * spec.window(scratch_bytes)))
     options = KernelOptions(threads, call.exceeds_cache, tiles)
     step = max(threads, tuning.WORK_ITEM // work_bytes)
 
@@ -243,4 +238,4 @@ def _by_units(call: ScatterCall) -> bool:
             call.progress(stop / unit_count)
         return True
 
-    return apply(window_spec) if scratch_bytes else apply_in_passes(call, itemsize, apply)
+    return apply(spec) if scratch_bytes else apply_in_passes(call, spec, apply)

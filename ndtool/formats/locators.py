@@ -154,7 +154,13 @@ def open_source(
 def open_role(role: str, argument: str, streams: Streams, data: Dtype | None) -> Source:
     """Open the array of an operator's role. data: the element type of the operator's data."""
     dtype = data if role in ("updates", "update", "output") else None
-    return open_source(argument, streams, literals=role.endswith("indices"), dtype=dtype)
+    literals = role.endswith("indices")
+    try:
+        return open_source(argument, streams, literals=literals, dtype=dtype)
+    except InputError as error:
+        if literals and argument.replace(",", "").isdecimal():
+            error.hint = error.hint or f"a literal is in brackets: '[{argument}]'"
+        raise
 
 
 def text() -> Any:

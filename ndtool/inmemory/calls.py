@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool._kernels import LINE, Calls, Indices, TypedCall, UpdateCounts, UpdateSpec
+from ndtool._kernels import Calls, Indices, TypedCall
 from ndtool.engine import bind, check, counting, distinct, layouts, scatters, tuning
-from ndtool.engine.updates import ScatterCall, neutral_block
+from ndtool.engine.updates import ScatterCall
 from ndtool.errors import (
     BoundsError,
     NdtoolError,
@@ -169,8 +169,8 @@ def make_typed_call(
         t.swap_size > 1 and t.order != order for t in (dtype, types.get("updates", dtype))
     )
     spec_of_updates = None
-    if updates is not None:
-        spec_of_updates = _unbound_updates(attributes, dtype)
+    if updates is not None:  # their number and the width of slices are not known yet
+        spec_of_updates = counting.update_spec(b"", dtype.itemsize, attributes, dtype)
     return TypedCall(
         operator.name, attributes, team,
         bind.bind_indices(b"", types["indices"], attributes, fill), spec_of_updates,
@@ -215,25 +215,13 @@ def _element_tuples(call: Call, data: Array, indices: Array, updates: Array) -> 
         if axis <= j < axis + k:
             values = indices[..., j - axis] if name == "scatter_nd" else indices
             batch_shape, shape = values.shape[:batch_axes], values.shape[batch_axes:]
-            values = values.reshape(*batch_shape, *(1,) * (axes - values.ndim), *shape)
+            values = values.reshape(batch_shape + (1,) * (axes - values.ndim) + shape)
             last = axes
         else:
             last = j + 1 if j < axis else axes + j + 1 - axis - k
             values = np.arange(updates.shape[last - 1])
-        tuples[..., j] = values.reshape(*values.shape, *(1,) * (updates.ndim - last))
+        tuples[..., j] = values.reshape(values.shape + (1,) * (updates.ndim - last))
     return tuples
-
-
-def _unbound_updates(attributes: Attributes, dtype: Dtype) -> UpdateSpec:
-    """Return the update spec of a call whose updates and slices are not known yet."""
-    counts = UpdateCounts(bytearray(), 4) if attributes.is_counted else None
-    neutral = b""
-    if attributes.copies_first_update and dtype.itemsize <= LINE:
-        neutral = neutral_block(dtype, attributes.reduction)
-    if not neutral:
-        return counting.counted_updates(b"", dtype.itemsize, attributes, dtype, counts)
-    name = attributes.reduction
-    return UpdateSpec(b"", dtype.itemsize, name, dtype.name, "neutral", counts, neutral)
 
 
 def _without_slices(plan: Plan, dtype: Dtype, data: Array) -> Array:

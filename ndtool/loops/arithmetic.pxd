@@ -223,13 +223,13 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
     """Return `a op b`, in a form that compilers vectorize; op is a compile-time constant."""
     cdef number r
     cdef float fa, fb
-    if number is boolean:
+    if number is boolean:    # without branches, which would mispredict
         if op == ADD or op == MAX:
-            r.byte = a.byte != 0 or b.byte != 0
+            r.byte = (a.byte != 0) | (b.byte != 0)
         elif op == SUB:
             r.byte = (a.byte != 0) != (b.byte != 0)
         else:
-            r.byte = a.byte != 0 and b.byte != 0
+            r.byte = (a.byte != 0) & (b.byte != 0)
     elif number is half:
         fa, fb = half_to_float(a), half_to_float(b)
         if op == ADD:
@@ -310,6 +310,12 @@ cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil
             if op == SUB or op == DIV:
                 return sub8(a, b) if op == SUB else div8(a, b)
             return add8(a, b) if op == ADD else mul8(a, b)
+        if number is complex64 and op == ADD:
+            r.re, r.im = add4(a.re, b.re), add4(a.im, b.im)
+            return r
+        if number is complex128 and op == ADD:
+            r.re, r.im = add8(a.re, b.re), add8(a.im, b.im)
+            return r
         if number is complex64 and op == MUL:
             r.re = sub4(mul4(a.re, b.re), mul4(a.im, b.im))
             r.im = add4(mul4(a.re, b.im), mul4(a.im, b.re))

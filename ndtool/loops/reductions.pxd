@@ -218,6 +218,8 @@ cdef inline Py_ssize_t reduce_row_elements(
         i += applied
         rows += PREFETCH_INTERVAL * index_itemsize
         updates += PREFETCH_INTERVAL
+    if applied == PREFETCH_INTERVAL:
+        i += reduce_element_group(op, out, index_itemsize, rows, updates, r.size, r.n - i)
     return i
 
 
@@ -257,7 +259,7 @@ cdef inline Py_ssize_t reduce_typed(
 
 cdef inline bint is_light(int code) noexcept nogil:
     """Return whether the arithmetic of a type costs less than computing an element's offset."""
-    return code not in (FLOAT16, BFLOAT16, COMPLEX64, COMPLEX128)
+    return code not in (FLOAT16, BFLOAT16)
 
 
 cdef inline Py_ssize_t reduce_updates(
@@ -286,12 +288,12 @@ cdef inline Py_ssize_t reduce_updates(
         return reduce_typed(loop, op, <uint8_t*> r.target, r)
     if code == UINT16:
         return reduce_typed(loop, op, <uint16_t*> r.target, r)
-    if loop == ELEMENTS:    # is_light excludes the types below
-        return 0
     if code == COMPLEX64:
         return reduce_typed(loop, op, <complex64*> r.target, r)
     if code == COMPLEX128:
         return reduce_typed(loop, op, <complex128*> r.target, r)
+    if loop == ELEMENTS:    # is_light excludes the types below
+        return 0
     if code == FLOAT16:
         return reduce_typed(loop, op, <half*> r.target, r)
     if loop == ROWS:    # long rows of bfloat16 have a function of their own

@@ -184,7 +184,7 @@ cdef inline uint64_t scatter_shared(
     cdef int64_t n = space.per_batch
     cdef Cursor cursor
     seek(&cursor, &s.walk, 0)
-    target -= cursor.base    # which the offsets include
+    cursor.base = 0    # offsets are from the first slice of a batch
     if next_offsets(&cursor, &s.walk, 0, n, offsets):
         return 1
     seek(&cursor, &s.walk, t)

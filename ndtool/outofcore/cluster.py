@@ -17,7 +17,6 @@ from typing import Any
 from ndtool import __version__
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import Constant, ContiguousSource, Inputs, Source
-from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
     NdtoolError,
@@ -33,8 +32,8 @@ from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
-from ndtool.outofcore.partitioning import Partitioning, choose, partition_chunks, rows_in
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, SplitResult, Work
+from ndtool.outofcore.partitioning import Partitioning, layout_of
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -333,31 +332,21 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     The number of tasks is rounded to a power of two, so that a cluster of about the same size can
     resume the run.
     """
-    sources = {role: source.metadata for role, source in call.sources.items()}
-    target, rows = output.metadata, rows_in(call.inference, call.sources, output.metadata)
-    tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
-    task_bytes = 8 * sources["data"].nbytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
-    budget = max(1 << 20, min(cluster.memory, *task_bytes))
-
-    def for_budget(budget: int, depth: int) -> Partitioning | None:
-        partitioning = partition_chunks(
-            call.inference, call.sources, target, output.concurrency, budget, 1, depth
-        )
-        return partitioning and partitioning._replace(in_memory=0, workers=cluster.slots)
-
-    chosen = choose(
-        for_budget, budget, cluster.memory, tuning.REQUEST_COST, lambda each: each.task_memory
+    layout = layout_of(
+        call.inference, call.sources, output.metadata, cluster.slots, output.concurrency, True
     )
-    chosen = chosen or for_budget(budget, 1)
+    tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
+    data_bytes, rows = call.sources["data"].metadata.nbytes, layout.rows
+    task_bytes = 8 * data_bytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
+    budget = max(1 << 20, min(cluster.memory, *task_bytes))
+    chosen = layout.choose(budget, cluster.memory) or next(layout.by_depth(budget), None)
     if chosen is not None and chosen.task_memory > cluster.memory:
         raise ResourceError(
             f"a task takes {chosen.task_memory} bytes of memory:"
             f" a worker has {cluster.memory} per thread",
             hint="--memory sets the memory of a worker, --chunks the size of the output's chunks",
         )
-    if chosen is None or not execution.writes_complete_chunks(
-        call.inference, sources, target, chosen
-    ):
+    if chosen is None or not layout.writes_complete_chunks(chosen):
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
@@ -413,7 +402,6 @@ class ClusterRun:
         self._fingerprints = fingerprints(self._inputs, call.sources)
         self._name = run_name(call.inference, self.partitioning, self._inputs, self._fingerprints)
         self._folder: SpillFolder | None = None
-        self._sizes: dict[str, int] = {}  # of the segments of a killed run, by name
         if self._resumes:  # before an output is created, which removes what killed runs have left
             stack.callback(self._suspend)
             self._find_killed_run()
@@ -427,9 +415,7 @@ class ClusterRun:
                 self.reason = f"changes of {argument} cannot be detected"
                 return
         self._folder = segments.find_folder(self.spill, self._name)
-        if self._folder is not None:
-            self._sizes = SharedStore(self._folder.working_folder).sizes()
-        elif segments.abandoned_folders(self.spill):
+        if self._folder is None and segments.abandoned_folders(self.spill):
             self.reason = (
                 "the killed run had another call, other inputs, chunks or tasks, or another"
                 " version of ndtool"
@@ -443,33 +429,13 @@ class ClusterRun:
     def _find_results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
         """Return the results of the tasks whose segments a killed run completed, by number."""
         found = dict[int, Any]()
-        if self._sizes and phase == "split":
-            results = {block: self._split_result(work, block) for block in numbers}
-            found = {block: result for block, result in results.items() if result}
-        elif self._sizes and phase == "sweep" and work.partitioning.gathers:
-            for number in numbers:
-                child = work.child(work.root, number)
-                name = work.rows_segment(work.root, number, child.first).name
-                if self._sizes.get(name) == child.tuples * work.partitioning.rows.width:
-                    found[number] = None
-        else:
+        if self._folder is None or phase not in ("split", "sweep")[: 1 + self.partitioning.gathers]:
             return found
+        for number in numbers:
+            with suppress(OutputError, ValueError, TypeError):
+                found[number] = phases.find_result(work, phase, number)
         self.resumed[phase] = len(found)
         return found
-
-    def _split_result(self, work: Work, block: int) -> SplitResult | None:
-        group, partitioning = work.root, work.partitioning
-        boxes, segment = work.boxes(group), work.split_segment(group, block)
-        moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
-        nbytes = work.tuple_count(group, block) * (boxes.row_bytes + moved)
-        trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + phases.REPORT_BYTES))
-        if self._sizes.get(segment.name) != nbytes + len(trailer):
-            return None
-        try:
-            work.store.read(segment, nbytes, trailer)
-            return SplitResult.parse(bytes(trailer))
-        except (NdtoolError, ValueError, TypeError):
-            return None
 
     def execute(
         self, sink: Sink, progress: ProgressCallback, report: ReportCallback, dry: bool

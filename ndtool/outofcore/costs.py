@@ -7,7 +7,7 @@ task is repeated; requests to remote stores are upper bounds for any tuples.
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
+from math import lcm, prod
 from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Constant, Inputs
@@ -82,7 +82,9 @@ class StoredArray(NamedTuple):
         unit = slab(metadata.block_shape, self.shape)
         boxes = 2 * len(self.shape) - 1  # that cover a range with any start and stop
         per_end = -(-self.chunks * unit // max(1, prod(self.shape))) * boxes
-        return partitioning.divided_ends(unit) * per_end * self.chunk_bytes
+        ends = partitioning.blocks - 1  # of blocks, some of which are also ends of units
+        ends -= ends * partitioning.block_tuples // lcm(partitioning.block_tuples, unit)
+        return ends * per_end * self.chunk_bytes
 
     def write_requests(self) -> Counter[str]:
         """Return the requests that write it."""
@@ -92,43 +94,6 @@ class StoredArray(NamedTuple):
             return Counter(put=self.object_count)
         upload_parts = -(-self.metadata.nbytes // objects.MIN_PART)
         return Counter(put=upload_parts + 2 if upload_parts > 1 else 1)
-
-
-class SpilledSegments(NamedTuple):
-    """The segments that a phase spills to a URL at a depth.
-
-    number: of segments. segment_tuples: the tuples of each but the last, None if they differ.
-    tuples: the tuples of all. per_tuple: bytes of a tuple. trailer: bytes at the end of each
-    segment.
-    """
-
-    number: int
-    segment_tuples: int | None
-    tuples: int
-    per_tuple: int
-    trailer: int = 0
-
-    @property
-    def object_count(self) -> int:
-        """The maximum number of objects that store the segments."""
-        size, n = segments.FILE_BYTES, self.segment_tuples
-        if n is None:
-            return self.tuples * self.per_tuple // size + self.number
-        tuples = n, self.tuples - (self.number - 1) * n
-        each, last = (-(-(count * self.per_tuple + self.trailer) // size) for count in tuples)
-        return (self.number - 1) * each + last
-
-    def reads(self, slices: int, first: int, stop: int) -> int:
-        """Return the requests that read `slices` slices.
-
-        first, stop: the bytes of a segment that slices are in, per tuple. A slice that crosses a
-        boundary of objects takes two requests.
-        """
-        size = segments.FILE_BYTES
-        if self.segment_tuples is None:
-            return slices + self.tuples * self.per_tuple // size
-        n = min(self.segment_tuples, self.tuples)
-        return slices + self.number * max(0, max(0, n * stop - 1) // size - n * first // size)
 
 
 def count(
@@ -178,28 +143,30 @@ def _offset_tables(partitioning: Partitioning) -> list[int]:
 
 def _spilled_requests(partitioning: Partitioning) -> Counter[str]:
     """Return the requests for spilled data at a URL."""
-    n, width, requests = partitioning.rows.tuples, partitioning.rows.width, Counter[str]()
+    rows, requests = partitioning.rows, Counter[str]()
     readers = partitioning.fan_out(0), partitioning.blocks  # a task reads two lines of a table
     for nbytes, tasks in zip(_offset_tables(partitioning), readers, strict=False):
-        requests["put"] += -(-nbytes // segments.FILE_BYTES)
-        requests["get"] += tasks + 2 * nbytes // segments.FILE_BYTES
+        requests += _segments(1, nbytes, tasks)
+    trailers = partitioning.blocks * _trailer_bytes(partitioning)
     for depth in range(partitioning.depth):
-        size, per_tuple = partitioning.local_bytes(depth), partitioning.spilled_per_tuple(depth)
         blocks, groups = partitioning.blocks_at(depth), partitioning.groups(depth + 1)
         is_last = depth + 1 == partitioning.depth
-        split = SpilledSegments(
-            blocks, None if depth else partitioning.block_tuples, n, per_tuple,
-            0 if depth else _trailer_bytes(partitioning),
-        )  # fmt: skip
         ends = 0 if is_last else partitioning.blocks_at(depth + 1) - groups
-        slices = min(partitioning.segments(depth) + ends, n)
-        requests["put"] += split.object_count
-        requests["get"] += split.reads(slices, 0, size)
-        if not partitioning.gathers:
-            requests["get"] += split.reads(slices, size, per_tuple)
-            continue
-        swept = SpilledSegments(min(groups, n), None, n, width)
-        requests["put"] += swept.object_count
-        requests["get"] += split.reads(blocks, size, per_tuple)
-        requests["get"] += swept.reads(min(blocks * partitioning.fan_out(depth), n), 0, width)
+        slices = min(partitioning.segments(depth) + ends, rows.tuples)
+        # A sweep reads row indices, and of a scatter updates; a replay reads partition IDs.
+        reads = slices + (blocks if partitioning.gathers else slices)
+        nbytes = rows.tuples * partitioning.spilled_per_tuple(depth)
+        requests += _segments(blocks, nbytes + (0 if depth else trailers), reads)
+        if partitioning.gathers:
+            reads = min(blocks * partitioning.fan_out(depth), rows.tuples)
+            requests += _segments(min(groups, rows.tuples), rows.tuples * rows.width, reads)
     return requests
+
+
+def _segments(number: int, nbytes: int, reads: int) -> Counter[str]:
+    """Return the requests that write and read segments of so many bytes together.
+
+    A segment has an object for each FILE_BYTES; a read that crosses a boundary takes two requests.
+    """
+    boundaries = nbytes // segments.FILE_BYTES
+    return Counter(put=number + boundaries, get=reads + boundaries)

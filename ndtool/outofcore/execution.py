@@ -8,16 +8,15 @@ from threading import Lock
 
 from ndtool.arrays.boxes import Reader, Writer
 from ndtool.arrays.sink import Sink, output_buffer
-from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource, Inputs, load, row_major
+from ndtool.arrays.source import Constant, ContiguousSource, Inputs, load, row_major
 from ndtool.engine import distinct
 from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import threads
 from ndtool.outofcore import phases
-from ndtool.outofcore.partitioning import Partitioning, tuple_shape, units_of
+from ndtool.outofcore.partitioning import Partitioning, layout_of, tuple_shape
 from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
 from ndtool.outofcore.segments import LocalStore
-from ndtool.rules.inference import Inference
 from ndtool.rules.plans import Plan, Shape
 
 
@@ -149,31 +148,11 @@ def _output_writer(
 ) -> Writer:
     """Return the writer of an output; it has a buffer if tasks cannot write to the sink."""
     buffer = None
-    metadata = {role: source.metadata for role, source in call.sources.items()}
-    if not writes_complete_chunks(call.inference, metadata, sink.metadata, partitioning) or (
+    layout = layout_of(call.inference, call.sources, sink.metadata, call.threads)
+    if not layout.writes_complete_chunks(partitioning) or (
         sink.streamed and len(partitioning.rows.shape) > 1
     ):
         threads = min(call.threads, partitioning.workers)
         complete = output_buffer(sink, threads, directory=call.spill)
         buffer, _ = stack.enter_context(complete)
     return writer(sink, partitioning, call.inference.plan, buffer)
-
-
-def writes_complete_chunks(
-    inference: Inference,
-    sources: dict[str, ArrayMetadata],
-    output: ArrayMetadata,
-    partitioning: Partitioning,
-) -> bool:
-    """Whether tasks write complete chunks of an output."""
-    if not output.is_chunked:
-        return True
-    units = units_of(inference, sources, output)
-    if partitioning.gathers:
-        return partitioning.blocks == 1 or partitioning.block_tuples % units.written == 0
-    return len(units.box) == len(partitioning.partition_shape) and all(
-        step in (size, step // unit * unit)
-        for size, step, unit in zip(
-            partitioning.rows.shape, partitioning.partition_shape, units.box, strict=True
-        )
-    )

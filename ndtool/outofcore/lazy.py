@@ -1,11 +1,12 @@
 """The phases of a call on dask arrays, as a task graph: segments are values on its edges.
 
-Rows of data, as in `partitioning`, are along the axes on which tuples select. The other axes are
-those of a slice, and outer axes: batch axes along which the same tuples apply. A partition is a
-chunk of data, a block is a chunk of tuples. Along an axis that gives tuples a coordinate by their
-position (a batch axis, or an axis of elements operators that is not indexed), data and tuples have
-the same chunks, so that the graph consists of independent cells. In a cell, each block is split by
-partition; each partition is swept; the blocks of a gather are replayed.
+Data have the axes of rows first, as in `partitioning`, then inner axes: batch axes along which the
+same tuples apply, and those of a slice. A gather's output and updates have the axes of tuples, then
+the inner ones. A partition is a chunk of data, a block is a chunk of tuples, and a lane is a chunk
+along the inner axes. Along an axis that gives tuples a coordinate by their position (a batch axis,
+or an axis of elements operators that is not indexed), data and tuples have the same chunks, so that
+the graph consists of independent cells. In a cell, each block is split by partition; each partition
+is swept; the blocks of a gather are replayed.
 
 The graph has dask's format: a task is a tuple (function, argument, ...), a key is a tuple of a name
 and numbers, and an argument that is a key, or a list of keys, stands for the results of these
@@ -54,32 +55,37 @@ MIN_EXCHANGED = 4  # a task depends on up to so many others without an exchange
 
 
 class Axes(NamedTuple):
-    """The axes of data by kind, of rows with those of tuples that give a coordinate, as in a plan.
+    """The axes of data, in the order of the graph, and those of tuples.
 
-    front: the number of axes of tuples that precede the outer axes in a gather's output, and in
-    updates.
+    rows: of data. inner: of data. outer_count: the number of inner axes that are batch axes.
+    grid_axes: for each axis of rows the axis of tuples that gives the coordinate, None for a
+    component. front: the number of axes of tuples that precede the inner ones in a gather's output.
     """
 
-    outer: Shape
     rows: Shape
-    slice_axes: Shape
+    inner: Shape
+    outer_count: int
     grid_axes: tuple[int | None, ...]
     front: int
 
     @property
     def indexed(self) -> Shape:
-        """The axes along which components of tuples are coordinates."""
-        return tuple(d for d, i in zip(self.rows, self.grid_axes, strict=True) if i is None)
+        """The axes of rows along which components of tuples are coordinates."""
+        return tuple(r for r, i in enumerate(self.grid_axes) if i is None)
 
     @property
     def shared(self) -> Shape:
-        """The axes that data and tuples share, by which cells are divided."""
+        """The axes of tuples that data share, by which cells are divided."""
         return tuple(i for i in self.grid_axes if i is not None)
 
-    def arrange(
-        self, tuples: Sequence[Any], outer: Sequence[Any], slice_axes: Sequence[Any]
-    ) -> Any:
-        """Return items of tuples, outer axes and a slice in the order of a gather's output axes."""
+    def output_axes(self, rank: int) -> Shape:
+        """Return the axes of a gather's output, and of updates, among those of the graph.
+
+        rank: the number of axes of tuples.
+        """
+        axes = range(rank + len(self.inner))
+        tuples, inner = axes[:rank], axes[rank:]
+        outer, slice_axes = inner[: self.outer_count], inner[self.outer_count :]
         return (*tuples[: self.front], *outer, *tuples[self.front :], *slice_axes)
 
 
@@ -87,8 +93,9 @@ def axes_of(plan: Plan) -> Axes:
     """Return the axes of a plan."""
     axes, front, components = range(len(plan.data)), len(plan.index_batch), count()
     rows = tuple(plan.axis_of(next(components)) if i is None else i for i in plan.grid_axes)
-    outer, stop = tuple(axes[front : len(plan.batch)]), len(axes) - len(plan.slice_shape)
-    return Axes(outer, rows, tuple(axes[stop:]), plan.grid_axes, front)
+    outer = axes[front : len(plan.batch)]
+    inner = (*outer, *axes[len(axes) - len(plan.slice_shape) :])
+    return Axes(rows, inner, len(outer), plan.grid_axes, front)
 
 
 def align(inference: Inference, data: Chunks, tuples: Chunks) -> tuple[Chunks, Chunks]:
@@ -98,18 +105,17 @@ def align(inference: Inference, data: Chunks, tuples: Chunks) -> tuple[Chunks, C
     tuples of each block of a cell are consecutive ones.
     """
     axes, data_chunks, tuple_chunks = axes_of(inference.plan), [*data], [*tuples]
-    indexed, shared = axes.indexed, axes.shared
-    for d in shared:
-        bounds = sorted({*accumulate(data[d]), *accumulate(tuples[d])} - {0})
-        stop = sum(tuples[d])
-        data_chunks[d] = _sizes(bounds)
-        tuple_chunks[d] = _sizes([bound for bound in bounds if bound <= stop])
-    for d in indexed:
-        data_chunks[d] = _regular(sum(data[d]), max(data[d]))
-    while prod(len(data_chunks[d]) for d in indexed) > MAX_CHILDREN:
-        d = max(indexed, key=lambda d: len(data_chunks[d]))
-        data_chunks[d] = _regular(sum(data[d]), 2 * data_chunks[d][0])
-    free = [i for i in range(len(tuples)) if i not in shared]
+    for r, i in enumerate(axes.grid_axes):
+        if i is None:
+            data_chunks[r] = _regular(sum(data[r]), max(data[r]))
+            continue
+        bounds = sorted({*accumulate(data[r]), *accumulate(tuples[i])} - {0})
+        data_chunks[r] = _sizes(bounds)
+        tuple_chunks[i] = _sizes([bound for bound in bounds if bound <= sum(tuples[i])])
+    while prod(len(data_chunks[r]) for r in axes.indexed) > MAX_CHILDREN:
+        r = max(axes.indexed, key=lambda r: len(data_chunks[r]))
+        data_chunks[r] = _regular(sum(data[r]), 2 * data_chunks[r][0])
+    free = [i for i in range(len(tuples)) if i not in axes.shared]
     if inference.scatters and any(
         len(tuples[later]) > 1 and max(tuples[i]) > 1 for i, later in combinations(free, 2)
     ):
@@ -131,7 +137,7 @@ def _regular(size: int, step: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The values that all tasks of a call share. chunks: the sizes of the chunks of data."""
+    """The values that all tasks of a call share. chunks: those of data, in the graph's order."""
 
     inference: Inference
     dtypes: dict[str, np.dtype[Any]]
@@ -148,7 +154,7 @@ class Call:
     @cached_property
     def grid(self) -> Shape:
         """The number of chunks along each indexed axis."""
-        return tuple(len(self.chunks[d]) for d in self.axes.indexed)
+        return tuple(len(self.chunks[r]) for r in self.axes.indexed)
 
     @cached_property
     def partitions(self) -> int:
@@ -271,8 +277,8 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
         return Split(number, shape, ids, offsets, local)
     indices = _bind(call, index, plan.attributes)
     if prod(plan.data):
-        pairs = zip(call.axes.rows, plan.grid_axes, strict=True)
-        steps = tuple(call.chunks[d][0] if i is None else shape[i] for d, i in pairs)
+        pairs = enumerate(plan.grid_axes)
+        steps = tuple(call.chunks[r][0] if i is None else shape[i] for r, i in pairs)
         boxes = bind.bind_boxes(plan.slice_grid, steps)
         unsorted = np.empty(n, np.dtype(f"u{boxes.row_bytes}"))
         local = np.empty_like(unsorted)
@@ -322,19 +328,13 @@ def gather_rows(
     bundles: Sequence[Bundle | Split],
 ) -> Bundle:  # fmt: skip
     """Sweep a partition: gather the rows that tuples select, for each block."""
-    axes = call.axes
-    stored = _as_void(call, "data", chunk, shape).transpose(
-        axes.outer + axes.rows + axes.slice_axes
-    )
-    outer = len(axes.outer)
-    sizes = stored.shape[:outer], stored.shape[outer : outer + len(axes.rows)]
-    data = stored.reshape(*map(prod, sizes), prod(stored.shape[outer + len(axes.rows) :]))
-    segments = _segments(bundles, partition)
+    stored, segments = _as_void(call, "data", chunk, shape), _segments(bundles, partition)
     if not segments:
         return {}
-    local = [segment.local for segment in segments]
-    rows = ops.gather(data, np.concatenate(local), 1, threads=1).swapaxes(0, 1)
-    rows = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    local, rank = [segment.local for segment in segments], len(call.axes.rows)
+    data = stored.reshape(prod(shape[:rank]), *shape[rank:])
+    gathered = ops.gather(data, np.concatenate(local), 0, threads=1)
+    rows = gathered.reshape(len(gathered), prod(shape[rank:]))
     ends = [0, *accumulate(map(len, local))]
     return {
         segment.number: [segment._replace(rows=rows[ends[i] : ends[i + 1]])]
@@ -343,15 +343,14 @@ def gather_rows(
 
 
 def replay(
-    call: Call, verdict: None, split: Split, inner: tuple[Shape, Shape], bundles: Sequence[Bundle]
+    call: Call, verdict: None, split: Split, lane: Shape, bundles: Sequence[Bundle]
 ) -> Array:
     """Restore the order of a block's tuples: return a chunk of a gather's output.
 
-    inner: the shape of its outer axes, and of a slice.
+    lane: its shape along the inner axes.
     """
-    outer_shape, slice_shape = inner
     dtype, n = call.dtypes["data"], prod(split.shape)
-    sorted_rows = np.empty((n, prod(outer_shape) * prod(slice_shape)), f"V{dtype.itemsize}")
+    sorted_rows = np.empty((n, prod(lane)), f"V{dtype.itemsize}")
     filled = 0
     for segment in _segments(bundles, split.number):
         sorted_rows[filled : filled + len(segment.rows)] = segment.rows
@@ -362,24 +361,13 @@ def replay(
     if out.size:
         ids = as_bytes(split.ids)
         permute(ids, split.offsets[:-1], as_bytes(sorted_rows), as_bytes(out), n, True)
-    outer_rank, tuple_rank = len(outer_shape), len(split.shape)
-    axes = range(tuple_rank + outer_rank + len(slice_shape))
-    order = call.axes.arrange(
-        axes[:tuple_rank], axes[tuple_rank:][:outer_rank], axes[tuple_rank + outer_rank :]
-    )
-    return out.view(dtype).reshape(split.shape + outer_shape + slice_shape).transpose(order)
+    return out.view(dtype).reshape(split.shape + lane)
 
 
-def split_updates(call: Call, split: Split, chunk: object, inner: tuple[Shape, Shape]) -> Bundle:
-    """Return segments of a block with its updates; inner: as in replay."""
-    outer_shape, slice_shape = inner
-    front, outer, width = call.axes.front, len(outer_shape), prod(outer_shape) * prod(slice_shape)
-    shape = call.axes.arrange(split.shape, outer_shape, slice_shape)
-    stored = _as_void(call, "updates", chunk, shape)
-    stop, rest = front + outer, len(split.shape) + outer
-    axes = range(len(shape))
-    order = (*axes[:front], *axes[stop:rest], *axes[front:stop], *axes[rest:])
-    rows = np.array(stored.transpose(order), order="C").reshape(prod(split.shape), width)
+def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundle:
+    """Return segments of a block with its updates; lane: as in replay."""
+    stored = _as_void(call, "updates", chunk, split.shape + lane)
+    rows = np.array(stored, order="C").reshape(prod(split.shape), prod(lane))
     dtype = call.inference.inputs["updates"].dtype
     arithmetic = scatters.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
     if dtype.swap_size > 1 and dtype.order != arithmetic:
@@ -392,17 +380,14 @@ def apply_updates(
     bundles: Sequence[Bundle],
 ) -> Array:  # fmt: skip
     """Sweep a partition: return the chunk of data with its updates applied."""
-    axes = call.axes
-    order = axes.rows + axes.outer + axes.slice_axes
-    stored = _as_void(call, "data", chunk, shape).transpose(order)
-    out = np.array(stored, order="C")
+    out = np.array(_as_void(call, "data", chunk, shape), order="C")
     segments = _segments(bundles, partition)
     if out.size and segments:
-        width = out.nbytes // prod(shape[d] for d in axes.rows)
+        width = out.nbytes // prod(shape[: len(call.axes.rows)])
         tuples = sum(len(segment.local) for segment in segments)
         batches = ((as_bytes(segment.local), as_bytes(segment.rows)) for segment in segments)
         update_rows(call.inference, as_bytes(out), width, tuples, batches)
-    return out.view(call.dtypes["data"]).transpose(tuple(np.argsort(order)))
+    return out.view(call.dtypes["data"])
 
 
 class TaskGraph:
@@ -422,25 +407,23 @@ class TaskGraph:
         self.name = f"{call.inference.operator}-{token}"
         self._call_key = self._key("call")
         self.tasks: dict[Any, Any] = {self._call_key: call}
-        self._blocks = list(_boxes(tuple_chunks))
-        axes = call.axes
-        lanes = ([call.chunks[d] for d in kind] for kind in (axes.outer, axes.slice_axes))
-        self._lanes = list(product(*(list(_boxes(sizes)) for sizes in lanes)))
+        self._blocks, axes = list(_boxes(tuple_chunks)), call.axes
+        self._lanes = list(_boxes(call.chunks[len(axes.rows) :]))
         self._splits = [self._key("split", number) for number in range(len(self._blocks))]
-        self._links: dict[int, list[int]] | None = None if indices is None else {}
+        # Whether tuples of a block may select from a partition.
+        self._links = np.broadcast_to(True, (len(self._blocks), call.partitions))
         verdict = self._split(indices, original)
-        cells = defaultdict[Shape, list[int]](list)
-        for number, (position, *_) in enumerate(self._blocks):
-            cells[tuple(position[i] for i in axes.shared)].append(number)
         if call.inference.requires_distinct:
             key = self._key("distinct")
             self.tasks[key] = (require_distinct, self._call_key, verdict, all_indices)
             verdict = key
-        if "updates" in names:
-            self._scatter(verdict, cells)
-        else:
-            for cell, blocks in cells.items():
-                self._gather(verdict, cell, blocks)
+        cells = defaultdict[Shape, list[int]](list)
+        for number, (position, *_) in enumerate(self._blocks):
+            cells[tuple(position[i] for i in axes.shared)].append(number)
+        add_cell = self._scatter if "updates" in names else self._gather
+        divided = (call.chunks[r] for r, i in enumerate(axes.grid_axes) if i is not None)
+        for cell in product(*(range(len(sizes)) for sizes in divided)):
+            add_cell(verdict, cell, cells.get(cell, []))
 
     def _key(self, kind: str, *numbers: int) -> Key:
         return (f"{self.call.inference.operator}-{kind}-{self._token}", *numbers)
@@ -456,6 +439,8 @@ class TaskGraph:
         None if no verdict is needed.
         """
         reports: list[Any] = []
+        if indices is not None:
+            self._links = np.zeros(self._links.shape, np.bool_)
         for number, (position, origin, shape) in enumerate(self._blocks):
             key = self._splits[number]
             if indices is None:
@@ -466,12 +451,11 @@ class TaskGraph:
                     reports.append(self._key("report", number))
                     self.tasks[reports[-1]] = (attrgetter("report"), key)
                 continue
-            assert self._links is not None
             box = tuple(slice(a, a + size) for a, size in zip(origin, shape, strict=True))
             block = split(self.call, indices[box], number, origin, shape)
             reports += [block.report] if block.report else []
             self.tasks[key] = block
-            self._links[number] = block.reached(np.arange(self.call.partitions))
+            self._links[number, block.reached(np.arange(self.call.partitions))] = True
         if not reports:
             return None
         key = self._key("verdict")
@@ -485,105 +469,78 @@ class TaskGraph:
         return key
 
     def _exchange(
-        self, kind: str, sources: dict[int, Key], targets: Sequence[int],
-        links: dict[int, list[int]] | None,
-    ) -> dict[int, list[Key]]:  # fmt: skip
+        self, kind: str, sources: Sequence[Key], targets: Sequence[int], links: NDArray[np.bool_]
+    ) -> list[list[Key]]:
         """Return, for each target, the tasks that have the segments of sources for it.
 
-        links: the targets for which a source has segments; None if it may have any. Groups of many
-        sources are selected for groups of targets, so that a task depends on about the square root
-        of their number.
+        links: whether a source may have segments for a target. Groups of many sources are selected
+        for groups of targets, so that a task depends on about the square root of their number.
         """
-        numbers, size = list(sources), isqrt(max(0, len(sources) - 1)) + 1
-        incoming: dict[int, list[int]] = dict.fromkeys(targets, numbers)
-        if links is not None:
-            incoming = _inverse(links, numbers)
-        result = {
-            target: [sources[i] for i in incoming[target]]
-            for target in targets
-            if len(incoming[target]) <= MIN_EXCHANGED
-        }
-        many = [target for target in targets if target not in result]
+        size, counts = isqrt(max(0, len(sources) - 1)) + 1, links.sum(0)
+        result: list[list[Key]] = [
+            [sources[i] for i in np.flatnonzero(links[:, t]).tolist()] if n <= MIN_EXCHANGED else []
+            for t, n in enumerate(counts)
+        ]
+        many = np.flatnonzero(counts > MIN_EXCHANGED).tolist()
         for group in _groups(many, -(-len(many) // size)):
-            needed = set(sources)
-            if links is not None:
-                needed = set(chain.from_iterable(incoming[target] for target in group))
+            needed = np.flatnonzero(links[:, group].any(1)).tolist()
+            numbers = np.array([targets[t] for t in group])
             keys = [
-                self._add(kind, select, bundles, np.array(group))
-                for members in _groups(numbers, size)
-                if (bundles := [sources[i] for i in members if i in needed])
+                self._add(kind, select, [sources[i] for i in members], numbers)
+                for members in _groups(needed, size)
             ]
-            result |= dict.fromkeys(group, keys)
+            for t in group:
+                result[t] = keys
         return result
 
-    def _chunk(self, cell: Shape, partition: int, outer: Shape, slice_: Shape) -> tuple[Key, Shape]:
+    def _chunk(self, cell: Shape, partition: int, lane: Shape) -> tuple[Key, Shape]:
         """Return the key and the shape of a chunk of data."""
-        call, axes = self.call, self.call.axes
-        order = axes.shared + axes.indexed + axes.outer + axes.slice_axes
-        position = cell + layouts.unravel_index(partition, call.grid) + outer + slice_
-        coordinates = tuple(i for _, i in sorted(zip(order, position, strict=True)))
-        shape = tuple(sizes[i] for sizes, i in zip(call.chunks, coordinates, strict=True))
+        shared, indexed = iter(cell), iter(layouts.unravel_index(partition, self.call.grid))
+        grid_axes = self.call.axes.grid_axes
+        coordinates = (*(next(indexed if i is None else shared) for i in grid_axes), *lane)
+        shape = tuple(sizes[i] for sizes, i in zip(self.call.chunks, coordinates, strict=True))
         return (self._names["data"], *coordinates), shape
-
-    def _partitions(self, blocks: Sequence[int]) -> list[int]:
-        """Return the partitions from which tuples of some blocks may select."""
-        if self._links is None:
-            return list(range(self.call.partitions))
-        return sorted(set(chain.from_iterable(self._links[block] for block in blocks)))
 
     def _gather(self, verdict: Key | None, cell: Shape, blocks: list[int]) -> None:
         """Add the sweeps and replays of a cell: sweeps of about as many rows as a replay."""
-        for group in _groups(blocks, len(self._partitions(blocks))):
-            partitions = self._partitions(group)
-            splits = {block: self._splits[block] for block in group}
-            bundles = self._exchange("splits", splits, partitions, self._links)
-            links = None if self._links is None else _inverse(self._links, group)
-            for (outer, _, outer_shape), (slice_, _, slice_shape) in self._lanes:
-                swept = {}
-                for partition in partitions:
-                    chunk = self._chunk(cell, partition, outer, slice_)
-                    swept[partition] = self._add(
-                        "gather", gather_rows, self._call_key, verdict, *chunk, partition,
-                        bundles[partition],
-                    )  # fmt: skip
-                rows = self._exchange("rows", swept, group, links)
-                for block in group:
-                    position = self.call.axes.arrange(self._blocks[block][0], outer, slice_)
-                    self.tasks[(self.name, *position)] = (
-                        replay, self._call_key, verdict, self._splits[block],
-                        (outer_shape, slice_shape), rows[block],
-                    )  # fmt: skip
-
-    def _scatter(self, verdict: Key | None, cells: dict[Shape, list[int]]) -> None:
-        """Add the tasks of a scatter: one for each chunk of updates, and of data."""
-        call, axes = self.call, self.call.axes
-        for cell in product(*(range(len(call.chunks[d])) for d in axes.shared)):
-            blocks = cells.get(cell, [])
-            for (outer, _, outer_shape), (slice_, _, slice_shape) in self._lanes:
-                updates = {}
-                for i in blocks:
-                    chunk = self._names["updates"], *axes.arrange(self._blocks[i][0], outer, slice_)
-                    updates[i] = self._add(
-                        "bundle", split_updates, self._call_key, self._splits[i], chunk,
-                        (outer_shape, slice_shape),
-                    )  # fmt: skip
-                partitions = range(call.partitions)
-                bundles = self._exchange("updates", updates, partitions, self._links)
-                for partition in partitions:
-                    key, shape = self._chunk(cell, partition, outer, slice_)
-                    self.tasks[(self.name, *key[1:])] = (
-                        apply_updates, self._call_key, verdict, key, shape, partition,
-                        bundles[partition],
+        reached = int(np.count_nonzero(self._links[blocks].any(0)))
+        for group in _groups(blocks, reached):
+            links = self._links[group]
+            partitions = np.flatnonzero(links.any(0)).tolist()
+            links = links[:, partitions]
+            splits = [self._splits[block] for block in group]
+            bundles = self._exchange("splits", splits, partitions, links)
+            for lane, _, lane_shape in self._lanes:
+                swept = [
+                    self._add(
+                        "gather", gather_rows, self._call_key, verdict,
+                        *self._chunk(cell, partition, lane), partition, bundle,
+                    )
+                    for partition, bundle in zip(partitions, bundles, strict=True)
+                ]  # fmt: skip
+                rows = self._exchange("rows", swept, group, links.T)
+                for block, bundle in zip(group, rows, strict=True):
+                    self.tasks[(self.name, *self._blocks[block][0], *lane)] = (
+                        replay, self._call_key, verdict, self._splits[block], lane_shape, bundle,
                     )  # fmt: skip
 
-
-def _inverse(links: dict[int, list[int]], sources: Iterable[int]) -> dict[int, list[int]]:
-    """Return the sources by target."""
-    inverse = defaultdict[int, list[int]](list)
-    for source in sources:
-        for target in links[source]:
-            inverse[target].append(source)
-    return inverse
+    def _scatter(self, verdict: Key | None, cell: Shape, blocks: list[int]) -> None:
+        """Add the tasks of a cell: one for each chunk of updates, and of data."""
+        partitions = range(self.call.partitions)
+        for lane, _, lane_shape in self._lanes:
+            updates = [
+                self._add(
+                    "bundle", split_updates, self._call_key, self._splits[block],
+                    (self._names["updates"], *self._blocks[block][0], *lane), lane_shape,
+                )
+                for block in blocks
+            ]  # fmt: skip
+            bundles = self._exchange("updates", updates, partitions, self._links[blocks])
+            for partition, bundle in zip(partitions, bundles, strict=True):
+                key, shape = self._chunk(cell, partition, lane)
+                self.tasks[(self.name, *key[1:])] = (
+                    apply_updates, self._call_key, verdict, key, shape, partition, bundle,
+                )  # fmt: skip
 
 
 def _groups(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:

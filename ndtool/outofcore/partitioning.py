@@ -12,7 +12,7 @@ tuples are read from the segments that its parent spilled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from math import lcm, prod
 from typing import NamedTuple
@@ -80,55 +80,6 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     )
 
 
-class Units(NamedTuple):
-    """The units of partitions and blocks, so that chunks are not divided.
-
-    box: the shape of rows; partitions are multiples of it. written: a number of tuples; blocks are
-    multiples of it, so that a task writes complete chunks. read: a number of tuples; if possible,
-    blocks are multiples of it, so that no two blocks read the same chunk. buffer_bytes: bytes of
-    the buffers that read or write a chunk. concurrency: the number of chunks to read or write
-    concurrently.
-    """
-
-    box: Shape
-    written: int
-    read: int
-    buffer_bytes: int
-    concurrency: int = 1
-
-
-def units_of(
-    inference: Inference,
-    sources: dict[str, ArrayMetadata],
-    output: ArrayMetadata,
-    concurrency: int = 1,
-) -> Units:
-    """Return the units of partitions and blocks from the chunks and shards of a call's arrays."""
-    plan = inference.plan
-    steps = [file_shape(sources["data"])]
-    gathers = not inference.scatters
-    if not gathers:
-        steps.append(file_shape(output))
-    box = tuple(
-        min(size, lcm(*(step[d] for step in steps if step)))
-        for d, size in enumerate(plan.all_slices)
-    )
-    positions = tuple_shape(plan) if gathers else ()
-    slabs = {"indices": plan.positions, "updates": tuple_shape(plan)}
-    if plan.batch_repeats > 1:
-        del slabs["indices"]
-    read = [
-        slab(file_shape(sources[role]), positions_shape)
-        for role, positions_shape in slabs.items()
-        if role in sources
-    ]
-    written = slab(file_shape(output), positions) if gathers else 1
-    buffer_bytes = max(
-        chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values())
-    )
-    return Units(box, written, lcm(*read), buffer_bytes, concurrency)
-
-
 def tuple_shape(plan: Plan) -> Shape:
     """Return the shape of all tuples: the leading axes of a gather's output, or of updates.
 
@@ -148,14 +99,9 @@ def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
     return CODEC_BUFFERS * nbytes + count * (WRITTEN_CHUNK_BYTES if written else READ_CHUNK_BYTES)
 
 
-def file_shape(metadata: ArrayMetadata) -> Shape | None:
-    """Return the shape of the chunk or shard that a file contains; None for a flat array."""
-    return metadata.file_shape if metadata.is_chunked else None
-
-
-def slab(step: Shape | None, positions: Shape) -> int:
+def slab(step: Shape, positions: Shape) -> int:
     """Return the smallest number of consecutive positions that fill complete chunks."""
-    if step is None or not prod(positions):
+    if not prod(positions):
         return 1
     for d, length in enumerate(positions):
         if min(step[d], length) > 1:
@@ -204,19 +150,9 @@ class Partitioning(NamedTuple):
         """The number of partitions."""
         return self.groups(self.depth)
 
-    @property
-    def partition_bytes(self) -> int:
-        """The bytes of a partition."""
-        return prod(self.partition_shape) * self.rows.width
-
     def blocks_of(self, tuples: int) -> int:
         """Return the number of blocks of a group with so many tuples."""
         return -(-tuples // self.block_tuples)
-
-    def divided_ends(self, unit: int) -> int:
-        """Return how many blocks end within a unit of so many tuples."""
-        ends = self.blocks - 1
-        return ends - ends * self.block_tuples // lcm(self.block_tuples, unit)
 
     def groups(self, depth: int) -> int:
         """Return the number of groups at a depth; at the last depth they are the partitions."""
@@ -341,123 +277,204 @@ class Partitioning(NamedTuple):
             partitioning = partitioning._replace(workers=partitioning.workers - 1)
         return partitioning
 
+    @property
+    def segment_count(self) -> int:
+        """The maximum number of segments that all groups read."""
+        return sum(map(self.segments, range(self.depth)))
 
-def partitioning_for(
-    rows: Rows, gathers: bool, budget: int, threads: int, units: Units | None = None, depth: int = 1
-) -> Partitioning:
-    """Partition a run to take about `budget` bytes of memory, or as much as chunks need.
+    def cost(self, segment_cost: int = tuning.RANDOM_READ_COST) -> int:
+        """Return the cost of a sweep in addition to the reads and writes of direct execution.
 
-    A quarter of the budget is for spilled data. Each worker has an eighth for a partition, and half
-    of that for scratch.
-    depth: how often tuples are partitioned, reduced if there are few partitions, increased if there
-    are more than IDs.
+        The unit of cost is the sequential read of a byte. segment_cost: the cost of a random read
+        of spilled data. A gather reads each segment twice.
+        """
+        rows, depths = self.rows, range(self.depth)
+        seek_cost = 2 * self.segment_count * segment_cost * self.spilled
+        offsets = sum(self.blocks_at(depth) * self.fan_out(depth) for depth in depths)
+        sort_cost = (rows.tuples * self.depth + offsets) * tuning.SORT_COST
+        read = rows.row_count * rows.width * self.gathers
+        return read + 2 * self.spilled + sort_cost + seek_cost // max(1, self.spilled_total)
+
+
+class Layout(NamedTuple):
+    """What the partitionings of a call have in common, so that chunks are not divided.
+
+    box: the shape of rows; partitions are multiples of it. written: a number of tuples; blocks are
+    multiples of it, so that a task writes complete chunks. read: a number of tuples; if possible,
+    blocks are multiples of it, so that no two blocks read the same chunk. chunk_bytes, concurrency:
+    see Partitioning. in_chunks: whether an array has chunks; else the rows of a partition are a
+    power of two. threads: at most so many tasks run concurrently. on_cluster: whether tasks run on
+    a cluster, of so many threads.
     """
-    max_rows = max(1, budget // 8 // max(1, rows.width + rows.count_bytes))
-    powers_of_two, box = units is None, (1,) if units is None else units.box
-    shapes = _group_shapes(
-        rows.shape, _shape_of(rows.shape, max_rows, box, powers_of_two), powers_of_two, depth
-    )
-    block = max(1, budget // 16 // (2 * (rows.width + 4) + 2))
-    if units is not None:
-        common = lcm(units.read, units.written)
-        unit = common if common <= block else units.written
-        block = max(1, block // unit) * unit
-    workers = min(threads + (threads > 1), MAX_WORKERS)
-    chunk_bytes = 0 if units is None else units.buffer_bytes
-    concurrency = 1 if units is None else units.concurrency
-    return Partitioning(
-        rows, gathers, block, shapes, budget // 4, chunk_bytes, workers, concurrency
-    )
 
+    rows: Rows
+    gathers: bool
+    threads: int
+    box: Shape = (1,)
+    written: int = 1
+    read: int = 1
+    chunk_bytes: int = 0
+    concurrency: int = 1
+    in_chunks: bool = False
+    on_cluster: bool = False
 
-def _group_shapes(
-    rows_shape: Shape, partition: Shape, powers_of_two: bool, depth: int
-) -> tuple[Shape, ...]:
-    """Return the shape of the children at each depth, from the shape of a partition."""
-    count = grid.count_blocks(rows_shape, partition)
-    while True:
-        fan_out = max(2, round(count ** (1 / depth)))
-        shapes = [partition]
-        while len(shapes) < depth and shapes[0] != rows_shape:
-            shapes.insert(
-                0, _shape_of(rows_shape, fan_out * prod(shapes[0]), shapes[0], powers_of_two)
-            )
-            if shapes[0] == shapes[1]:
+    def partition(self, budget: int, depth: int = 1) -> Partitioning:
+        """Partition a run to take about `budget` bytes of memory, or as much as chunks need.
+
+        A quarter of the budget is for spilled data. Each worker has an eighth for a partition, and
+        half of that for scratch. depth: how often tuples are partitioned, reduced if there are few
+        partitions, increased if there are more than IDs.
+        """
+        rows = self.rows
+        max_rows = max(1, budget // 8 // max(1, rows.width + rows.count_bytes))
+        shapes = self._group_shapes(self._shape_of(max_rows, self.box), depth)
+        block = max(1, budget // 16 // (2 * (rows.width + 4) + 2))
+        common = lcm(self.read, self.written)
+        unit = common if common <= block else self.written
+        block, in_memory = max(1, block // unit) * unit, 0 if self.on_cluster else budget // 4
+        workers = self.threads
+        if not self.on_cluster:
+            workers = min(workers + (workers > 1), MAX_WORKERS)
+        return Partitioning(
+            rows, self.gathers, block, shapes, in_memory, self.chunk_bytes, workers,
+            self.concurrency,
+        )  # fmt: skip
+
+    def _group_shapes(self, partition: Shape, depth: int) -> tuple[Shape, ...]:
+        """Return the shape of the children at each depth, from the shape of a partition."""
+        outer = self.rows.shape
+        count = grid.count_blocks(outer, partition)
+        while True:
+            fan_out = max(2, round(count ** (1 / depth)))
+            shapes = [partition]
+            while len(shapes) < depth and shapes[0] != outer:
+                shapes.insert(0, self._shape_of(fan_out * prod(shapes[0]), shapes[0]))
+                if shapes[0] == shapes[1]:
+                    del shapes[0]
+                    break
+            if len(shapes) > 1 and shapes[0] == outer:
                 del shapes[0]
+            if max(map(grid.count_blocks, [outer, *shapes], shapes)) <= MAX_CHILDREN:
+                return tuple(shapes)
+            depth += 1
+
+    def _shape_of(self, max_rows: int, unit: Shape) -> Shape:
+        """Return the shape of about `max_rows` rows, a multiple of a unit."""
+        shape = list(unit)
+        for d, size in reversed([*enumerate(self.rows.shape)]):
+            times = max_rows // prod(shape)
+            if times > 1:
+                times = times if self.in_chunks else 1 << (times.bit_length() - 1)
+                shape[d] = min(size, shape[d] * times)
+            if shape[d] < size:
                 break
-        if len(shapes) > 1 and shapes[0] == rows_shape:
-            del shapes[0]
-        if max(map(grid.count_blocks, [rows_shape, *shapes], shapes)) <= MAX_CHILDREN:
-            return tuple(shapes)
-        depth += 1
+        return tuple(shape)
+
+    def writes_complete_chunks(self, partitioning: Partitioning) -> bool:
+        """Whether tasks write complete chunks of the output."""
+        if self.gathers:
+            return partitioning.blocks == 1 or partitioning.block_tuples % self.written == 0
+        return len(self.box) == len(partitioning.partition_shape) and all(
+            step in (size, step // unit * unit)
+            for size, step, unit in zip(
+                self.rows.shape, partitioning.partition_shape, self.box, strict=True
+            )
+        )
+
+    def choose(self, budget: int, allowed: int) -> Partitioning | None:
+        """Return the cheapest partitioning that takes at most `allowed` bytes, None if none.
+
+        budget: bytes for partitions and blocks; if no such partitioning fits, minimal ones of
+        smaller and larger budgets are tried. Greater depth must halve the segments.
+        """
+        segment_cost = tuning.REQUEST_COST if self.on_cluster else tuning.SEGMENT_COST
+        best: Partitioning | None = None
+        for candidates in (self.by_depth(budget), self._minimal()):
+            for candidate in candidates:
+                if not self.on_cluster:
+                    candidate = candidate.fit_to(allowed)
+                needed = candidate.task_memory if self.on_cluster else candidate.memory
+                if needed <= allowed and (
+                    best is None
+                    or (
+                        candidate.cost(segment_cost) < best.cost(segment_cost)
+                        and (
+                            candidate.depth <= best.depth
+                            or 2 * candidate.segment_count <= best.segment_count
+                        )
+                    )
+                ):
+                    best = candidate
+            if best is not None:
+                break
+        return best
+
+    def by_depth(self, budget: int) -> Iterator[Partitioning]:
+        """Yield the partitionings for a budget, each deeper than the previous one.
+
+        Partitions of more than MAX_ROWS rows are left out.
+        """
+        previous = 0
+        for depth in range(1, MAX_DEPTH + 1):
+            partitioning = self.partition(budget, depth)
+            if previous < partitioning.depth and prod(partitioning.partition_shape) <= MAX_ROWS:
+                previous = partitioning.depth
+                yield partitioning
+
+    def _minimal(self) -> Iterator[Partitioning]:
+        """Yield partitionings of runs that buffer nothing in memory and execute one task at a time.
+
+        Larger blocks have smaller tables.
+        """
+        for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
+            for partitioning in self.by_depth(1 << power):
+                block = partitioning.block_tuples * multiplier
+                workers = self.threads if self.on_cluster else 1
+                yield partitioning._replace(
+                    block_tuples=block, in_memory=0, workers=workers, concurrency=1
+                )
+
+    def min_memory(self) -> int:
+        """Return the bytes of memory that the smallest partitioning takes; 0 if there is none."""
+        return min((each.memory for each in self._minimal()), default=0)
 
 
-def _shape_of(rows_shape: Shape, max_rows: int, unit: Shape, powers_of_two: bool) -> Shape:
-    """Return the shape of about `max_rows` rows, a multiple of a unit.
-
-    powers_of_two: whether to multiply the unit by powers of two only.
-    """
-    shape = list(unit)
-    for d in reversed(range(len(shape))):
-        times = max_rows // prod(shape)
-        if times > 1:
-            times = 1 << (times.bit_length() - 1) if powers_of_two else times
-            shape[d] = min(rows_shape[d], shape[d] * times)
-        if shape[d] < rows_shape[d]:
-            break
-    return tuple(shape)
-
-
-def rows_in(inference: Inference, sources: dict[str, Source], output: ArrayMetadata) -> Rows:
-    """Return the rows of a call, with linear indices if data and output are contiguous."""
-    is_flat = isinstance(sources["data"], ContiguousSource)
-    return rows_of(inference, is_flat and not (inference.scatters and output.is_chunked))
-
-
-def partition_chunks(
+def layout_of(
     inference: Inference,
     sources: dict[str, Source],
     output: ArrayMetadata,
-    concurrency: int,
-    budget: int,
     threads: int,
-    depth: int,
-) -> Partitioning | None:
-    """Partition a run with chunked arrays; None if a partition exceeds MAX_ROWS rows.
+    concurrency: int = 1,
+    on_cluster: bool = False,
+) -> Layout:
+    """Return the layout of a call: box and units from the chunks and shards of its arrays.
 
-    concurrency: how many chunks of the output to write concurrently.
+    concurrency: how many chunks of the output to write concurrently. Rows are linear if data and
+    output are contiguous.
     """
-    rows = rows_in(inference, sources, output)
-    metadata = {role: source.metadata for role, source in sources.items()}
-    concurrency = max(concurrency, *(source.concurrency for source in sources.values()))
-    units = units_of(inference, metadata, output, concurrency)
-    if not metadata["data"].is_chunked and not (inference.scatters and output.is_chunked):
-        units = units._replace(box=(1,))
-    partitioning = partitioning_for(rows, not inference.scatters, budget, threads, units, depth)
-    return partitioning if prod(partitioning.partition_shape) <= MAX_ROWS else None
-
-
-# Partitions a run for a budget in bytes, and a depth; None if that is impossible.
-Partition = Callable[[int, int], Partitioning | None]
-Memory = Callable[[Partitioning], int]
-
-
-def choose(
-    partition: Partition, budget: int, allowed: int, segment_cost: int = tuning.SEGMENT_COST,
-    memory: Memory = lambda partitioning: partitioning.memory,
-) -> Partitioning | None:  # fmt: skip
-    """Return the cheapest partitioning that takes at most `allowed` bytes of memory, None if none.
-
-    budget: bytes for partitions and blocks; if no such partitioning fits, smaller and larger
-    budgets are tried. segment_cost: see `cost`.
-    """
-    cheapest = _cheapest(partitionings_by_depth(partition, budget), allowed, segment_cost, memory)
-    return cheapest or _cheapest(_minimal_partitionings(partition), allowed, segment_cost, memory)
-
-
-def min_memory(partition: Partition) -> int:
-    """Return the bytes of memory that the smallest partitioning takes; 0 if there is none."""
-    return min((each.memory for each in _minimal_partitionings(partition)), default=0)
+    plan, gathers, chunked = inference.plan, not inference.scatters, dict[str, Shape]()
+    metadata = {role: source.metadata for role, source in sources.items()} | {"output": output}
+    chunked = {role: array.file_shape for role, array in metadata.items() if array.is_chunked}
+    is_flat = isinstance(sources["data"], ContiguousSource) and (gathers or not output.is_chunked)
+    layout = Layout(rows_of(inference, is_flat), gathers, threads, on_cluster=on_cluster)
+    if not is_flat:
+        steps = [chunked[role] for role in ("data", "output")[: 2 - gathers] if role in chunked]
+        box = (min(size, lcm(*(s[d] for s in steps))) for d, size in enumerate(plan.all_slices))
+        layout = layout._replace(box=tuple(box))
+    if not chunked:
+        return layout
+    slabs = {"indices": plan.positions, "updates": tuple_shape(plan)}
+    if plan.batch_repeats > 1:
+        del slabs["indices"]
+    read = [slab(chunked[role], shape) for role, shape in slabs.items() if role in chunked]
+    written = slab(chunked["output"], tuple_shape(plan)) if gathers and "output" in chunked else 1
+    return layout._replace(
+        written=written,
+        read=lcm(*read),
+        chunk_bytes=max(chunk_buffers(array, role == "output") for role, array in metadata.items()),
+        concurrency=max(concurrency, *(source.concurrency for source in sources.values())),
+        in_chunks=True,
+    )
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:
@@ -469,64 +486,3 @@ def memory_error(needed: int, allowed: int) -> ResourceError:
         " needs at least",
         hint=f"--memory {needed}, or more",
     )
-
-
-def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST) -> int:
-    """Return the cost of a sweep in addition to the reads and writes of direct execution.
-
-    The unit of cost is the sequential read of a byte. segment_cost: the cost of a random read of
-    spilled data. A gather reads each segment twice.
-    """
-    rows, depths = partitioning.rows, range(partitioning.depth)
-    seek_cost = 2 * _segment_count(partitioning) * segment_cost * partitioning.spilled
-    offsets = sum(partitioning.blocks_at(d) * partitioning.fan_out(d) for d in depths)
-    sort_cost = (rows.tuples * partitioning.depth + offsets) * tuning.SORT_COST
-    read = rows.row_count * rows.width * partitioning.gathers
-    seek_cost //= max(1, partitioning.spilled_total)
-    return read + 2 * partitioning.spilled + sort_cost + seek_cost
-
-
-def _segment_count(partitioning: Partitioning) -> int:
-    """Return the maximum number of segments that all groups read."""
-    return sum(map(partitioning.segments, range(partitioning.depth)))
-
-
-def partitionings_by_depth(partition: Partition, budget: int) -> Iterator[Partitioning]:
-    """Yield the partitionings for a budget, each deeper than the previous one."""
-    previous = 0
-    for depth in range(1, MAX_DEPTH + 1):
-        partitioning = partition(budget, depth)
-        if partitioning is not None and partitioning.depth > previous:
-            previous = partitioning.depth
-            yield partitioning
-
-
-def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
-    """Yield partitionings of runs that buffer nothing in memory and execute one task at a time.
-
-    Larger blocks have smaller tables.
-    """
-    for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
-        for partitioning in partitionings_by_depth(partition, 1 << power):
-            block = partitioning.block_tuples * multiplier
-            yield partitioning._replace(block_tuples=block, in_memory=0).fit_to(0)
-
-
-def _cheapest(
-    partitionings: Iterator[Partitioning], allowed: int, segment_cost: int, memory: Memory
-) -> Partitioning | None:
-    """Return the cheapest partitioning that fits; greater depth must halve the segments."""
-    best: Partitioning | None = None
-    for candidate in partitionings:
-        if memory(candidate) <= allowed and (
-            best is None
-            or (
-                cost(candidate, segment_cost) < cost(best, segment_cost)
-                and (
-                    candidate.depth <= best.depth
-                    or 2 * _segment_count(candidate) <= _segment_count(best)
-                )
-            )
-        ):
-            best = candidate
-    return best

@@ -210,7 +210,9 @@ class Work:
         self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
         depths = range(partitioning.depth)
         self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
-        self._partition_buffers = threads.BufferPool(partitioning.partition_bytes)
+        self._partition_buffers = threads.BufferPool(
+            prod(partitioning.partition_shape) * partitioning.rows.width
+        )
         self._scratch = threads.BufferPool(partitioning.scratch_bytes)
 
     @property
@@ -512,7 +514,7 @@ def update_rows(
     if itemsize:
         counts = UpdateCounts(bytearray(row_count * itemsize), itemsize)
     for local, updates in batches:
-        spec = counting.counted_updates(updates, width, attributes, dtype, counts)
+        spec = counting.update_spec(updates, width, attributes, dtype, counts)
         bound = bind_local(row_count, local, len(updates) // width, width)
         if _kernels.scatter(*bound, spec, buffer, False, KernelOptions(1)):
             raise changed_error()
@@ -566,6 +568,27 @@ def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memory
     table = memoryview(array("q", accumulate(counts[:-1], initial=0)))
     permute(ids, table, rows, restored, n, inverse=True)
     return restored
+
+
+def find_result(work: Work, phase: str, number: int) -> SplitResult | None:
+    """Return the result of a call's split or sweep from its segment, which a killed run wrote.
+
+    Raises OutputError, ValueError or TypeError if the segment is not complete.
+    """
+    group, partitioning = work.root, work.partitioning
+    if phase == "split":
+        boxes, n = work.boxes(group), work.tuple_count(group, number)
+        moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
+        trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + REPORT_BYTES))
+        segment = work.split_segment(group, number)
+        work.store.read(segment, n * (boxes.row_bytes + moved), trailer)
+        return SplitResult.parse(bytes(trailer))
+    child = work.child(group, number)
+    if child.tuples:
+        segment = work.rows_segment(group, number, child.first)
+        last = child.tuples * partitioning.rows.width - 1
+        work.store.read(segment, last, memoryview(bytearray(1)))
+    return None
 
 
 TASKS: dict[str, Callable[[Work, Group, int], Any]] = {

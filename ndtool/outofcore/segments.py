@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -85,7 +84,7 @@ class LocalStore:
     def __init__(
         self, regions: dict[tuple[str, int], tuple[int, int]], directories: Sequence[str]
     ) -> None:
-        self._files: list[tuple[int, str]] = []  # descriptors, and names for messages
+        self._files: list[_File] = []
         self._regions: dict[tuple[str, int], tuple[memoryview, int]] = {}
         nbytes = 0
         for key, (size, in_memory) in regions.items():
@@ -93,15 +92,16 @@ class LocalStore:
             nbytes += size - in_memory
         if not nbytes:
             return
-        file_sizes = _file_sizes(nbytes, max(1, len(directories)))
+        stripes = -(-nbytes // STRIPE)
         try:
-            for directory, file_size in zip(directories or (None,), file_sizes, strict=True):
+            for number, directory in enumerate(directories or (None,)):
                 is_striped = len(directories) > 1
                 name = f"{_FILE} in {printable(directory or '')}" if is_striped else _FILE
                 with descriptors.os_errors(_FILE, OutputError):
                     fd = tempfiles.unnamed_file(directory)
                     self._files.append((fd, name))
-                    descriptors.reserve(fd, file_size, name)
+                    file_stripes = len(range(number, stripes, len(directories) or 1))
+                    descriptors.reserve(fd, min(nbytes, file_stripes * STRIPE), name)
                     descriptors.advise(fd, "RANDOM")
         except BaseException:
             self.close()
@@ -146,29 +146,16 @@ class LocalStore:
 
         start: the position of the buffer in the files; what precedes `position` is skipped.
         """
-        count = len(self._files)
-        step = _stripe_size(count)
         while position < nbytes:
-            stripe, stripe_offset = divmod(start + position, step)
-            size = min(step - stripe_offset, nbytes - position)
-            offset = stripe // count * step + stripe_offset
-            yield self._files[stripe % count], offset, position, position + size
+            stripe, stripe_offset = divmod(start + position, STRIPE)
+            row, number = divmod(stripe, len(self._files))
+            size = min(STRIPE - stripe_offset, nbytes - position)
+            yield self._files[number], row * STRIPE + stripe_offset, position, position + size
             position += size
 
 
-_Stripes = Iterator[tuple[tuple[int, str], int, int, int]]
-
-
-def _stripe_size(files: int) -> int:
-    return STRIPE if files > 1 else 1 << 62
-
-
-def _file_sizes(nbytes: int, count: int) -> list[int]:
-    """Return the size of each file: the end of its last stripe."""
-    stripes, remainder = divmod(nbytes, _stripe_size(count))
-    sizes = [(stripes + count - 1 - number) // count * STRIPE for number in range(count)]
-    sizes[stripes % count] += remainder
-    return sizes
+_File = tuple[int, str]  # a descriptor, and a name for messages
+_Stripes = Iterator[tuple[_File, int, int, int]]
 
 
 def _allocate(nbytes: int) -> memoryview:
@@ -234,18 +221,6 @@ class SharedStore:
             count = descriptors.read_into(file.fileno(), first, buffer)
         if count < len(buffer):
             raise OutputError("a temporary file became shorter during the run")
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all segments, by name, whether complete or not."""
-        sizes = Counter[str]()
-        if self._remote:
-            files = [(name, found.size) for name, found in self._remote.contents().items()]
-        else:
-            with os.scandir(self._path) as entries:
-                files = [(entry.name, entry.stat().st_size) for entry in entries]
-        for name, size in files:
-            sizes[name.partition("+")[0]] += size or 0
-        return sizes
 
     def close(self) -> None:
         """Refuse further writes, and wait for those in flight."""

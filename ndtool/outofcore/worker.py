@@ -39,15 +39,6 @@ class Call(NamedTuple):
     folder: str
 
 
-class _Inputs(NamedTuple):
-    """The inputs that a worker has opened, see arrays.source.Inputs."""
-
-    inference: Inference
-    sources: dict[str, Source]
-    threads: int = 1
-    spill: str | None = None
-
-
 _open_runs: dict[str, _OpenRun] = {}  # by token
 _ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
 _lock = Lock()
@@ -71,13 +62,17 @@ class _GatedSink(Sink):
 
 
 class _OpenRun:
-    """The open arrays of a run on a worker. users: the number of running tasks."""
+    """The open arrays of a run on a worker, see arrays.source.Inputs.
 
-    users = 0
+    users: the number of running tasks.
+    """
+
+    users, threads, spill = 0, 1, None
 
     def __init__(self, call: Call) -> None:
         if call.version != __version__:
             raise version_error("a worker", __version__, call.version)
+        self.inference = call.inference
         with ExitStack() as stack:
             self.sources: dict[str, Source] = {}
             for role, argument in call.arguments.items():
@@ -101,9 +96,8 @@ class _OpenRun:
             stack.callback(output.close)
             self.store = SharedStore(call.folder)
             stack.callback(self.store.close)
-            inputs = _Inputs(call.inference, self.sources)
             writer = execution.writer(output, call.partitioning, call.inference.plan)
-            arrays = execution.arrays(inputs, call.partitioning, writer)
+            arrays = execution.arrays(self, call.partitioning, writer)
             self.work = work = Work(call.inference, call.partitioning, arrays, self.store)
             children, blocks = call.partitioning.fan_out(0), call.partitioning.blocks
             work.tables[()] = StoredOffsets(self.store, children, blocks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ndtool.arrays.sink import Sink, Unpublished
@@ -358,7 +357,6 @@ class FileSink(Sink):
             self._view = None
 
 
-@dataclass
 class DrySink(Sink):
     """The sink of a dry run, in place of a sink whose creation has side effects.
 
@@ -366,10 +364,11 @@ class DrySink(Sink):
     store. There is no `write`. name, metadata, streamed, preserved: as in the actual sink.
     """
 
-    name: str
-    metadata: ArrayMetadata
-    streamed: bool
-    preserved: tuple[str, ...] | None
+    def __init__(
+        self, name: str, metadata: ArrayMetadata, streamed: bool, preserved: tuple[str, ...] | None
+    ) -> None:
+        self.name, self.metadata = name, metadata
+        self.streamed, self.preserved = streamed, preserved
 
 
 def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:

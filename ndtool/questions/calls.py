@@ -32,7 +32,6 @@ from ndtool.options import (
     operator_name,
     request_of,
     validate_attributes,
-    validate_options,
 )
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
@@ -85,7 +84,7 @@ def infer(
         for role, value in inputs.items()
         if role not in files and (source := array_source(role, value))
     }
-    checked = validate_attributes(operator, dict(attributes))
+    checked = validate_attributes(operator, attributes)
     return inferring.infer(operator, files, checked, spec, dtype, types)
 
 
@@ -128,9 +127,14 @@ def explain(
         raise UsageError("missing element: expected at or from_ with a position")
     inputs = arguments_by_role(operator, arguments)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text,
-        **validate_options({} if memory is None else {"memory": memory}),
-    )  # fmt: skip
+        operator,
+        inputs,
+        validate_attributes(operator, attributes),
+        spec=spec,
+        dtype=dtype,
+        text=text,
+        memory=memory,
+    )
     with (
         typed.open_typed_call(request, arrays) as call,
         ProgressReporter("explain", progress) as report,
@@ -169,9 +173,14 @@ def stats(
     roles = None if operator_name(operator) in LOWERED else ("data", "indices")
     inputs = arguments_by_role(operator, arguments, roles)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text,
-        **validate_options({} if memory is None else {"memory": memory}),
-    )  # fmt: skip
+        operator,
+        inputs,
+        validate_attributes(operator, attributes),
+        spec=spec,
+        dtype=dtype,
+        text=text,
+        memory=memory,
+    )
     with (
         statistics.open_call(request, arrays) as call,
         ProgressReporter("stats", progress) as report,
@@ -216,9 +225,14 @@ def verify(
     roles = (*operator_of(operator_name(operator)).inputs, "output")
     inputs = arguments_by_role(operator, arguments, roles, optional=against is not None)
     request, arrays = request_of(
-        operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads,
-        **validate_options({} if memory is None else {"memory": memory}),
-    )  # fmt: skip
+        operator,
+        inputs,
+        validate_attributes(operator, attributes),
+        dtype=dtype,
+        text=text,
+        threads=threads,
+        memory=memory,
+    )
     settings = engine_settings(within, runs, timeout, threads)
     with ProgressReporter("verify", progress) as report:
         if against is None:

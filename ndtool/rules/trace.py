@@ -5,7 +5,7 @@ Sizes may be symbolic, such as N in [N,3]: a trace has the assumptions made abou
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ndtool.errors import RuleError
 
@@ -120,11 +120,16 @@ class Trace(NamedTuple):
         """The assumptions about symbolic sizes, without duplicates."""
         return tuple(dict.fromkeys(text for step in self.steps for text in step.assumptions))
 
-    def _repr_html_(self) -> str:
-        from ndtool.notebook import Table, html_table
+    def table(self) -> Any:
+        """Return the rules as a table."""
+        from ndtool.notebook import Table
 
-        rows = [step[:3] for step in self.steps]
-        return html_table(Table(self.operator, ("rule", "with", "result"), rows))
+        return Table(self.operator, ("rule", "with", "result"), [step[:3] for step in self.steps])
+
+    def _repr_html_(self) -> str:
+        from ndtool.notebook import html_table
+
+        return html_table(self.table())
 
 
 class Tracer:

@@ -122,12 +122,10 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         else tuning.FILE_SCRATCH + _update_count_nbytes(call)
     )
     if concurrency is not None:
-        from ndtool.outofcore.partitioning import chunk_buffers
+        from ndtool.outofcore.partitioning import layout_of
 
-        metadata = (source.metadata for source in call.sources.values())
-        chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
-        concurrency = max(concurrency, *(item.concurrency for item in call.sources.values()))
-        nbytes += max(call.threads, concurrency) * chunk_bytes
+        layout = layout_of(call.inference, call.sources, out, call.threads, concurrency)
+        nbytes += max(call.threads, layout.concurrency) * layout.chunk_bytes
     if gathers and (not isinstance(data, ContiguousSource) or not data.is_local):
         from ndtool.runs import touched
 
@@ -183,12 +181,16 @@ def _partition_chunked(
     call: OpenCall, limit: int | None, allowed: int, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
-    from ndtool.outofcore import partitioning as partitionings
-    from ndtool.outofcore.partitioning import chunk_buffers
+    from ndtool.outofcore.partitioning import Layout, layout_of, memory_error
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
-    data, rows = call.sources["data"], partitionings.rows_in(call.inference, call.sources, out)
-    gathers = not call.inference.scatters
+    data, gathers = call.sources["data"], not call.inference.scatters
+
+    def layout_for(output: ArrayMetadata) -> Layout:
+        return layout_of(call.inference, call.sources, output, call.threads, concurrency)
+
+    layout = layout_for(out)
+    rows = layout.rows
     chunk_bytes = (
         PAGE + rows.width
         if isinstance(data, ContiguousSource)
@@ -214,32 +216,20 @@ def _partition_chunked(
             return None, reason
 
     minimums = list[int]()
-    # The second layout stands for an output that is assembled in a buffer.
-    for output in (out, out._replace(block_shape=out.shape, layout=None)):
-
-        def partition(
-            budget: int, depth: int, output: ArrayMetadata = output
-        ) -> Partitioning | None:
-            partitioning = partitionings.partition_chunks(
-                call.inference, call.sources, output, concurrency, budget, call.threads, depth
-            )
-            if partitioning is None:
-                return None
-            chunk_bytes = max(partitioning.chunk_bytes, chunk_buffers(out, True))
-            return partitioning._replace(chunk_bytes=chunk_bytes).fit_to(allowed)
-
-        if partitioning := partitionings.choose(partition, budget, allowed):
+    buffered = layout_for(out._replace(block_shape=out.shape, layout=None))  # the output is
+    for possible in (layout, buffered._replace(chunk_bytes=layout.chunk_bytes)):
+        if partitioning := possible.choose(budget, allowed):
             break
-        minimums.append(partitionings.min_memory(partition))
+        minimums.append(possible.min_memory())
     else:
         if fits_in_memory:
             return None, reason
         if limit is not None and any(minimums):
-            raise partitionings.memory_error(min(filter(None, minimums)), limit)
+            raise memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
         # Direct execution reads the chunks, too.
-        sweep_cost = partitionings.cost(partitioning) - rows.row_count * rows.width
+        sweep_cost = partitioning.cost() - rows.row_count * rows.width
         reason = (
             f"buffering chunks costs as much as writing {assembled} bytes, a sweep {sweep_cost}"
             " bytes"
@@ -267,20 +257,13 @@ def _partition_flat(
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
 
     from ndtool.outofcore import partitioning as partitionings
-    from ndtool.outofcore.partitioning import partitioning_for, rows_of
 
-    rows = rows_of(call.inference)
-
-    def partition(budget: int, depth: int) -> Partitioning:
-        partitioning = partitioning_for(rows, gathers, budget, call.threads, None, depth)
-        return partitioning.fit_to(allowed)
-
-    partitioning = partitionings.choose(
-        partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed
-    )
+    rows = partitionings.rows_of(call.inference)
+    layout = partitionings.Layout(rows, gathers, call.threads)
+    partitioning = layout.choose(min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
     is_sparse = memory.can_hold(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
-        minimum = partitionings.min_memory(partition)
+        minimum = layout.min_memory()
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
             raise partitionings.memory_error(minimum, limit)
@@ -290,7 +273,7 @@ def _partition_flat(
     random_reads = nonlocal_tuples * max(1 - allowed / size, 0.25)
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
-    read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitionings.cost(partitioning)
+    read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitioning.cost()
     if gathers and data.is_mapped and sweep_cost < random_reads * (read_cost + rows.width):
         uncached = 1 - data.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)

@@ -32,7 +32,7 @@ def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> Nd
         return OutputError(LOST_INPUT_MESSAGE)
     if exc.errno in EXHAUSTION_ERRNOS:
         kind = ResourceError
-    error = kind(f"{printable(name)}: {exc.strerror or exc}")
+    error = kind(f"{printable(name) or 'an empty name'}: {exc.strerror or exc}")
     error.passing = exc.errno in (errno.ENOSPC, errno.EDQUOT)
     return error
 

@@ -86,7 +86,6 @@ def test_every_figure_equals_brute_force(
     for module, name, limits_to_try in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
         (tally, "MAX_COUNTERS", (0, 1 << 23)),
-        (tally, "PARTITIONS", (1, 3, 256)),
         (tally, "BLOCK", (1, 2, 1 << 20)),
         (stats, "PAGE", (1, 16, 4096)),
         (stats, "MAX_LISTED", (1, 2, 5)),
@@ -240,6 +239,12 @@ def test_the_keys_of_json() -> None:
     assert beyond == [{"position": [0], "component": None, "value": 5}]
 
 
+def test_tuples_without_components_are_no_padding() -> None:
+    save(idx=np.zeros((5, 0), "i8"))
+    with stats.open_call(Request("scatter_nd", "f4[9]", "idx.npy")) as call:
+        assert stats.stats(call).hints == ()
+
+
 @pytest.mark.parametrize(
     ("indices", "data", "guess"),
     [
@@ -301,7 +306,7 @@ def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pages_of_a_large_file_stay_within_the_limit() -> None:
     """The limit counts mapped pages, too, as that of a run does."""
-    idx = np.lib.format.open_memmap("idx.npy", "w+", "i4", (20_000_000, 1))
+    idx = np.lib.format.open_memmap("idx.npy", "w+", "i4", (10_000_000, 1))
     idx[:] = 7
     del idx
     program = (
@@ -316,4 +321,4 @@ def test_pages_of_a_large_file_stay_within_the_limit() -> None:
             [sys.executable, "-c", program, *words], capture_output=True, check=True
         )
         peaks.append(int(re.findall(rb"(\d+) kB", run.stderr)[0]) >> 10)
-    assert peaks[0] - peaks[1] > 40  # of the 76 MiB of the file
+    assert peaks[0] - peaks[1] > 15  # of the 38 MiB of the file

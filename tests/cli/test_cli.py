@@ -209,11 +209,15 @@ def test_members_of_archives_are_read_and_written():
     assert "idx: int64[1,1]" in completed.err
 
 
-def test_names_that_look_like_options_are_accepted_after_two_dashes():
+def test_names_that_look_like_options_are_accepted_as_values_and_after_two_dashes(workdir):
     save(**{"-x": DATA, "-q": i8([1])})
     assert ndtool("gather-nd", "-o", "-y.npy", "--", "-x.npy", "-q.npy").status == 0
     assert np.load("-y.npy").tolist() == [[3, 4, 5]]
     assert ndtool("gather-nd", "-x.npy", "-q.npy").status == 2
+    for words in (("-o", "-q"), ("-q", "-o-q"), ("--output", "-q", "-q")):
+        assert ndtool("gather-nd", *words, "--", "-x.npy", "-q.npy").status == 0
+        assert np.load(str(workdir / "-q")).tolist() == [[3, 4, 5]]
+        os.remove("-q")
 
 
 def test_a_dry_run_prints_the_trace_and_changes_nothing(workdir):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from contextlib import chdir
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from command import environment, ndtool
 from npyfile import npy
 
 
-def complete(typed, shell="bash", current_word=None, cwd=None):
+def complete(typed, shell="bash", current_word=None, folder="."):
     env = {
         "COMP_WORDS": typed,
         "COMP_CWORD": str(typed.count(" ") if current_word is None else current_word),
     }
-    completed = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env}, cwd=cwd)
+    with chdir(folder):
+        completed = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env})
     assert (completed.status, completed.err) == (0, "")
     lines = completed.out.decode().splitlines()
     if shell == "zsh":
@@ -58,16 +60,16 @@ def arrays(tmp_path):
 def test_completion_of_members(arrays):
     members = ["many.npz:first", "many.npz:found"]
     typed = "ndtool gather-nd many.npz:f"
-    assert complete(typed, "zsh", cwd=arrays) == members
-    assert complete(typed, "fish", current_word="many.npz:f", cwd=arrays) == members
+    assert complete(typed, "zsh", folder=arrays) == members
+    assert complete(typed, "fish", current_word="many.npz:f", folder=arrays) == members
     # bash splits words at colons by default
-    assert complete("ndtool gather-nd many.npz : f", current_word=4, cwd=arrays) == [
+    assert complete("ndtool gather-nd many.npz : f", current_word=4, folder=arrays) == [
         "first", "found",
     ]  # fmt: skip
-    assert complete("ndtool gather-nd many.npz :", current_word=3, cwd=arrays) == [
+    assert complete("ndtool gather-nd many.npz :", current_word=3, folder=arrays) == [
         "first", "found", "other",
     ]  # fmt: skip
-    assert complete("ndtool gather-nd many.npz:f", cwd=arrays) == members
+    assert complete("ndtool gather-nd many.npz:f", folder=arrays) == members
 
 
 NAMES = (
@@ -164,7 +166,7 @@ def test_names_from_files_that_shells_would_interpret_are_not_completed(tmp_path
         for name in (*NAMES, "good"):
             archive.writestr(f"{name}.npy", npy(np.arange(3)))
     word = "many.npz:" if shell == "fish" else None
-    completed = complete("ndtool gather many.npz:", shell, word, cwd=tmp_path)
+    completed = complete("ndtool gather many.npz:", shell, word, folder=tmp_path)
     assert completed == ["many.npz:-a", "many.npz:good"]
 
 

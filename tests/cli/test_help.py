@@ -76,7 +76,7 @@ def test_help_is_as_wide_as_the_terminal(columns, env, min_width, max_width):
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in GROUPS])
-def test_example_in_the_help_runs(command, tmp_path):
+def test_example_in_the_help_runs(command, workdir):
     page = ndtool(*command.split(), "-h").out.decode()
     (example,) = (line for line in page.splitlines() if line.startswith(EXAMPLE))
     name = command.split()[-1]
@@ -88,18 +88,18 @@ def test_example_in_the_help_runs(command, tmp_path):
         ("output", "out"),
     ):
         if (folder / f"{role}.npy").exists():
-            shutil.copy(folder / f"{role}.npy", tmp_path / f"{abbreviation}.npy")
-    shutil.copy(FIXTURES / "stored.npz", tmp_path)
+            shutil.copy(folder / f"{role}.npy", f"{abbreviation}.npy")
+    shutil.copy(FIXTURES / "stored.npz", workdir)
     if command == "model":
         helper = pytest.importorskip("onnx.helper")
         graph = helper.make_graph([helper.make_node("Gather", ["x", "i"], ["o"])], "g", [], [])
-        (tmp_path / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
-    expected = np.load(tmp_path / "out.npy")
-    completed = ndtool(*shlex.split(example)[1:], cwd=tmp_path)
+        (workdir / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    expected = np.load("out.npy")
+    completed = ndtool(*shlex.split(example)[1:])
     assert (completed.status, completed.err) == (0, "")
     if command in OPERATORS:
         assert "-o out.npy" in page
-        result = np.load(tmp_path / "out.npy")
+        result = np.load("out.npy")
         assert (result.dtype, result.tolist()) == (expected.dtype, expected.tolist())
 
 

@@ -93,9 +93,9 @@ def test_how_urls_are_shown(url: str, expected_text: str) -> None:
 
 @pytest.mark.parametrize("repeated", ["a://", "a://[b:", "://a:b@", "?&=:", "@", "\\"])
 def test_long_texts_take_linear_time(repeated: str) -> None:
-    """With quadratic time, this test would take an hour."""
+    """With quadratic time, this test would take a quarter of an hour."""
     redaction.register("https://me:wörd~~~@host/?k=wörd~~~~")
-    for text in (repeated * 100_000, repeated * 100_000 + "://b:c@h?d=e"):
+    for text in (repeated * 50_000, repeated * 50_000 + "://b:c@h?d=e"):
         redaction.register(text)
         assert "wörd" not in redaction.redact_secrets(f"{text} wörd~~~")
 

@@ -369,9 +369,10 @@ ARRAYS = [
 def test_every_format_gives_the_values_and_metadata(
     format_writer: FormatWriter, storage: str
 ) -> None:
-    for array in format_writer.arrays:
+    for array in format_writer.arrays[:: 1 if storage == "file" else 3]:
+        raw = format_writer.make_file(array)
         with (
-            open_storage(storage, format_writer.make_file(array)) as (argument, streams),
+            open_storage(storage, raw) as (argument, streams),
             closing(locators.open_source(argument, streams)) as opened,
         ):
             assert bits_equal(read_array(opened), array)
@@ -386,7 +387,7 @@ def test_every_format_gives_the_values_and_metadata(
                 buffer = memoryview(bytearray(len(expected)))
                 opened.read(shape, box, buffer)
                 assert buffer == expected
-        with open_storage(storage, format_writer.make_file(array)) as (argument, streams):
+        with open_storage(storage, raw) as (argument, streams):
             (entry,) = locators.describe(argument, streams)
             assert entry.metadata == metadata
 
@@ -395,7 +396,7 @@ def variants(raw: Any, change: Callable[[bytes, int], bytes]) -> Iterator[tuple[
     """Write a file, or each file of a store, changed at some offsets; yield the name and offset."""
     write_files("in", raw)
     for name, body in named_bodies(raw):
-        for offset in range(0, len(body), max(1, len(body) // 300)):
+        for offset in range(0, len(body), max(1, len(body) // 150)):
             Path("in", name).write_bytes(change(body, offset))
             yield name, offset
         Path("in", name).write_bytes(body)
@@ -600,7 +601,7 @@ def write_existing(target: str) -> Any:
 @targets_and_stores
 @pytest.mark.parametrize("settings", ["reversed", "whole"])
 def test_outputs_are_read_as_they_were_written(target: str, settings: str) -> None:
-    for array in supported_arrays(target):
+    for array in supported_arrays(target)[settings == "whole" :: 2]:
         with temporary_sink(target, array) as out:
             assert (out.metadata.dtype, out.metadata.shape) == metadata_of(array)[:2]
             assert not out.streamed

@@ -483,7 +483,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 raw = Path("x.h5").read_bytes()
 signal.signal(signal.SIGALRM, signal.SIG_DFL)
-for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 60):
+for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 40):
     rng, damaged = random.Random(seed), bytearray(raw)
     for _ in range(rng.choice((1, 1, 3))):
         damaged[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
@@ -500,7 +500,7 @@ for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 60):
 """
 
 
-@pytest.mark.parametrize("first", range(0, 240, 60))
+@pytest.mark.parametrize("first", [0, 100])
 def test_damaged_files_raise_no_other_exceptions(first: int) -> None:
     """They are read in another process, because HDF5's library may crash or hang."""
     write_example_file()

@@ -95,6 +95,12 @@ def test_only_indices_may_be_literals() -> None:
     assert completed.status == 3
 
 
+def test_a_number_without_brackets_gets_a_hint() -> None:
+    result = ndtool("gather", "data.npy", "2")
+    assert result.status == 3
+    assert result.err.endswith("hint: a literal is in brackets: '[2]'\n")
+
+
 def test_runs_with_literal_indices() -> None:
     completed = ndtool("gather-nd", "data.npy", "[[5], [0], [-1]]", "-o", "out.npy")
     assert (completed.status, completed.err) == (0, "")

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import random
-import time
 import tracemalloc
 import warnings
 from collections.abc import Iterator
@@ -471,16 +470,10 @@ def test_damaged_compressed_text(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_time_grows_with_the_text(argument: str, text: Any) -> None:
-    steps = []
-    for size in (1 << 17, 1 << 20):
-        put(argument, text(size))
-        before = time.process_time()
-        try:
-            read(argument)
-        except InputError:
-            pass
-        steps.append(time.process_time() - before)
-    assert steps[1] < 40 * steps[0] + 2  # 8 times the text; quadratic time is 64 times
+    """A time that grows with the square of the text would exceed pytest's limit."""
+    put(argument, text(1 << 21))
+    with suppress(InputError):
+        read(argument)
 
 
 @pytest.mark.parametrize("suffix", ["txt", "csv", "jsonl"])

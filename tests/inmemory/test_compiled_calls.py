@@ -257,6 +257,7 @@ def test_more_kinds_of_calls_than_the_cache_holds(both_paths: BothPaths) -> None
 def test_few_updates_in_place_of_strided_slices_copy_no_data(layout: str, reduction: str) -> None:
     calls: list[tuple[str, Any, dict[str, Any]]] = [
         ("scatter_nd", [[3], [-1], [3]], {}),
+        ("scatter_nd", [3, 1], {}),
         ("scatter_nd", [[3, 1], [0, -2], [3, 1]], {}),
         ("scatter_nd", np.ones((1 << 5, 2, 1), np.int32), {"batch_dims": 1}),
         ("scatter", [5, 2, -5], {"axis": 0}),

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from later import later
 from strategies import bits_equal
 
 import ndtool
 
-da = pytest.importorskip("dask.array", exc_type=ImportError)
-import dask  # noqa: E402
-
-import ndtool.dask as lazy  # noqa: E402
-from ndtool.outofcore import lazy as phases  # noqa: E402
+dask, da = later("dask"), later("dask.array")
+lazy, phases = later("ndtool.dask"), later("ndtool.outofcore.lazy")
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from command import ndtool as command
 from command import save
+from later import later
 from strategies import bits_equal
 
 import ndtool
 
-torch = pytest.importorskip("torch")
+torch = later("torch")
 RNG = np.random.default_rng(7)
 
 

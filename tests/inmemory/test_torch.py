@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from strategies import sample_third
+from later import later
+from strategies import sample
 
 import ndtool
 from ndtool.errors import BoundsError, DtypeError, DuplicatesError, RuleError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-torch: Any = pytest.importorskip("torch")
-import ndtool.torch as differentiable  # noqa: E402 - only with torch
+torch, differentiable = later("torch"), later("ndtool.torch")
 
 REDUCTIONS = ("none", "add", "sub", "mul", "max", "min", "mean")
 # name, data's shape, indices with duplicates and negative ones, further arguments
@@ -36,9 +36,9 @@ def require_grad(verb: str, suffix: str) -> Any:
     return getattr(differentiable, f"{verb}_{suffix}" if suffix else verb)
 
 
-def random_tensor(shape: tuple[int, ...], seed: int = 0, kind: Any = torch.float64) -> Any:
+def random_tensor(shape: tuple[int, ...], seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=kind).requires_grad_()
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
 def require_gradients(function: Any, *inputs: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_gather(call: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(("call", "reduction"), sample_third(CALLS, REDUCTIONS))
+@pytest.mark.parametrize(("call", "reduction"), sample(3, CALLS, REDUCTIONS))
 def test_a_scatter(call: Any, reduction: str) -> None:
     suffix, shape, indices, options = call
     data = random_tensor(shape)
@@ -224,10 +224,9 @@ def test_refusals_say_how_to_go_on() -> None:
 
 
 def test_the_examples() -> None:
-    assert doctest.testmod(differentiable).failed == 0
+    assert doctest.testmod(ndtool.torch).failed == 0
     assert "torch" in dir(ndtool)
     assert "torch" not in ndtool.__all__  # `from ndtool import *` does not load it
-    assert ndtool.torch is differentiable
 
 
 def test_a_tensor_as_data_and_updates_and_parameters() -> None:

@@ -3,17 +3,20 @@
 import doctest
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from later import later
 
 import ndtool
 
-xr = pytest.importorskip("xarray", exc_type=ImportError)
-da = pytest.importorskip("dask.array", exc_type=ImportError)
+xr, da = later("xarray"), later("dask.array")
 
-from ndtool.xarray import isel_points  # noqa: E402
+
+def isel_points(*arguments: Any, **options: Any) -> Any:
+    return ndtool.xarray.isel_points(*arguments, **options)
 
 
 @pytest.fixture
@@ -42,18 +45,23 @@ def array(values: Any, dims: Any, **more: Any) -> Any:
     return xr.DataArray(values, dims=dims, **more)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "two dimensions": {"x": [1, 5, -1], "y": [0, 3, -4]},
-    "one dimension": {"x": np.array([1, 5, 1], np.uint8)},
-    "dimensions apart": {"time": [3, 3, 0], "x": [1, 5, -1]},
-    "all dimensions": {"time": [3, 0], "x": [1, 5], "y": [0, 0]},
-    "no points": {"x": np.zeros(0, int), "y": np.zeros(0, int)},
-    "two-dimensional": {"x": array([[1, 2], [3, 0]], ("a", "b")), "y": array([1, 2], "b")},
-    "orthogonal": {"x": array([1, 2], "x"), "y": array([0, 1, 2], "b")},
-    "along a dimension": {"x": array([1, 2, 3, 0], "time"), "y": array([4, 3, 2, 1], "time")},
-    "coordinates": {"x": array([1, 2], "p", coords={"p": [7, 8], "name": ("p", ["q", "r"])})},
-    "variable": {"x": xr.Variable("q", [1, 2])},
-    "tuple": {"x": ("q", [1, 2])},
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    "two dimensions": lambda: {"x": [1, 5, -1], "y": [0, 3, -4]},
+    "one dimension": lambda: {"x": np.array([1, 5, 1], np.uint8)},
+    "dimensions apart": lambda: {"time": [3, 3, 0], "x": [1, 5, -1]},
+    "all dimensions": lambda: {"time": [3, 0], "x": [1, 5], "y": [0, 0]},
+    "no points": lambda: {"x": np.zeros(0, int), "y": np.zeros(0, int)},
+    "two-dimensional": lambda: {"x": array([[1, 2], [3, 0]], ("a", "b")), "y": array([1, 2], "b")},
+    "orthogonal": lambda: {"x": array([1, 2], "x"), "y": array([0, 1, 2], "b")},
+    "along a dimension": lambda: {
+        "x": array([1, 2, 3, 0], "time"),
+        "y": array([4, 3, 2, 1], "time"),
+    },
+    "coordinates": lambda: {
+        "x": array([1, 2], "p", coords={"p": [7, 8], "name": ("p", ["q", "r"])})
+    },
+    "variable": lambda: {"x": xr.Variable("q", [1, 2])},
+    "tuple": lambda: {"x": ("q", [1, 2])},
 }
 
 
@@ -70,8 +78,9 @@ def plain(indexers: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_equals_isel(dataset: Any, name: str, chunks: Any) -> None:
     chunked = dataset if chunks is None else dataset.chunk(chunks)
-    expected = dataset.isel(plain(CASES[name]))
-    points = isel_points(chunked, CASES[name])
+    indexers = CASES[name]()
+    expected = dataset.isel(plain(indexers))
+    points = isel_points(chunked, indexers)
     assert list(points.data_vars) == list(expected.data_vars)
     for variable in chunked.variables:
         assert points[variable].encoding == expected[variable].encoding
@@ -79,7 +88,7 @@ def test_equals_isel(dataset: Any, name: str, chunks: Any) -> None:
     xr.testing.assert_identical(points.compute(), expected)
     for variable in ("t", "steps", "lon"):
         selection = {
-            key: indices for key, indices in CASES[name].items() if key in chunked[variable].dims
+            key: indices for key, indices in indexers.items() if key in chunked[variable].dims
         }
         selected = isel_points(chunked[variable], **selection)
         xr.testing.assert_identical(selected.compute(), dataset[variable].isel(plain(selection)))

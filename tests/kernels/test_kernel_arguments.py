@@ -59,20 +59,18 @@ def counted_spec(
     """Return updates whose slices are counted, in a table for `table` tuples if not 0."""
     slots = (buffer(64), table, 1) if table else ()
     counter = _kernels.UpdateCounts(buffer(counts), itemsize, *slots)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", "included", counter)
+    spec = _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64")
+    return spec.passes(counter)[0]
 
 
 def window_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(None, 8)
-    neutral = buffer(_kernels.BLOCK * pitch)
     return _kernels.UpdateSpec(
-        buffer(nbytes), pitch, "mean", "float64", "neutral", counter, neutral
+        buffer(nbytes), pitch, "mean", "float64", bytes(8), 8, current="neutral"
     )
 
 
 def fill_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
-    neutral = buffer(_kernels.BLOCK * pitch)
-    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", "fill", None, neutral)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", bytes(8), current="fill")
 
 
 HALF_SLICES = _kernels.WorkItem(0, 2, 0, 4)

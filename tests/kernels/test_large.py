@@ -22,7 +22,7 @@ from strategies import (
     random_values,
     raw_bytes,
     reductions_of,
-    sample_third,
+    sample,
     to_layout,
     ufunc_of,
     void_view,
@@ -143,7 +143,7 @@ def parameter_id(value: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype_and_reduction"), sample_third(SCATTERS, DTYPES_AND_REDUCTIONS), ids=parameter_id
+    ("case", "dtype_and_reduction"), sample(6, SCATTERS, DTYPES_AND_REDUCTIONS), ids=parameter_id
 )
 def test_scatter_nd(case: ScatterCase, dtype_and_reduction: tuple[np.dtype, str]) -> None:
     dtype, reduction = dtype_and_reduction
@@ -163,37 +163,39 @@ def test_scatter_nd(case: ScatterCase, dtype_and_reduction: tuple[np.dtype, str]
     assert (raw_bytes(data), raw_bytes(indices), raw_bytes(updates)) == before
 
 
+# shapes of data and of indices
+ELEMENTS = (
+    ((60, 70, 65), (60, 70, 65)),
+    ((2, 300, 301), (1, 299, 300)),
+    ((3, 5, 7), (3, 5, 7)),
+    ((2, 1, 300_007), (2, 1, 40_001)),
+)
+
+
 @pytest.mark.parametrize(
-    ("axis", "dtype_and_reduction"),
-    sample_third((0, 1, 2), DTYPES_AND_REDUCTIONS),
+    ("shapes", "axis", "dtype_and_reduction"),
+    sample(6, ELEMENTS, range(3), DTYPES_AND_REDUCTIONS),
     ids=parameter_id,
 )
-def test_scatter_elements(axis: int, dtype_and_reduction: tuple[np.dtype, str]) -> None:
+def test_scatter_elements(
+    shapes: tuple[tuple[int, ...], ...], axis: int, dtype_and_reduction: tuple[np.dtype, str]
+) -> None:
     dtype, reduction = dtype_and_reduction
     rng = np.random.default_rng(21)
-    for shape, index_shape in (
-        ((60, 70, 65), (60, 70, 65)),
-        ((2, 300, 301), (1, 299, 300)),
-        ((3, 5, 7), (3, 5, 7)),
-        ((2, 1, 300_007), (2, 1, 40_001)),
-    ):
-        index_shape = list(index_shape)
-        index_shape[axis] *= 6 if shape[axis] < 10 else 2
-        size = shape[axis]
-        indices = rng.integers(-size, size, index_shape)
-        coordinates = list(np.indices(index_shape, sparse=True))
-        coordinates[axis] = indices % size
-        flat = np.ravel_multi_index(np.broadcast_arrays(*coordinates), shape).ravel()
-        data, updates = (
-            order_sensitive_values(rng, dtype, shape),
-            order_sensitive_values(rng, dtype, tuple(index_shape)),
-        )
-        expected = expected_scatter(data, flat, updates, reduction)
-        for threads in THREADS:
-            actual = ndtool.scatter_elements(
-                data, indices, updates, axis, reduction, threads=threads
-            )
-            assert results_match(actual, expected, reduction), (shape, threads)
+    shape, index_shape = shapes[0], list(shapes[1])
+    size = shape[axis]
+    index_shape[axis] *= 6 if size < 10 else 2
+    indices = rng.integers(-size, size, index_shape)
+    coordinates = list(np.indices(index_shape, sparse=True))
+    coordinates[axis] = indices % size
+    flat = np.ravel_multi_index(np.broadcast_arrays(*coordinates), shape).ravel()
+    data, updates = (
+        order_sensitive_values(rng, dtype, drawn) for drawn in (shape, tuple(index_shape))
+    )
+    expected = expected_scatter(data, flat, updates, reduction)
+    for threads in THREADS:
+        actual = ndtool.scatter_elements(data, indices, updates, axis, reduction, threads=threads)
+        assert results_match(actual, expected, reduction), threads
 
 
 @pytest.mark.parametrize(("dtype", "reduction"), DTYPES_AND_REDUCTIONS, ids=lambda v: str(v))
@@ -256,7 +258,7 @@ LAYOUTS = ("Fortran", "reversed", "strided", "unaligned", "broadcast")
 CODES = [dtype.newbyteorder(order).str for dtype in INTEGERS for order in "<>"]
 
 
-@pytest.mark.parametrize(("code", "layout"), sample_third(CODES, LAYOUTS))
+@pytest.mark.parametrize(("code", "layout"), sample(3, CODES, LAYOUTS))
 def test_index_types_and_layouts(code: str, layout: str) -> None:
     rng = np.random.default_rng(24)
     dtype = np.dtype(code)

@@ -207,7 +207,7 @@ def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     assert segments.abandoned_folders(location) == []
     store = SharedStore(reopened.working_folder)
     store.read(table, 0, found)
-    assert (bytes(found), store.sizes()) == (b"{}", {"table-0": 2})
+    assert bytes(found) == b"{}"
     reopened.drop()
     assert s3.keys() == []
     s3.put("tmp/spill-1.ndtool", lock_object(1, "another"))
@@ -388,7 +388,6 @@ def test_segments_are_read_as_they_were_written(
         views = [memoryview(content[a:b]) for a, b in pairwise(offsets)]
         for _ in range(2):  # two attempts at a task
             store.write(segment, views)
-        assert store.sizes() == ({"split.3.1-4": len(content)} if content else {})
         assert max(map(len, map(fs.cat, fs.find("/spill"))), default=0) <= 16
         start = data.draw(st.integers(0, len(content)))
         buffer = memoryview(bytearray(data.draw(st.integers(0, len(content) - start))))

@@ -15,7 +15,7 @@ from ndtool import files
 from ndtool.arrays.source import ContiguousSource
 from ndtool.formats import outputs
 from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import MAX_CHILDREN, Rows, Units, partitioning_for, rows_of
+from ndtool.outofcore.partitioning import MAX_CHILDREN, Layout, Rows, rows_of
 from ndtool.publish import sinks
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
@@ -29,11 +29,11 @@ def test_each_row_is_in_one_partition_of_one_group(
     data: st.DataObject, depth: int, rows: int
 ) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
-    units = None
+    layout = Layout(Rows(10, 8, sizes, 1), True, 1)
     if len(sizes) > 1 or data.draw(st.booleans()):
         box = tuple(data.draw(st.integers(1, size)) for size in sizes)
-        units = Units(box, 1, 1, 0)
-    partitioning = partitioning_for(Rows(10, 8, sizes, 1), True, 8 * rows, 1, units, depth)
+        layout = layout._replace(box=box, in_chunks=True)
+    partitioning = layout.partition(8 * rows, depth)
     assert partitioning.depth <= depth
     boxes = [tuple((0, size) for size in sizes)]
     for level in range(partitioning.depth):
@@ -54,7 +54,7 @@ def test_each_row_is_in_one_partition_of_one_group(
 def test_the_number_of_partitions_is_unbounded() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
-    partitioning = partitioning_for(rows, True, 1 << 33, 2)
+    partitioning = Layout(rows, True, 2).partition(1 << 33)
     assert partitioning.partitions > MAX_CHILDREN
     assert max(map(partitioning.fan_out, range(partitioning.depth))) <= MAX_CHILDREN
     assert (partitioning.local_bytes(0), partitioning.local_bytes(partitioning.depth - 1)) == (8, 4)
@@ -151,7 +151,7 @@ def test_a_clipped_group_has_indices_of_its_own_size(workdir: Path) -> None:
     del data
     save(idx=np.array([[row] for row in wanted] * 50))
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
-        planned = partitioning_for(rows_of(call.inference), True, 1 << 27, 1)
+        planned = Layout(rows_of(call.inference), True, 1).partition(1 << 27)
         planned = planned._replace(shapes=((1 << 36,), (1 << 34,), (1 << 29,), (1 << 24,)))
         sink = outputs.create(steps.resolve_output(call))
         list(execution.run(call, planned, (), sink, lambda _: None, print))

@@ -51,7 +51,7 @@ def test_stripes_have_the_bytes_of_one_file(
     store = LocalStore(regions, ["."] * count)
     try:
         sizes = [os.fstat(fd).st_size for fd, _ in store._files]
-        assert sum(sizes) == len(content) - held + 30
+        assert 0 <= sum(sizes) - (len(content) - held + 30) < 10
         assert max(sizes) - min(sizes) <= 10
         for start in range(0, len(content), 83):
             store.write(Segment("split", (), 0, start), [content[start : start + 83].data])

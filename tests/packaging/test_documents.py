@@ -3,13 +3,15 @@
 import doctest
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
-from command import FIXTURES, environment, run_in_terminal
+from command import FIXTURES, NDTOOL, environment, run_in_terminal
 
 import ndtool
 from ndtool.cli.program import program
@@ -22,7 +24,7 @@ SESSION = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```pycon\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
-SEPARATOR = "@@@\n"
+SYNTAX = re.compile("[|<>&;$`]")  # of bash
 REQUIRED = {
     "model .* --inputs": "onnx",
     r"\.zarr\b": "zarr",
@@ -55,14 +57,29 @@ def install_programs(folder):
     return f"{directory}:{os.environ['PATH']}"
 
 
+def run_command(command, env, status=0):
+    """Run a command of a session on a terminal; status: of the one before it, which $? is."""
+    words = shlex.split(command)
+    if words[0] == "ndtool" and not SYNTAX.search(command):
+        return run_in_terminal(*NDTOOL, *words[1:], env={"TERM": "dumb"})
+    return run_in_terminal("bash", "-c", f"(exit {status})\n{command}", env=env)
+
+
 def run_session(block, folder):
-    """Run a block's commands on a terminal, in the fixtures; return the output of each."""
+    """Run a block's commands in the fixtures; return the output of each."""
     shutil.copytree(FIXTURES, folder / "fixtures")
-    # the subshell preserves $? of the last command
-    lines = [f"(s=$?; printf '@@@\\n'; exit $s)\n{command}\n" for command, _ in commands(block)]
     env = {"PATH": install_programs(folder), "TERM": "dumb", "PYTHONUTF8": "1"}
-    completed = run_in_terminal("bash", "-c", "".join(lines), env=env, cwd=folder / "fixtures")
-    return completed.screen.split(SEPARATOR)[1:]
+    outputs, status = [], 0
+    with chdir(folder / "fixtures"):
+        for command, _ in commands(block):
+            if command.startswith("cd "):
+                os.chdir(command[3:])
+                outputs.append("")
+            else:
+                completed = run_command(command, env, status)
+                outputs.append(completed.screen)
+                status = completed.status
+    return outputs
 
 
 @pytest.mark.parametrize(
@@ -104,13 +121,11 @@ def test_the_readme_has_one_example_of_each_command(tmp_path):
     (script,) = SHELL.findall(README.read_text("utf-8"))
     names = re.findall("^ndtool ([a-z-]+)", script, re.MULTILINE)
     assert sorted(names) == sorted(program().commands)
-    folder = tmp_path / "cookbook"
-    shutil.copytree(FIXTURES / "cookbook", folder)
-    env = environment(PATH=install_programs(tmp_path))
-    completed = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=folder, env=env, capture_output=True, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
+    shutil.copytree(FIXTURES / "cookbook", tmp_path / "cookbook")
+    with chdir(tmp_path / "cookbook"):
+        for command in re.findall("^ndtool .*", script, re.MULTILINE):
+            completed = run_command(command, {})
+            assert completed.status == 0, completed
 
 
 @needs_docs

@@ -210,7 +210,7 @@ class Proxy:
             except OSError:
                 pass
         for thread in self._threads:
-            thread.join(10)
+            thread.join()
         for connection in self._sockets:
             connection.close()
 

@@ -24,13 +24,15 @@ from typing import NoReturn
 AVAILABLE = sys.platform == "linux"
 MAX_REQUEST_BYTES = 100_000  # a request is one packet
 PRELOADED = (
-    "json", "tempfile", "ndtool.cli.program", "ndtool.cli.reporter", "ndtool.formats.locators",
+    "difflib", "heapq", "json", "tempfile", "ndtool.analysis.infer", "ndtool.analysis.inspect",
+    "ndtool.arrays.sink", "ndtool.cli.program", "ndtool.cli.questions", "ndtool.cli.reporter",
+    "ndtool.engine.tuning", "ndtool.formats.locators", "ndtool.formats.outputs",
     "ndtool.publish.targets", "ndtool.runs.calls",
 )  # fmt: skip
 # The package that a command imports if an argument contains the key.
 PACKAGES = {
     ".npz": "zipfile", "zarr": "zarr", "://": "fsspec", "s3://": "s3fs",
-    "--scheduler": "distributed", "verify": "numpy",
+    "--scheduler": "distributed", "verify": "numpy", "stats": "numpy", "explain": "numpy",
 }  # fmt: skip
 # Prefixes of variables that Python and libraries read at startup.
 _STARTUP_PREFIXES = (

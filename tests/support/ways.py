@@ -18,7 +18,7 @@ from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError, NdtoolError
 from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import partition_chunks, partitioning_for, rows_of
+from ndtool.outofcore.partitioning import Layout, layout_of, rows_of
 from ndtool.rules import grid
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
@@ -167,7 +167,7 @@ def swept(case: Case, draw: st.DrawFn) -> Any:
         budget = draw(st.sampled_from((1, 600, 4000, 1 << 20)))
         gathers = "updates" not in call.sources
         depth = draw(st.integers(1, 4))
-        partitioning = partitioning_for(rows, gathers, budget, threads, depth=depth)
+        partitioning = Layout(rows, gathers, threads).partition(budget, depth)
         partitioning = partitioning._replace(in_memory=draw(st.integers(0, 300)))
         sink, result = output_of(call, case)
         run_phases(call, partitioning, sink, report)
@@ -233,11 +233,8 @@ def swept_chunks(case: Case, draw: st.DrawFn) -> Any:
         to = in_chunks(call.metadata, draw)
         budget = draw(st.sampled_from((1, 600, 4000, 1 << 20)))
         threads, levels = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-        partitioning = partition_chunks(
-            call.inference, call.sources, to, 1, budget, threads, levels
-        )
-        if partitioning is None:
-            return None
+        layout = layout_of(call.inference, call.sources, to, threads)
+        partitioning = layout.partition(budget, levels)
         out = np.zeros(shape, void_view(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         run_phases(call, partitioning, sink, report)
