@@ -16,9 +16,9 @@ from outputs import list_preserved_members, save
 from outputs import open_sink as opened_output
 from strategies import bits_equal
 
+from ndtool.arrays.encoding import Encoding
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
-from ndtool.publish.targets import Encoding
 
 h5py = pytest.importorskip("h5py", exc_type=ImportError)
 

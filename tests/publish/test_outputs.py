@@ -382,7 +382,7 @@ def test_a_shared_file_is_locked_until_it_is_published(tmpfile_mode, monkeypatch
     replace, locked = os.replace, []
 
     def check_lock_and_replace(*args, **kwargs):
-        locked.append(cleanup.clean(".").removed)
+        locked.append(cleanup.clean(".")[0])
         replace(*args, **kwargs)
 
     monkeypatch.setattr(os, "replace", check_lock_and_replace)
