@@ -338,7 +338,7 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
         (400, "the server answers 400", 1),
     ],
 )
-def test_refusals(server: Server, status: int, message: str, requests: int) -> None:
+def test_refusals_of_a_server(server: Server, status: int, message: str, requests: int) -> None:
     error = assert_refused(
         server.add("/x.npy", npy(ROWS), refusals=[status] * 99), f"/x.npy: {message}"
     )
@@ -595,7 +595,7 @@ def test_a_file_of_another_host_is_refused(url: str, workdir: Path) -> None:
     assert sorted(os.listdir()) == ["other.npy", "x.npy"]
 
 
-def test_an_existing_file_takes_precedence(workdir: Path) -> None:
+def test_an_existing_file_takes_precedence_over_a_url(workdir: Path) -> None:
     (workdir / "memory:").mkdir()
     np.save("memory:/x.npy", ROWS[:3])
     assert np.array_equal(load("memory://x.npy"), ROWS[:3])

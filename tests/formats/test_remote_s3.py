@@ -121,7 +121,7 @@ def test_a_bucket_of_another_region(s3: Bucket, monkeypatch: pytest.MonkeyPatch)
     assert calls == ["signed", "head_object", *["signed"] * (len(calls) - 2)]
 
 
-def test_a_server_without_ranges_is_read_once(
+def test_an_s3_server_without_ranges_is_read_once(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch, workdir: Path
 ) -> None:
     with serving() as server:

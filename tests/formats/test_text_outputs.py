@@ -101,7 +101,9 @@ def test_the_text_is_as_short_as_possible() -> None:
         ("text:x", np.zeros(2), UsageError, "text:x: it is read, never written"),
     ],
 )
-def test_refusals(name: str, wanted: Any, kind: type[Exception], text: str) -> None:
+def test_arrays_that_text_cannot_have(
+    name: str, wanted: Any, kind: type[Exception], text: str
+) -> None:
     with pytest.raises(kind) as excinfo:
         open_sink(name, wanted)
     assert text in str(excinfo.value)

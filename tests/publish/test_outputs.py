@@ -169,7 +169,7 @@ def test_archives(tmpfile_mode, mode, array, target, member):
     assert read_bytes("x.npz") == first_content
 
 
-def test_an_existing_path_takes_precedence_over_a_member():
+def test_an_existing_output_takes_precedence_over_a_member():
     with open("x.npz:a", "wb") as file:
         file.write(PREVIOUS)
     save("x.npz:a")
