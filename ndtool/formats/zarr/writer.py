@@ -245,11 +245,8 @@ def _compressor(options: Encoding, version: int, itemsize: int) -> dict[str, Any
         return None
     if version == 3:
         return {"name": name, "configuration": config}
-    return {
-        key: value
-        for key, value in flat_config({**config, "id": name}).items()
-        if key != "checksum"
-    }
+    config.pop("checksum", None)
+    return flat_config({**config, "id": name})
 
 
 def _codec_of(layout: ChunkLayout) -> str | None:
