@@ -31,7 +31,7 @@ test test-slow test-plain: export OMP_WAIT_POLICY := passive
 # Without bytecode, each process that a test starts would compile all modules of the package.
 .PHONY: test test-slow
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
-	@$(IN_VENV) python -m compileall -q ndtool tests
+	@$(IN_VENV) python -m compileall -q ndtool tests/support
 	@$(IN_VENV) pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Stubtest ignores a missing stub, so it is a prerequisite. mypy's results depend on whether the

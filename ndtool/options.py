@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
+from ndtool.arrays import encoding
 from ndtool.arrays import memory as buffers
 from ndtool.arrays.source import Source
 from ndtool.engine import tuning
@@ -17,7 +18,6 @@ from ndtool.errors import UsageError, format_value
 from ndtool.formats import openarrays
 from ndtool.inmemory.arguments import array, index_array, integer, make_attributes, string
 from ndtool.machine import memory
-from ndtool.publish import targets
 from ndtool.rules.operators import (
     ALL_OPERATORS,
     COMMON_ATTRIBUTES,
@@ -74,7 +74,7 @@ def _memory(name: str, value: Any) -> int:
 
 
 def _codec(name: str, value: Any) -> str:
-    return targets.codec(string(name, value))
+    return encoding.codec(string(name, value))
 
 
 def _sizes(name: str, value: object) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import pytest
 import webserver
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from bucket import Bucket
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from ndtool.engine import tuning
 from ndtool.outofcore import partitioning
@@ -23,7 +23,8 @@ from ndtool.outofcore import partitioning
 COMPILED_CALL = tuning.COMPILED_CALL
 
 if settings.get_current_profile_name() == "default":  # a loaded machine is slow
-    settings.register_profile("patient", deadline=None)
+    patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("patient", **patient)
     settings.load_profile("patient")
 
 # Tests run in the background may inherit ignored signals, and pass them on to child processes.

@@ -158,9 +158,9 @@ def _parse_memory(word: str) -> int:
 
 def _parse_codec(word: str) -> str:
     """Return the name of a codec, with a level if it has one."""
-    from ndtool.publish import targets
+    from ndtool.arrays import encoding
 
-    return targets.codec(word)
+    return encoding.codec(word)
 
 
 def _parse_engines(word: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSour
 from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable, refuse
 from ndtool.formats import members
 from ndtool.formats.decoding import InputFile
-from ndtool.publish.sinks import EncodedSink, Write, batch_size_of
+from ndtool.formats.rows import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.dtypes import Dtype
@@ -624,7 +624,6 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
             f"{path}: the output has rank {rank}, shape {metadata.shape}: a column has rank 1, or 2"
             " with lists of at least one element"
         )
-    target.require_replaceable()
     try:
         (target.member or DEFAULT_NAME).encode()
     except UnicodeError:

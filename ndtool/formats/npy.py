@@ -294,7 +294,6 @@ def create(target: "Target", metadata: ArrayMetadata) -> "FileSink":
 
     if target.member is not None:
         raise UsageError(f"{printable(target.path)}: fields are read, not written")
-    target.require_replaceable()
     return FileSink(
         target, metadata, Container(encode(metadata.dtype, metadata.shape), metadata.nbytes)
     )

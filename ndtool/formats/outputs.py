@@ -5,12 +5,14 @@ import os
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from ndtool.arrays.encoding import Encoding
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import DtypeError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import locators, table
+from ndtool.formats.suffixes import require_supported
 from ndtool.formats.table import Format
 from ndtool.machine import threads
-from ndtool.publish.targets import Encoding, Target, existing, require_supported
+from ndtool.publish.targets import Target, existing
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
 from ndtool.storage.descriptors import failure, os_errors

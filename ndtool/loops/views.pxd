@@ -105,9 +105,9 @@ cdef inline void copy_fixed "ndtool_copy_fixed"(
     cdef int64_t i, j
     for i in range(rows):
         for j in range(n):
-            memcpy(target + itemsize * j, source + j * stride, itemsize)
-        target += pitch
-        source += row_stride
+            memcpy(
+                target + i * pitch + itemsize * j, source + i * row_stride + j * stride, itemsize
+            )
 
 
 cdef inline int64_t copy_squares(

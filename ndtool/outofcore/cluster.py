@@ -31,6 +31,7 @@ from ndtool.errors import (
 from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
+from ndtool.machine.threads import run_all
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, layout_of
 from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
@@ -431,9 +432,12 @@ class ClusterRun:
         found = dict[int, Any]()
         if self._folder is None or phase not in ("split", "sweep")[: 1 + self.partitioning.gathers]:
             return found
-        for number in numbers:
+
+        def find(number: int) -> None:
             with suppress(OutputError, ValueError, TypeError):
                 found[number] = phases.find_result(work, phase, number)
+
+        run_all(find, iter(numbers), work.store.concurrency)
         self.resumed[phase] = len(found)
         return found
 

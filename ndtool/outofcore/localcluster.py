@@ -42,9 +42,7 @@ def cluster(
     """
     other_processes = set(active_children())
     with ExitStack() as stack:
-        scratch = NewFolder(
-            os.path.join(tempfile.gettempdir(), "workers"), False, False, False, cleans=cleans
-        )
+        scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), cleans=cleans)
         stack.callback(scratch.drop)
         settings = {
             # The cluster would not restart a worker that is lost again within this timeout.

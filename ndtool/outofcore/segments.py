@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
 from ndtool.machine import threads
+from ndtool.machine.admission import AdmissionLock
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
-from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.newfolder import NewFolder, write_file
-from ndtool.storage import descriptors, failures, locations, objects, tempfiles
+from ndtool.storage import descriptors, failures, locations, tempfiles, urls
 from ndtool.storage.remotefolder import RemoteFolder
 
 STRIPE = 1 << 20  # bytes written to one file before the next file, if there are several
@@ -245,12 +245,12 @@ def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFol
     if not locations.is_url(location):
         path = os.path.join(os.path.abspath(location), f"{_SPILL}-{run_name}")
         try:
-            return NewFolder(path, False, False, False, cleans=cleans)
+            return NewFolder(path, cleans=cleans)
         except OSError as exc:
             raise descriptors.failure(exc, location, OutputError) from None
     require_shared(location)
     claims.clean(location)
-    return Claim(objects.join(location, f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"))
+    return Claim(urls.join(location, f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"))
 
 
 def find_folder(location: str, run_name: str) -> SpillFolder | None:
@@ -260,7 +260,7 @@ def find_folder(location: str, run_name: str) -> SpillFolder | None:
             if not locations.is_url(path):
                 temporary = os.path.dirname(path)
                 target = os.path.join(os.path.dirname(temporary), f"{_SPILL}-{run_name}")
-                return NewFolder(target, False, False, False, temporary)
+                return NewFolder(target, abandoned=temporary)
             return Claim(path, resumes=True)
     return None
 

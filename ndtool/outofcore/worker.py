@@ -14,11 +14,11 @@ from ndtool.arrays.source import Source
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
+from ndtool.machine.admission import AdmissionLock
 from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Partitioning
 from ndtool.outofcore.phases import StoredOffsets, Work
 from ndtool.outofcore.segments import Segment, SharedStore
-from ndtool.publish.cleanup import AdmissionLock
 from ndtool.publish.sinks import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
 

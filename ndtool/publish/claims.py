@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redact_urls
 from ndtool.machine import signals
+from ndtool.publish.cleanup import boot_id
 from ndtool.storage import locations, objects
 from ndtool.storage.local import ZARR_METADATA
-from ndtool.storage.objects import Version, join, split_query
+from ndtool.storage.objects import Version
 from ndtool.storage.remotefolder import RemoteFolder, read_small
+from ndtool.storage.urls import join, split_query
 
 _MAX_LOCK_SIZE = 1 << 16  # bytes of a lock object
 _NO_PROCESS = 0  # process ID in the lock object of a suspended folder
@@ -65,14 +67,18 @@ class Claim:
             raise
         self._is_confirmed = True
 
-    def release(self) -> None:
-        """Release the folder and keep its content."""
+    def release(self, next_lock: bytes | None = None) -> None:
+        """Release the folder and keep its content; next_lock: what replaces the lock, if anything.
+
+        Errors are ignored: `ndtool clean` detects a complete folder, and a process that has ended.
+        """
         if self._is_active:
-            with suppress(NdtoolError):  # the folder is complete, which `ndtool clean` detects
-                if (
-                    _read(self.working_folder)[0] == self.lock
-                ):  # `clean --force` may have removed it
+            with suppress(NdtoolError):
+                require(self.working_folder, self.lock)  # `clean --force` may have removed it
+                if next_lock is None:
                     _remove_lock(self.working_folder)
+                else:
+                    _put(self.working_folder, next_lock, {})
             self._close()
 
     def drop(self) -> None:
@@ -89,11 +95,7 @@ class Claim:
 
     def suspend(self) -> None:
         """Release the folder and keep its content, so that another run can resume it."""
-        if self._is_active:
-            self._close()
-            with suppress(NdtoolError):  # on failure, the claim ends with this process
-                require(self.working_folder, self.lock)
-                _put(self.working_folder, _new_lock(_NO_PROCESS), {})
+        self.release(_new_lock(_NO_PROCESS))
 
     def _close(self) -> None:
         self._is_active = False
@@ -123,12 +125,6 @@ def require(url: str, lock: bytes, suffix: str = "") -> None:
         raise OutputError(f"{redact_urls(_lock_url(url))} was replaced or removed{suffix}")
 
 
-def is_bucket(url: str) -> bool:
-    """Whether a URL is the URL of a bucket or server, which has no parent folder."""
-    path = redact_urls(split_query(url)[0]).partition("://")[2]
-    return "/" not in path.rstrip("/") and locations.is_shared(url)
-
-
 def is_abandoned(url: str) -> bool:
     """Whether a killed run abandoned a folder."""
     owner = _owner(_read(url)[0])
@@ -147,7 +143,7 @@ def clean(url: str, force: bool = False) -> tuple[list[str], list[tuple[str, Own
     removed folders, and the other ones with their owners.
     """
     removed, possibly_active = [], []
-    for folder, body, version, owner in _claims_in(url, ".+", not is_bucket(url)):
+    for folder, body, version, owner in _claims_in(url, ".+", not locations.is_bucket(url)):
         if owner.has_ended or (force and owner.machine != _machine_id()):
             if not _replace(folder, _new_lock(os.getpid()), body, version):
                 continue  # another run has claimed it
@@ -244,11 +240,8 @@ def _clear(url: str) -> bool:
 
 def _machine_id() -> str:
     """Return an identifier of this boot and PID namespace, in which process IDs are unique."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return socket.gethostname()
+    boot = boot_id()
+    return boot + os.readlink("/proc/self/ns/pid") if boot else socket.gethostname()
 
 
 def _is_running(process: int) -> bool:

@@ -4,12 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import chain
-from threading import Condition, get_ident
-from typing import NamedTuple
 
-from ndtool.errors import OutputError, argument_name
 from ndtool.storage.descriptors import lock
 
 NEW_FOLDER = "new"  # the only entry of a temporary folder, except during a rename
@@ -42,50 +37,31 @@ def open_locked(path: str, kind: int = os.O_DIRECTORY) -> int:
     return -1
 
 
-class CleanupResult(NamedTuple):
-    """The paths removed by a cleanup, and its failed removals with their errors."""
-
-    removed: list[str]
-    failed: list[tuple[str, OSError]]
-
-
-def clean(parent: str, all_boots: bool = False) -> CleanupResult:
+def clean(parent: str, all_boots: bool = False) -> tuple[list[str], list[tuple[str, OSError]]]:
     """Remove the unlocked temporary files and folders of killed runs on this system.
 
     all_boots: also files and folders of other systems or boots. A folder with unknown entries is
     not removed: no run created it, or it contains a store whose replacement was interrupted,
-    perhaps the only copy.
+    perhaps the only copy. Returns the removed paths, and those that remain with their errors.
     """
     suffix = "(-[0-9a-f-]{8})?" if all_boots else f"-{boot_id()}"
-    result = CleanupResult([], [])
-    for path in _lock_each(parent, ".*", suffix):
-        if error := remove(path):
-            result.failed.append((path, error))
-        else:
-            result.removed.append(path)
-    return result
+    outcomes = [(path, remove(path)) for path in _lock_each(parent, ".*", suffix)]
+    failed = [(path, error) for path, error in outcomes if error]
+    return [path for path, error in outcomes if not error], failed
 
 
 def remove(path: str) -> OSError | None:
-    """Remove a file or a folder tree; return the error if any of it remains.
+    """Remove a file or a folder tree; return the error if any of it remains."""
+    import shutil
 
-    Opens one descriptor at a time, where shutil.rmtree has one open per level.
-    """
-    for _ in range(2):  # a writer may have added a file meanwhile
-        errors: list[OSError] = []
-        for folder, folders, files in chain(
-            os.walk(path, False, errors.append), [(path, [], [""])]
-        ):
-            for name in (*files, *folders):
-                entry = os.path.join(folder, name).rstrip("/")
-                try:
-                    is_folder = os.path.isdir(entry) and not os.path.islink(entry)
-                    (os.rmdir if is_folder else os.unlink)(entry)
-                except OSError as exc:
-                    errors.append(exc)
-        if not os.path.lexists(path):
-            return None
-    return errors[0]
+    shutil.rmtree(path, ignore_errors=True)  # the second attempt fails for a reason, or not at all
+    try:
+        (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        return exc
+    return None
 
 
 def abandoned_folders(parent: str, name: str) -> list[str]:
@@ -120,39 +96,3 @@ def _lock(path: str) -> int:
         return open_locked(path, os.O_DIRECTORY if is_folder else 0)
     except OSError:
         return -1  # it was removed, is in use, or has another file type
-
-
-class AdmissionLock:
-    """A lock that admits writers until it is closed, so that none recreates a removed folder.
-
-    name: the output's name in messages.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._threads, self._closed = list[int](), False  # IDs of the threads that write
-        self._changed = Condition()
-
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Admit a writer; OutputError if the lock is closed."""
-        with self._changed:
-            if self._closed:
-                raise OutputError(f"{argument_name(self._name)}: the run has ended")
-            self._threads.append(get_ident())
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._threads.remove(get_ident())
-                self._changed.notify_all()
-
-    def close(self, timeout: float | None = None) -> None:
-        """Admit no more writers, and wait for the admitted ones, at most `timeout` seconds.
-
-        Writers of this thread are ignored: if this is called by a signal handler, the handler has
-        interrupted the write, which never completes.
-        """
-        with self._changed:
-            self._closed = True
-            self._changed.wait_for(lambda: {*self._threads} <= {get_ident()}, timeout)

@@ -9,16 +9,9 @@ from contextlib import suppress
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import OutputError, printable
 from ndtool.machine import signals
-from ndtool.publish.cleanup import (
-    NEW_FOLDER,
-    PARTIAL_SUFFIX,
-    AdmissionLock,
-    boot_id,
-    clean,
-    open_locked,
-    remove,
-)
-from ndtool.publish.newfile import sync_published
+from ndtool.machine.admission import AdmissionLock
+from ndtool.publish.cleanup import NEW_FOLDER, PARTIAL_SUFFIX, boot_id, clean, open_locked, remove
+from ndtool.publish.newfile import sync_errors
 from ndtool.publish.targets import exists_error
 from ndtool.storage.descriptors import failure, temporary_name, write_at
 
@@ -32,8 +25,8 @@ class NewFolder(Unpublished):
     It is created in a temporary folder next to `path`, which is removed on any failure except a
     kill -9 or SIGBUS; the next NewFolder in the same directory removes it then. Without
     RENAME_EXCHANGE, the current folder moves into the temporary folder first: a kill before the
-    second rename leaves no folder at `path`, and both in the temporary folder. admission_lock: the
-    lock that admits writers. replaces: whether to replace the current folder; a folder that another
+    second rename leaves no folder at `path`, and both in the temporary folder.
+    replaces: whether to replace the current folder; a folder that another
     process creates during the run is never replaced. abandoned: the temporary folder of a killed
     run, to be resumed. cleans: whether to remove folders of other killed runs, as a dry run must
     not. Raises OSError.
@@ -42,9 +35,9 @@ class NewFolder(Unpublished):
     def __init__(
         self,
         path: str,
-        replaces: bool,
-        clobber: bool,
-        sync: bool,
+        replaces: bool = False,
+        clobber: bool = False,
+        sync: bool = False,
         abandoned: str = "",
         cleans: bool = True,
     ) -> None:
@@ -54,7 +47,7 @@ class NewFolder(Unpublished):
         self._clobber, self._sync = clobber, sync
         self._parent, self._name = os.path.split(self._real_path)
         self._temporary, self._lock, self._is_published = "", -1, False
-        self.admission_lock = AdmissionLock(path)
+        self._admission_lock = AdmissionLock(path)
         signals.set_published(False)
         signals.add_cleanup(self.drop)
         try:
@@ -113,60 +106,43 @@ class NewFolder(Unpublished):
                 _fsync(os.path.join(folder, name))
 
     def publish(self) -> None:
-        self.require_unmoved()
-        try:
-            current = os.lstat(self._real_path)
-        except FileNotFoundError:
-            os.rename(self.working_folder, self._real_path)
-            self._is_published = True
-            return
-        if not self._clobber or not stat.S_ISDIR(current.st_mode):
-            raise exists_error(self.path)
-        if not self._replaces:
-            raise OutputError(
-                f"{printable(self.path)} was created by another process during the run"
-            )
-        os.chmod(self.working_folder, stat.S_IMODE(current.st_mode))
-        if not _exchange(self.working_folder, self._real_path):
-            replaced_path = os.path.join(self._temporary, "old")
-            os.rename(self._real_path, replaced_path)
-            try:
-                os.rename(self.working_folder, self._real_path)
-            except BaseException:
-                os.rename(replaced_path, self._real_path)
-                raise
+        new, path = self.working_folder, self._real_path
+        if os.path.lexists(path):
+            if not self._clobber or os.path.islink(path) or not os.path.isdir(path):
+                raise exists_error(self.path)
+            if not self._replaces:
+                raise OutputError(
+                    f"{printable(self.path)} was created by another process during the run"
+                )
+            os.chmod(new, stat.S_IMODE(os.stat(path).st_mode))
+            if not _exchange(new, path):
+                replaced_path = os.path.join(self._temporary, "old")
+                os.rename(path, replaced_path)
+                try:
+                    os.rename(new, path)
+                except BaseException:
+                    os.rename(replaced_path, path)
+                    raise
+        else:
+            os.rename(new, path)
         self._is_published = True
-
-    def require_unmoved(self) -> None:
-        """Raise OutputError if the temporary folder was moved or removed."""
-        try:
-            is_same = self._lock < 0 or os.path.samestat(
-                os.fstat(self._lock), os.stat(self._temporary)
-            )
-        except FileNotFoundError:
-            is_same = False
-        if not is_same:
-            raise OutputError(f"{printable(self._parent)} was replaced during the run")
 
     def write(self, key: str, body: bytes | memoryview) -> None:
         """Write a file in the folder; thread-safe; see `write_file`."""
-        with self.admission_lock.admit():
-            try:
-                write_file(self.working_folder, key, body)
-            except FileNotFoundError:
-                self.require_unmoved()
-                raise
+        with self._admission_lock.admit():
+            write_file(self.working_folder, key, body)
 
     def sync_folder(self) -> None:
         if self._sync:
-            _fsync(self._parent, self.path)
+            with sync_errors(self.path):
+                _fsync(self._parent)
 
     def drop(self) -> None:
         """Stop the writers, and remove the unpublished folder, or the folder that it replaced.
 
         Raises OutputError or ResourceError if the replaced folder cannot be removed completely.
         """
-        self.admission_lock.close(_WRITE_TIMEOUT)
+        self._admission_lock.close(_WRITE_TIMEOUT)
         temporary = self._temporary
         self._unlock()  # first, as `remove` may need its descriptor
         error = remove(temporary) if temporary else None
@@ -217,13 +193,9 @@ def _exchange(first: str, second: str) -> bool:
     )
 
 
-def _fsync(path: str, published: str = "") -> None:
-    """Flush a file or folder to disk; published: the output that was published in it, if any."""
+def _fsync(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if published:
-            sync_published(published, fd)
-        else:
-            os.fsync(fd)
+        os.fsync(fd)
     finally:
         os.close(fd)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
+from ndtool.machine.admission import AdmissionLock
 from ndtool.publish import claims
 from ndtool.publish.claims import Claim
-from ndtool.publish.cleanup import AdmissionLock
-from ndtool.publish.targets import exists_error
+from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.storage import objects
 from ndtool.storage.localfolder import METADATA_NAMES
-from ndtool.storage.objects import Version, join
 from ndtool.storage.remotefolder import RemoteFolder
+from ndtool.storage.urls import join
 
 
 class NewObject(Unpublished):
@@ -24,25 +23,13 @@ class NewObject(Unpublished):
 
     Large objects are sent to S3 as multipart uploads. Small ones, and all objects in other stores,
     are sent in one request.
-    current: the version of the current object, None if there is none or it is unknown. clobber:
-    whether it may be replaced. requires_unchanged: whether it must be unchanged when the new object
-    is published. condition: another check before publication, which raises OutputError.
     """
 
-    def __init__(
-        self,
-        url: str,
-        current: Version | None,
-        clobber: bool,
-        requires_unchanged: bool,
-        condition: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, target: Target, current: CurrentFile) -> None:
         from ndtool.storage.tempfiles import unnamed_file
 
-        self.path = redact_urls(url)
-        self._current, self._clobber, self._must_match = current, clobber, requires_unchanged
-        self._condition = condition
-        self._object = objects.open_output(url)
+        self.path, self._version, self._current = redact_urls(target.path), target.version, current
+        self._object = objects.open_output(target.path)
         self.descriptor = unnamed_file()
 
     def sync(self) -> None:
@@ -51,23 +38,23 @@ class NewObject(Unpublished):
         objects.wait(self._object.send(self.descriptor), self.path, OutputError)
 
     def require_unchanged(self) -> None:
-        if self._condition is not None:
-            self._condition()
+        self._current.require_unchanged()
 
     def publish(self) -> None:
         signals.set_published(False)  # the upload may take long; the object is visible after it
-        current, condition = self._current, dict[str, str]()
-        if self._must_match or not self._clobber:
-            latest = objects.current_version(self._object.url, required=current is not None)
-            if latest is not None and (current is None or not self._must_match):
+        version, condition = self._version, dict[str, str]()
+        must_match = self._current.requires_unchanged
+        if must_match or not self._current.may_replace:
+            latest = objects.current_version(self._object.url, required=version is not None)
+            if latest is not None and (version is None or not must_match):
                 raise self._exists_error()
-            if current is not None and (latest is None or latest.differs(current)):
+            if version is not None and (latest is None or latest.differs(version)):
                 change = "was removed" if latest is None else "changed"
                 raise OutputError(f"{self.path} {change} during the run")
-            if current is None:
+            if version is None:
                 condition = {"IfNoneMatch": "*"}
-            elif current.etag:
-                condition = {"IfMatch": current.etag}
+            elif version.etag:
+                condition = {"IfMatch": version.etag}
         try:
             objects.wait(self._object.commit(self.descriptor, condition), self.path, OutputError)
         except FileExistsError:
@@ -75,7 +62,7 @@ class NewObject(Unpublished):
         signals.set_published()
 
     def _exists_error(self) -> OutputError:
-        if self._must_match:
+        if self._current.requires_unchanged:
             return OutputError(
                 f"{self.path} was created by another process during the run",
                 hint="--only replaces it in any case",
@@ -121,8 +108,7 @@ class NewObjects(RemoteFolder, Unpublished):
         These processes replace objects, as a task may be repeated; so the folder must be empty.
         """
         if self.list_entries(self._path):
-            location = redact_urls(join(self.url, self._path))
-            raise OutputError(f"{location} was created by another process during the run")
+            raise self._exists_error(join(self.url, self._path))
         self._is_shared = True
         return self.pending_metadata, self._claim.lock
 
@@ -136,14 +122,9 @@ class NewObjects(RemoteFolder, Unpublished):
     def publish(self) -> None:
         """Write the metadata, the array's last; OutputError if the claim was lost."""
         claims.require(self._claim.working_folder, self._claim.lock)
-        for key in sorted(
-            self.pending_metadata, key=lambda key: (key.count("/"), ".zattrs" not in key)
-        ):
-            try:
-                self._create(key, self.pending_metadata[key])
-            except OutputError:
-                if self._is_in_array(key) or self.subfolder("").read(key) is None:
-                    raise  # a group that another process has created is accepted
+        pending = self.pending_metadata
+        for key in sorted(pending, key=lambda key: (key.count("/"), ".zattrs" not in key)):
+            self._create(key, pending[key])
         self._created_urls.clear()
         self._claim.release()
         signals.remove_cleanup(self.drop)
@@ -163,21 +144,19 @@ class NewObjects(RemoteFolder, Unpublished):
             self._claim.release()
         signals.remove_cleanup(self.drop)
 
-    def _is_in_array(self, key: str) -> bool:
-        """Whether a key is in the folder of the array; other runs may share a group."""
-        return key.startswith(f"{self._path}/".lstrip("/"))
-
     def _create(self, key: str, body: bytes) -> None:
-        url = join(self.url, key)
-        if self._is_in_array(key):
+        """Create an object; OutputError if another process has, unless it is a group's."""
+        url, is_group = join(self.url, key), not key.startswith(f"{self._path}/".lstrip("/"))
+        if not is_group:
             self._created_urls.append(url)  # before the request, as its response may be lost
         try:
             request = objects.open_output(url).put(body, {"IfNoneMatch": "*"})
-            if objects.wait(request, url, OutputError) and not self._is_in_array(key):
+            if objects.wait(request, url, OutputError) and is_group:
                 self._created_urls.append(url)
         except FileExistsError:
-            if self._is_in_array(key):
+            if not is_group:
                 self._created_urls.remove(url)
-            raise OutputError(
-                f"{redact_urls(url)} was created by another process during the run"
-            ) from None
+                raise self._exists_error(url) from None
+
+    def _exists_error(self, url: str) -> OutputError:
+        return OutputError(f"{redact_urls(url)} was created by another process during the run")

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import OutputError, ResourceError, printable
-from ndtool.publish.newfile import CurrentFile, NewFile, new_file, publish
-from ndtool.publish.targets import Target, existing
-from ndtool.rules import dtypes
-from ndtool.rules.dtypes import Dtype
-from ndtool.storage import locations
+from ndtool.errors import OutputError, printable
+from ndtool.publish.newfile import NewFile, new_file, publish
+from ndtool.publish.targets import CurrentFile, Target
 from ndtool.storage.descriptors import (
-    BLOCK_SIZE,
     NO_MMAP_ERRNOS,
     advise,
     failure,
     is_closed,
     map_bytes,
     os_errors,
-    read_at,
     release,
     reserve,
     write_at,
     write_next,
 )
-
-BATCH_SIZE = 1 << 20  # approximate bytes of rows that are encoded together
-Write = Callable[[bytes | memoryview], object]
 
 
 def commit(*sinks: Sink) -> None:
@@ -104,98 +95,6 @@ class StreamSink(SequentialSink):
             raise failure(exc, self.name, OutputError) from None
 
 
-class Encoder(Protocol):
-    """Encodes the rows of an array in order; write: appends bytes to the file."""
-
-    def add(self, rows: memoryview, write: Write) -> None:
-        """Encode complete rows."""
-
-    def finish(self, write: Write) -> None:
-        """Encode the end of the file."""
-
-
-class EncodedSink(SequentialSink):
-    """Sink for a file that an encoder writes.
-
-    batch_size: bytes of the rows that are encoded together. min_size, max_size: bounds of the
-    file's size, which depends on the elements.
-    """
-
-    def __init__(
-        self,
-        target: Target,
-        metadata: ArrayMetadata,
-        encoder: Encoder,
-        batch_size: int,
-        min_size: int,
-        max_size: int,
-    ) -> None:
-        self.name, self.metadata = target.path, metadata
-        self._encoder, self._batch_size = encoder, batch_size
-        self._max_size, self._is_dry_run = max_size, target.is_dry_run
-        self._rows, self._size = bytearray(), 0
-        with os_errors(self.name, OutputError):
-            self._file = new_file(target)
-            try:
-                reserve(self._file.descriptor, min_size, self.name)
-            except BaseException:
-                self._file.drop()
-                raise
-
-    def fits(self, other_nbytes: int = 0) -> bool:
-        """Whether a dry run need not encode the array, as the disk has space for any elements."""
-        if self._is_dry_run:
-            try:
-                reserve(self._file.descriptor, self._max_size, self.name)
-            except ResourceError:
-                return False
-            finally:
-                os.ftruncate(self._file.descriptor, 0)
-        return True
-
-    def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        """Encode the next bytes of the array."""
-        self._advance(start, len(view))
-        offset = 0
-        while offset < len(view):
-            data = view[offset : offset + self._batch_size - len(self._rows)]
-            offset += len(data)
-            if len(data) == self._batch_size:
-                self._encode(data)
-                continue
-            self._rows += data
-            if len(self._rows) == self._batch_size:
-                rows, self._rows = self._rows, bytearray()
-                self._encode(memoryview(rows))
-
-    def finish(self) -> Unpublished:
-        self._require_all()
-        if self._rows:
-            self._encode(memoryview(self._rows))
-        with os_errors(self.name, OutputError):
-            self._encoder.finish(self._append)
-            if not self._is_dry_run:
-                self._file.sync()
-        return self._file
-
-    def abort(self) -> None:
-        self._file.drop()
-
-    def _encode(self, rows: memoryview) -> None:
-        with os_errors(self.name, OutputError):
-            self._encoder.add(rows, self._append)
-
-    def _append(self, data: bytes | memoryview) -> None:
-        write_at(self._file.descriptor, self._size, data)
-        self._size += len(data)
-
-
-def batch_size_of(metadata: ArrayMetadata, nbytes: int | None = None) -> int:
-    """Return the size of a batch: as many complete rows as fit in `nbytes`, at least one."""
-    row = metadata.nbytes // metadata.shape[0] if metadata.nbytes else 1
-    return max(1, (BATCH_SIZE if nbytes is None else nbytes) // row) * row
-
-
 class Container:
     """The bytes of a file before and after the array that is written to it.
 
@@ -227,30 +126,6 @@ class Container:
         """Close the current file, if it is open."""
         if self.current is not None:
             self.current.close()
-
-
-def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> None:
-    """Convert written elements in place to little-endian byte order, or pack them.
-
-    Model files require both. Packed elements must be the last of the file, which becomes shorter.
-    """
-    is_swapped = dtype.order == ">" and dtype.swap_size > 1
-    if not is_swapped and dtype.bits % 8 == 0:
-        return
-    from ndtool.engine import copies, packing
-
-    for offset in range(start, stop, BLOCK_SIZE):  # a multiple of all swap and group sizes
-        block = bytearray(read_at(fd, offset, min(BLOCK_SIZE, stop - offset)))
-        if len(block) < min(BLOCK_SIZE, stop - offset):
-            raise OutputError(f"{printable(name)}: the file became shorter")
-        if is_swapped:
-            copies.swap_bytes(memoryview(block), dtype.swap_size)
-            write_at(fd, offset, block)
-        else:
-            packed = packing.pack(bytes(block), dtype.bits)
-            write_at(fd, start + (offset - start) * dtype.bits // 8, packed)
-    if not is_swapped:
-        os.ftruncate(fd, start + -(-(stop - start) * dtype.bits // 8))
 
 
 class SharedOutput(NamedTuple):
@@ -380,31 +255,3 @@ def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:
     if not is_open:
         raise OutputError("standard output: it is closed")
     return StreamSink(1, "standard output", metadata, header, owns_fd=False)
-
-
-def document(path: str, content: bytes, clobber: bool, sync: bool = False) -> FileSink:
-    """Return a sink with the content of a file that is no array, such as an HTML report."""
-    target, shape = _document_target(path, clobber, sync), (len(content),)
-    metadata = ArrayMetadata(dtypes.from_name("uint8"), shape, "C", shape, {})
-    sink = FileSink(target, metadata, Container(b"", metadata.nbytes))
-    try:
-        sink.write(0, memoryview(content))
-    except BaseException:
-        sink.abort()
-        raise
-    return sink
-
-
-def check_document(path: str, clobber: bool) -> None:
-    """Raise the errors of `document` that can be detected without writing."""
-    _document_target(path, clobber, False).require_folder()
-
-
-def _document_target(path: str, clobber: bool, sync: bool) -> Target:
-    if locations.is_url(path):
-        raise OutputError(f"{printable(path)}: expected a file on this machine")
-    target = Target(path, None, existing(path), clobber, sync, only=True)
-    if target.is_store or not target.is_file:
-        raise OutputError(f"{printable(path)} is not a regular file: expected one")
-    target.require_replaceable()
-    return target

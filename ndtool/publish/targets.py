@@ -3,66 +3,20 @@
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ndtool.arrays.source import ChunkLayout
-from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redact_urls
+from ndtool.arrays.encoding import Encoding
+from ndtool.errors import InputError, OutputError, printable, redact_urls
+from ndtool.storage import locations
 from ndtool.storage.descriptors import is_closed, os_errors
-from ndtool.storage.local import FILE_TYPES, is_zarr_store
+from ndtool.storage.local import FILE_TYPES, File, is_zarr_store
 
 if TYPE_CHECKING:
     from ndtool.storage.objects import Version
 
+T = TypeVar("T")
 MAX_LISTED = 10  # maximum number of arrays in an error message
-_MAX_LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # codecs and their highest levels
-_CODECS = {
-    f"{name}:{level}" for name, max_level in _MAX_LEVELS.items() for level in range(max_level + 1)
-}
-
-
-def codec(text: str) -> str:
-    """Validate a codec such as `zstd:3` and return it; UsageError if it is unknown."""
-    if text not in _CODECS and text not in (*_MAX_LEVELS, "none"):
-        choice = ", ".join(f"{name}[:0..{max_level}]" for name, max_level in _MAX_LEVELS.items())
-        raise UsageError(f"{format_value(text)} is not a codec: expected {choice} or none")
-    return text
-
-
-class Encoding(NamedTuple):
-    """Encoding options of a chunked output; None: as data is encoded, else the format's default.
-
-    codec: zstd, blosc, gzip or none, perhaps with `:level`. data_layout: the chunk layout of data,
-    None for flat data. as_void: whether element types that the format lacks may be stored as void.
-    """
-
-    chunks: tuple[int, ...] | None = None
-    shards: tuple[int, ...] | None = None
-    codec: str | None = None
-    data_layout: ChunkLayout | None = None
-    as_void: bool = True
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The options that were passed, as on the command line."""
-        return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
-
-    def require_rank(self, rank: int) -> None:
-        """Raise UsageError if chunks or shards have another rank."""
-        for name, sizes in (("--chunks", self.chunks), ("--shards", self.shards)):
-            if sizes is not None and len(sizes) != rank:
-                raise UsageError(
-                    f"{name} {','.join(map(str, sizes))} has {len(sizes)} sizes: the output has"
-                    f" rank {rank}"
-                )
-
-    def require_no_options(self, argument: str) -> None:
-        """Raise UsageError if options were passed, as the output has no chunks."""
-        if self.options:
-            raise UsageError(
-                f"{' and '.join(self.options)}: {printable(argument)} has no chunks:"
-                " expected a Zarr store or an HDF5 file, such as out.zarr"
-            )
 
 
 class Target(NamedTuple):
@@ -126,27 +80,80 @@ class Target(NamedTuple):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def require_supported(path: str) -> None:
-    """Raise UsageError if a path or URL has the suffix of an unsupported output format.
+class CurrentFile:
+    """The current file of a target, open from `read` until it is replaced.
 
-    A colon separates a member name, unless a file of the complete name exists. A suffix without
-    letters is ignored, as it may be part of a number.
+    has_members: whether the format preserves members. preserves: whether other members are
+    preserved; then a file that another process creates during the run is not replaced.
+    requires_unchanged: whether changes of the file prevent its replacement. is_compared: whether it
+    is compared before its replacement, in a locked folder. file: the open file, None if no members
+    are preserved.
     """
-    name = os.path.basename(path)
-    for file_name in (name if os.path.lexists(path) else name.partition(":")[0], name):
-        suffix = os.path.splitext(file_name)[1]
-        if any(map(str.isalpha, suffix)) and ":" not in suffix:
-            raise unsupported_error(path, suffix)
 
+    def __init__(self, target: Target, has_members: bool = True) -> None:
+        self._target, self._path, self._existed = target, target.path, target.exists
+        self.preserves = has_members and target.member is not None and not target.only
+        self.requires_unchanged = has_members and not target.only
+        self.is_compared = not target.only and (has_members or target.exists)
+        self.file: File | None = None
+        if not self.preserves:
+            target.require_replaceable()
 
-def unsupported_error(path: str, suffix: str) -> UsageError:
-    """Return the error for a suffix that is not one of an output format."""
-    return UsageError(
-        f"{printable(path)}: ndtool does not write {printable(suffix)}:"
-        " expected .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt"
-        + ("" if suffix == suffix.lower() else ", in lower case"),
-        hint=f"npy:{printable(path)} writes a .npy file of this name",
-    )
+    @property
+    def clobber(self) -> bool:
+        """Whether a file that exists may be replaced, if it is the current one."""
+        return self._target.clobber or self.file is not None  # its members are preserved
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether any file may be replaced."""
+        return self.clobber and (self.file is not None or not self.preserves)
+
+    def read(self, parse: Callable[[File], T], default: T, content: str) -> T:
+        """Open and parse the file; return `default` if no members are preserved.
+
+        content: what the file will contain with --only, such as "the array", for the error's hint.
+        Raises OutputError for an invalid file.
+        """
+        if not (self.preserves and self._existed):
+            return default
+        try:
+            self.file = locations.open_storage(self._path)
+            return parse(self.file)
+        except BaseException as exc:
+            self.close()
+            if isinstance(exc, InputError):
+                hint = f"--only replaces it with {content} alone"
+                raise OutputError(exc.message, hint=hint) from None
+            raise
+
+    def copy(self, fd: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Copy preserved byte ranges (start, stop, offset in the new file) of the current file."""
+        assert self.file is not None, "members are preserved"
+        for start, stop, target_start in ranges:
+            if self.file.copy(start, stop - start, fd, target_start) < stop - start:
+                raise OutputError(f"{printable(self._path)} changed during the run")
+
+    def require_unchanged(self) -> None:
+        """Raise OutputError if another process changed the file, as its changes would be lost.
+
+        The conditional request that replaces a remote object compares it again.
+        """
+        change, is_url = "", self._target.url
+        exists = not is_url and os.path.lexists(self._path)
+        if self.file is not None:
+            removed = "" if exists or is_url else "was removed during the run"
+            change = self.file.describe_change() or removed
+        elif self.preserves and exists:
+            change = "was created by another process during the run"
+        elif self.is_compared and (exists or (is_url and not self.requires_unchanged)):
+            self._target.require_replaceable()  # it may have become an archive
+        if change:
+            raise OutputError(f"{printable(self._path)} {change}")
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
 
 
 def _require_one_array(target: Target) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from ndtool.arrays.encoding import Encoding
 from ndtool.arrays.sink import Sink, output_buffer, write_array
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout, ContiguousSource, Source
 from ndtool.engine import copies, layouts
@@ -16,7 +17,6 @@ from ndtool.formats.outputs import Output
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.publish import sinks
-from ndtool.publish.targets import Encoding
 from ndtool.rules.inference import Input
 
 

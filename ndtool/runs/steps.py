@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ndtool.arrays.encoding import Encoding
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
@@ -18,7 +19,6 @@ from ndtool.errors import BoundsError
 from ndtool.formats import outputs
 from ndtool.formats.outputs import Output
 from ndtool.publish import sinks
-from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
 from ndtool.runs import direct, operands, plan

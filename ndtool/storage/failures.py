@@ -6,9 +6,9 @@ The network libraries' exceptions are recognized by name, so that no library nee
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Coroutine
-from itertools import count
 from random import uniform
 from typing import Any, TypeVar
 
@@ -23,6 +23,16 @@ THROTTLING_STATUSES = (429, 503)  # HTTP statuses of throttled requests
 BACKOFF = 0.2  # mean seconds before the second attempt; each later delay is twice as long
 _NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
 _PERMANENT_ERRORS = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
+_MESSAGES = {  # by the name of an exception class
+    "MissingBucketError": ": there is no such bucket",
+    "InvalidURL": " is not a valid URL: expected one such as https://host/x.npy",
+    "TooManyRedirects": ": the server redirects too often: expected an object",
+    "ClientConnectorDNSError": ": the host was not found",
+    "gaierror": ": the host was not found",
+    "TruncatedError": f": the connection was lost {MAX_ATTEMPTS} times",
+    "ClientPayloadError": f": the connection was lost {MAX_ATTEMPTS} times",
+    "ServerDisconnectedError": f": the connection was lost {MAX_ATTEMPTS} times",
+}
 
 
 class HttpStatusError(Exception):
@@ -41,36 +51,38 @@ class TruncatedError(Exception):
     """Response that ended before its last byte."""
 
 
+class MissingBucketError(Exception):
+    """The bucket of an object does not exist."""
+
+
 async def retry(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Await `request()`, again after errors that may pass."""
-    for attempt in count(1):
+    attempt = 1
+    while True:
         try:
             return await request()
         except Exception as exc:
-            if (delay := _delay(exc, attempt)) is None:
-                raise
-        await asyncio.sleep(delay)
-    raise AssertionError
+            await asyncio.sleep(_delay(exc, attempt))
+        attempt += 1
 
 
 def retry_call(function: Callable[[], T]) -> T:
     """Call `function()`, again after errors that may pass."""
-    for attempt in count(1):
+    attempt = 1
+    while True:
         try:
             return function()
         except Exception as exc:
-            if (delay := _delay(exc, attempt)) is None:
-                raise
-        time.sleep(delay)
-    raise AssertionError
+            time.sleep(_delay(exc, attempt))
+        attempt += 1
 
 
-def _delay(exc: Exception, attempt: int) -> float | None:
-    """Return the seconds to wait after the failure of an attempt, None if it was the last one."""
+def _delay(exc: Exception, attempt: int) -> float:
+    """Return the seconds to wait after the failure of an attempt; raise it if it was the last."""
     passes = getattr(exc, "passing", False) or status_of(exc) in THROTTLING_STATUSES
     limit = MAX_PATIENT_ATTEMPTS if passes else MAX_ATTEMPTS if is_transient(exc) else 1
     if attempt >= limit:
-        return None
+        raise exc
     return BACKOFF * 2.0 ** (attempt - 1) * uniform(0.5, 1.5)  # not all clients at the same time
 
 
@@ -121,29 +133,25 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         return exc
     if isinstance(exc, ChangedError) or status == 412:
         return OutputError(f"{name} changed during the run")
-    if is_missing(exc) and kind is not OutputError:
-        return kind(f"{name}: there is no such object")
-    kinds = {cls.__name__ for cls in type(exc).__mro__}
-    if "InvalidURL" in kinds:
-        return kind(f"{name} is not a valid URL: expected one such as https://host/x.npy")
-    if "TooManyRedirects" in kinds:
-        return kind(f"{name}: the server redirects too often: expected an object")
+    if is_missing(exc) and (kind is not OutputError or _network_library(exc) != "botocore"):
+        return kind(f"{name}: there is no such {'object' if kind is InputError else 'bucket'}")
+    kinds, is_s3 = [cls.__name__ for cls in type(exc).__mro__], url.startswith("s3")
     if "Credential" in type(exc).__name__ or "RefreshError" in kinds:
-        hint = "FSSPEC_S3_ANON=true reads public buckets without credentials"
-        hint = hint if url.startswith("s3") else ""
+        hint = "FSSPEC_S3_ANON=true reads public buckets without credentials" * is_s3
         return kind(f"{name}: credentials are missing or incomplete", hint=hint)
     if is_denied(exc):
         return kind(f"{name}: access is denied")
-    if "ClientConnectorDNSError" in kinds or "gaierror" in kinds:
-        return kind(f"{name}: the host was not found")
+    if message := next(filter(None, map(_MESSAGES.get, kinds)), ""):
+        return kind(name + message)
     if isinstance(exc, TimeoutError) or any("Timeout" in cls for cls in kinds):
         return kind(f"{name}: the server did not respond in time")
-    if kinds & {"TruncatedError", "ClientPayloadError", "ServerDisconnectedError"}:
-        return kind(f"{name}: the connection was lost {MAX_ATTEMPTS} times")
     if status is not None and status >= 400:
         error = kind(f"{name}: the server answers {status}{_reason(exc)}")
         error.passing = status in THROTTLING_STATUSES
         return error
+    bundle = os.environ.get("AWS_CA_BUNDLE", "")
+    if is_s3 and bundle and not os.path.exists(bundle):
+        return kind(f"{name}: AWS_CA_BUNDLE is {printable(bundle)}: there is no such file")
     return kind(f"{name}: {library_message(getattr(exc, 'strerror', None) or exc)}")
 
 

@@ -142,10 +142,15 @@ class LocalFile:
 
 
 class Folder(Protocol):
-    """Protocol of a folder of files, local or remote; LocalFolder documents the methods."""
+    """Base class of folders of files, local or remote; a key is a relative path.
+
+    size: 0, as a folder has no bytes. concurrency: the number of files worth reading concurrently
+    on a single processor. can_list: whether its content can be listed. LocalFolder documents the
+    methods.
+    """
 
     path: str
-    size: int
+    size: int = 0
     concurrency: int
     can_list: bool
 
@@ -155,9 +160,19 @@ class Folder(Protocol):
     def file_fingerprint(self, key: str) -> tuple[Any, ...]: ...
     def read_file(self, key: str, limit: int) -> bytes | None: ...
     def read_range(self, key: str, start: int, stop: int | None) -> bytes | None: ...
-    def describe_change(self) -> str: ...
     def fingerprint(self, key: str) -> Fingerprint: ...
-    def close(self) -> None: ...
+
+    def peek(self, start: int, nbytes: int) -> bytes:
+        """Return no bytes, as for an empty file."""
+        return b""
+
+    def describe_change(self) -> str:
+        """Return "" unless the folder was replaced since it was opened."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+        return
 
 
 def status_fingerprint(status: os.stat_result) -> tuple[int, ...]:

@@ -7,21 +7,22 @@ from typing import Any
 
 from ndtool.errors import InputError, printable
 from ndtool.storage.descriptors import failure, os_errors, read_at
-from ndtool.storage.local import ZARR_METADATA, Fingerprint, file_type_error, status_fingerprint
+from ndtool.storage.local import (
+    ZARR_METADATA,
+    Fingerprint,
+    Folder,
+    file_type_error,
+    status_fingerprint,
+)
 
 METADATA_NAMES = (*ZARR_METADATA, ".zattrs")
 MAX_METADATA_SIZE = 1 << 24  # maximum bytes of a metadata file
 _EXPECTED = "a file of a store"
 
 
-class LocalFolder:
-    """A local folder that is an array store; a key is a relative path.
+class LocalFolder(Folder):
+    """A local folder that is an array store."""
 
-    size: 0, as a folder has no bytes. concurrency: the number of files worth reading concurrently
-    on a single processor. can_list: whether its content can be listed.
-    """
-
-    size = 0
     concurrency = 1
     can_list = True
 
@@ -96,12 +97,7 @@ class LocalFolder:
         except OSError:
             return ()
 
-    def peek(self, start: int, nbytes: int) -> bytes:
-        """Return no bytes, as for an empty file."""
-        return b""
-
     def describe_change(self) -> str:
-        """Return "" unless the folder was replaced since it was opened."""
         try:
             current = os.stat(self.path)
         except OSError:
@@ -121,9 +117,6 @@ class LocalFolder:
                     else:
                         files.append((path, *self.file_fingerprint(os.path.join(key, path))))
         return digest(files)
-
-    def close(self) -> None:
-        pass
 
 
 def digest(files: list[tuple[Any, ...]]) -> Fingerprint:

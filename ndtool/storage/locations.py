@@ -4,7 +4,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ndtool.errors import UsageError, printable
+from ndtool.errors import UsageError, printable, redact_urls
 from ndtool.redaction import register
 from ndtool.storage.local import (
     ZARR_METADATA,
@@ -15,6 +15,7 @@ from ndtool.storage.local import (
     open_file,
     parquet_files,
 )
+from ndtool.storage.urls import join, split_query
 
 if TYPE_CHECKING:
     from ndtool.storage.ranged import RemoteFile
@@ -58,6 +59,12 @@ def is_shared(url: str) -> bool:
     return not url.startswith("memory://")
 
 
+def is_bucket(url: str) -> bool:
+    """Whether a URL is the URL of a bucket or server, which has no parent folder."""
+    path = redact_urls(split_query(url)[0]).partition("://")[2]
+    return "/" not in path.rstrip("/") and is_shared(url)
+
+
 def sibling(file: File, path: str, name: str) -> str | None:
     """Return the location of a file `name` in the folder of an open file, None if invalid.
 
@@ -67,18 +74,12 @@ def sibling(file: File, path: str, name: str) -> str | None:
     if url is None:
         location = os.path.join(os.path.dirname(path), name)
         return None if is_url(location) else location
-    from ndtool.storage.objects import join
-
     return None if "::" in name else join(url, name, sibling=True)
 
 
 def parent_folder(path: str) -> str:
     """Return the parent folder of a path or URL."""
-    if not is_url(path):
-        return os.path.dirname(os.path.abspath(path))
-    from ndtool.storage.objects import join
-
-    return join(path, "", sibling=True)
+    return join(path, "", sibling=True) if is_url(path) else os.path.dirname(os.path.abspath(path))
 
 
 def open_storage(path: str) -> "LocalFile | RemoteFile":

@@ -18,7 +18,6 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
 
 from ndtool.errors import (
     InputError,
@@ -32,9 +31,11 @@ from ndtool.errors import (
 from ndtool.machine import signals
 from ndtool.redaction import register
 from ndtool.storage import failures
-from ndtool.storage.descriptors import os_errors, read_at
+from ndtool.storage.descriptors import read_at
+from ndtool.storage.urls import join
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 Write = Callable[[int, bytes], object]  # write(offset in the object, bytes)
 
 MAX_CONCURRENCY = 64  # concurrent requests; docs/performance.md compares 64 with 10
@@ -69,15 +70,9 @@ class Version(NamedTuple):
         return any(a is not None and b is not None and a != b for a, b in pairs)
 
 
-FirstResponse = tuple[Version, bytes, bool]  # and first bytes; whether ranges are supported
-
-
 def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
     """Run a coroutine in fsspec's event loop, cancelled on interrupt; raise errors as `kind`."""
-    try:
-        from fsspec import asyn
-    except ImportError:
-        return asyncio.run(coroutine)  # raises the error about the missing package
+    from fsspec import asyn
 
     # A signal handler that interrupts this thread may wait for other requests. So this thread must
     # hold no lock that the event loop needs, such as that of a future.
@@ -121,11 +116,9 @@ def open_object(url: str) -> RemoteObject:
     """Return the object at a URL, which may not exist."""
     fs, path = filesystem(url)
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    if "http" in protocols:
-        return HttpObject(url, fs, path)
-    return (S3Object if "s3" in protocols and hasattr(fs, "get_s3") else RemoteObject)(
-        url, fs, path
-    )
+    is_s3 = "s3" in protocols and hasattr(fs, "get_s3")
+    kind = HttpObject if "http" in protocols else S3Object if is_s3 else RemoteObject
+    return kind(url, fs, path)
 
 
 def open_output(url: str) -> RemoteObject:
@@ -155,9 +148,9 @@ def filesystem(url: str) -> tuple[Any, str]:
         hint = "pip install 'ndtool[remote]'" + (f" {package}" if is_named else "")
         raise UsageError(f"{printable(url)}: {library_message(exc)}", hint=hint) from None
     except ValueError as exc:
-        supported = ": expected s3://, gs://, https:// or another that fsspec supports"
-        hint = supported if "Protocol" in str(exc) else ""
-        raise UsageError(f"{printable(url)}: {library_message(exc)}{hint}") from None
+        expected = ": expected s3://, gs://, https:// or another that fsspec supports"
+        expected *= "Protocol" in str(exc)
+        raise UsageError(f"{printable(url)}: {library_message(exc)}{expected}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
     finally:
@@ -169,21 +162,22 @@ def filesystem(url: str) -> tuple[Any, str]:
 class RemoteObject:
     """An object in a file system of fsspec's, by up to `concurrency` concurrent requests.
 
-    max_request: maximum bytes per request.
+    max_request: maximum bytes per request. is_ranged: whether byte ranges can be requested, known
+    from the first response; else each response is the complete object.
     """
 
     max_request = MAX_BUFFERED
+    is_ranged = True
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
         self.url, self._fs, self._path = url, fs, path
         self.concurrency = MAX_CONCURRENCY if fs.async_impl else 1
         self._buffers = asyncio.Semaphore(MAX_BUFFERS)
 
-    async def open(self, count: int) -> FirstResponse:
-        """Request the first `count` bytes and the version."""
+    async def open(self, count: int) -> tuple[Version, bytes]:
+        """Request the version, with the size, and the first `count` bytes."""
         version = await self.version()
-        head = await self._read(0, min(count, version.size or 0))
-        return version, head, True
+        return version, await self._read(0, min(count, version.size or 0))
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         """Request bytes [start, stop) and write them in order; ChangedError for another version."""
@@ -192,10 +186,6 @@ class RemoteObject:
             if len(block) != stop - start:
                 raise failures.TruncatedError
             write(start, block)
-
-    async def download_all(self, write: Write) -> Version:
-        """Request the complete object and write it in order, where ranges are unsupported."""
-        raise AssertionError("the server supports ranges")
 
     async def version(self) -> Version:
         """Request the current version."""
@@ -207,10 +197,6 @@ class RemoteObject:
             raise InputError(f"{printable(self.url)}: its size is unknown")
         return version_of(info)
 
-    async def current_version(self) -> Version | None:
-        """Return the version of an output, None if it does not exist."""
-        return await if_exists(self.version())
-
     async def require_writable(self) -> None:
         """Raise the server's error if writes are not permitted, where it tells before a write."""
 
@@ -219,7 +205,8 @@ class RemoteObject:
 
         Returns False if the request failed but the object already has these bytes.
         """
-        await self._create("pipe_file", self._path, body, condition)
+        mode = {"mode": "create"} if "IfNoneMatch" in condition else {}
+        await self.call("pipe_file", self._path, body, **mode)
         return True
 
     async def send(self, fd: int) -> None:
@@ -227,7 +214,8 @@ class RemoteObject:
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
         """Create the object from the file."""
-        await self._create("put_file", f"/dev/fd/{fd}", self._path, condition)
+        mode = {"mode": "create"} if "IfNoneMatch" in condition else {}
+        await self.call("put_file", f"/dev/fd/{fd}", self._path, **mode)
 
     async def drop(self) -> None:
         """Abort an upload that is not committed."""
@@ -242,22 +230,9 @@ class RemoteObject:
         return await asyncio.to_thread(getattr(self._fs, name), *arguments, **options)
 
     async def _read(self, start: int, stop: int) -> bytes:
-        if stop <= start:
+        if start >= stop:
             return b""
-        block: bytes = await self.call("cat_file", self._path, start=start, end=stop)
-        return block
-
-    async def _create(self, name: str, source: Any, target: Any, condition: dict[str, str]) -> None:
-        options = {"mode": "create"} if "IfNoneMatch" in condition else {}
-        try:
-            await self.call(name, source, target, **options)
-        except Exception as exc:
-            if failures.is_missing(exc):
-                raise self._no_bucket_error() from None
-            raise
-
-    def _no_bucket_error(self) -> OutputError:
-        return OutputError(f"{printable(self.url)}: there is no such bucket")
+        return bytes(await self.call("cat_file", self._path, start=start, end=stop))
 
 
 class HttpObject(RemoteObject):
@@ -265,70 +240,71 @@ class HttpObject(RemoteObject):
 
     max_request = MAX_REQUEST
 
-    async def open(self, count: int) -> FirstResponse:
+    async def open(self, count: int) -> tuple[Version, bytes]:
         async with self._get(0, count) as response:
+            version, head = self._version(response), b""
             if response.status == 416:  # the object is empty
-                return self._version(response)._replace(size=0), b"", True
-            version, ranged = self._version(response), response.status == 206
-            if ranged and _content_range(response)[0] != 0:
-                raise failures.HttpStatusError(206, "another byte range than the requested one")
-            head = b""
+                return version._replace(size=0), head
+            if response.status == 200:
+                self.is_ranged, self.max_request = False, sys.maxsize
             while len(head) < count and (block := await response.content.read(count - len(head))):
                 head += block
-            if not ranged and len(head) < count:
+            if not self.is_ranged and len(head) < count:
                 version = version._replace(size=len(head))
-            return version, head, ranged and version.size is not None
+            if version.size is None:
+                raise InputError(f"{printable(self.url)}: the server does not report its size")
+            return version, head
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         async with self._get(start, stop) as response:
             if response.status == 416 or self._version(response).differs(version):
                 raise failures.ChangedError
-            if response.status != 206 or _content_range(response)[0] != start:
-                raise failures.HttpStatusError(
-                    response.status, "no byte range, although one was requested"
-                )
-            await _copy(response.content, start, stop, write)
-
-    async def download_all(self, write: Write) -> Version:
-        async with self._get() as response:
-            offset = 0
-            while block := await response.content.read(_BLOCK_SIZE):
-                write(offset, block)
-                offset += len(block)
-            return self._version(response)._replace(size=offset)
+            position = _content_range(response)[0] or 0
+            while position < stop:
+                block = await response.content.read(min(_BLOCK_SIZE, stop - position))
+                if not block:
+                    raise failures.TruncatedError
+                position += len(block)
+                if position > start:
+                    write(max(start, position - len(block)), block[start - position :])
 
     async def version(self) -> Version:
         async with self._get(0, 1) as response:
             return self._version(response)
 
     @asynccontextmanager
-    async def _get(self, start: int = 0, stop: int = 0) -> AsyncIterator[Any]:
+    async def _get(self, start: int, stop: int) -> AsyncIterator[Any]:
+        async with await self._request({"Range": f"bytes={start}-{stop - 1}"}) as response:
+            if response.status not in (200, 206, 416):
+                raise failures.HttpStatusError(response.status, response.reason or "")
+            first, _ = _content_range(response)
+            if response.status != 416 and (first is None or first > start):
+                raise failures.HttpStatusError(206, "another byte range than the requested one")
+            yield response
+
+    async def _request(self, headers: dict[str, str]) -> Any:
+        """Send a GET request; return aiohttp's response."""
         import aiohttp
         import yarl
 
         fs, path = self._fs, self._path
         timeout = aiohttp.ClientTimeout(sock_connect=failures.TIMEOUT, sock_read=failures.TIMEOUT)
         options = {"timeout": timeout, **fs.kwargs}
-        headers = {
-            **options.pop("headers", {}), "Accept-Encoding": "identity",
-            **_range_header(start, stop),
-        }  # fmt: skip
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity", **headers}
         # An encoded URL must not be encoded again, or its signature may become invalid.
         encoded = fs.encoded or (path.isascii() and path.isprintable() and " " not in path)
         session, url = await fs.set_session(), yarl.URL(path, encoded=encoded)
-        async with session.get(url, headers=headers, **options) as response:
-            _require_success(response)
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise InputError(
-                    f"{printable(path)}: the server compresses it, which the request forbids"
-                )
-            yield response
+        response = await session.get(url, headers=headers, **options)
+        if response.ok and response.headers.get("Content-Encoding", "identity") != "identity":
+            response.close()
+            raise InputError(
+                f"{printable(path)}: the server compresses it, which the request forbids"
+            )
+        return response
 
     @staticmethod
     def _version(response: Any) -> Version:
-        headers = response.headers
-        is_complete = response.status == 200
-        size = response.content_length if is_complete else _content_range(response)[1]
+        size, headers = _content_range(response)[1], response.headers
         return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
 
 
@@ -344,31 +320,30 @@ class S3Object(HttpObject):
         # botocore opens 10 connections by default, and signs URLs by an outdated method
         defaults = {"max_pool_connections": MAX_CONCURRENCY, "signature_version": "s3v4"}
         fs.config_kwargs = {**defaults, **fs.config_kwargs}
-        bucket, self._key, version = fs.split_path(path)
-        if not self._key:
+        bucket, key, version = fs.split_path(path)
+        if not key:
             raise InputError(f"s3://{printable(path)}: a bucket, not an object")
-        self._location = {"Bucket": bucket, "Key": self._key}
+        self._location = {"Bucket": bucket, "Key": key}
         if version:
             self._location["VersionId"] = version
         self._signed_url, self._expires = "", 0.0
         self._creation: asyncio.Future[Any] | None = None
-        self._workers: list[asyncio.Future[None]] = []
-        self._parts: dict[int, dict[str, Any]] = {}
+        self._sending: asyncio.Task[Any] | None = None
+        self._etags: dict[int, str] = {}  # of the uploaded parts, by number
 
-    @asynccontextmanager
-    async def _get(self, start: int = 0, stop: int = 0) -> AsyncIterator[Any]:
-        response = await self._send(start, stop)
+    async def _request(self, headers: dict[str, str]) -> Any:
+        response = await self._send(headers)
         if 300 <= response.status < 404:  # the bucket is in another region, or access is denied
             response.close()
             await self._call("head_object")  # redirects the client, or raises its error
             self._expires = 0.0
-            response = await self._send(start, stop)
-        async with response:
-            _require_success(response)
-            yield response
+            response = await self._send(headers)
+        if response.status == 404 and b"NoSuchBucket" in await response.content.read(1 << 12):
+            raise failures.MissingBucketError
+        return response
 
-    async def _send(self, start: int, stop: int) -> Any:
-        """Request a byte range, all bytes if `stop` is 0, by the signed URL."""
+    async def _send(self, headers: dict[str, str]) -> Any:
+        """Send a GET request by the signed URL."""
         fs = self._fs
         await fs.set_session()
         client = await fs.get_s3(self._location["Bucket"])
@@ -379,20 +354,9 @@ class S3Object(HttpObject):
             )
             self._expires = monotonic() + _SIGNED_SECONDS // 6
         request = SimpleNamespace(
-            method="GET", url=self._signed_url, headers=_range_header(start, stop), body=None,
-            stream_output=True,
-        )  # fmt: skip
+            method="GET", url=self._signed_url, headers=headers, body=None, stream_output=True
+        )
         return (await client._endpoint.http_session.send(request)).raw
-
-    async def current_version(self) -> Version | None:
-        version = await super().current_version()
-        if version is None:
-            try:
-                await self._call("head_bucket", "Bucket")
-            except Exception as exc:
-                if failures.is_missing(exc):
-                    raise self._no_bucket_error() from None
-        return version
 
     async def require_writable(self) -> None:
         # The server checks permission before it rejects the completion of a missing upload.
@@ -408,36 +372,32 @@ class S3Object(HttpObject):
 
     async def send(self, fd: int) -> None:
         size = os.fstat(fd).st_size
-        part_size = max(MIN_PART, -(-size // _MAX_PARTS))
         if size <= MIN_PART:
             return
+        part_size = max(MIN_PART, -(-size // _MAX_PARTS))
+        self._sending = asyncio.current_task()
         # Assigned before it is awaited, so that `drop` can abort an upload that was just created.
         self._creation = asyncio.ensure_future(self._call("create_multipart_upload"))
         upload_id = (await asyncio.shield(self._creation))["UploadId"]
-        offsets = iter(range(0, size, part_size))
 
-        async def upload_parts() -> None:
-            for offset in offsets:
-                number = offset // part_size + 1
-                body = _read_exactly(fd, offset, min(part_size, size - offset), self.url)
-                response = await self._call(
-                    "upload_part", UploadId=upload_id, PartNumber=number, Body=body
-                )
-                self._parts[number] = {"ETag": response["ETag"], "PartNumber": number}
+        async def upload(number: int) -> None:
+            part = {"Body": read_at(fd, (number - 1) * part_size, part_size), "PartNumber": number}
+            response = await self._call("upload_part", UploadId=upload_id, **part)
+            self._etags[number] = response["ETag"]
 
         concurrency = max(1, min(MAX_CONCURRENCY, MAX_IN_FLIGHT // part_size))
-        self._workers = [asyncio.ensure_future(upload_parts()) for _ in range(concurrency)]
-        await asyncio.gather(*self._workers)
+        await for_each(upload, range(1, -(-size // part_size) + 1), concurrency)
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
         if self._creation is None:
-            await self.put(_read_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+            await self.put(read_at(fd, 0, os.fstat(fd).st_size), condition)
             return
-        parts = [self._parts[number] for number in sorted(self._parts)]
+        tags = [self._etags[number] for number in sorted(self._etags)]
+        parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(tags, 1)]
 
         def etag() -> str:
-            digests = bytes.fromhex("".join(part["ETag"].strip('"') for part in parts))
-            return f"{_md5(digests)}-{len(parts)}"
+            digests = bytes.fromhex("".join(tags).replace('"', ""))
+            return f"{_md5(digests)}-{len(tags)}"
 
         await self._create_by(
             "complete_multipart_upload", condition, etag,
@@ -446,24 +406,18 @@ class S3Object(HttpObject):
         self._creation = None
 
     async def drop(self) -> None:
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
-        if self._creation is not None:
-            upload_id = (await self._creation)["UploadId"]
-            await self._call("abort_multipart_upload", UploadId=upload_id)
+        if self._creation is not None and self._sending is not None:
+            self._sending.cancel()  # a signal has interrupted the thread that waits for it
+            await asyncio.gather(self._sending, return_exceptions=True)
+            await self._call("abort_multipart_upload", UploadId=(await self._creation)["UploadId"])
             self._creation = None
 
-    async def _call(self, operation: str, *fields: str, **arguments: Any) -> Any:
-        """Call an S3 operation on the object as s3fs does, without its retries.
-
-        fields: the fields of the object's location to pass, all by default.
-        """
+    async def _call(self, operation: str, **arguments: Any) -> Any:
+        """Call an S3 operation on the object as s3fs does, without its retries."""
         fs = self._fs
         await fs.set_session()
         method = getattr(await fs.get_s3(self._location["Bucket"]), operation)
-        name = {key: value for key, value in self._location.items() if key in fields or not fields}
-        return await method(**fs._get_s3_method_kwargs(method, **name, **arguments))
+        return await method(**fs._get_s3_method_kwargs(method, **self._location, **arguments))
 
     async def _create_by(
         self, name: str, condition: dict[str, str], etag: Callable[[], str], **arguments: Any
@@ -503,7 +457,7 @@ def current_version(url: str, required: bool = True) -> Version | None:
 
     async def version() -> Version | None:
         try:
-            return await output.current_version()
+            return await if_exists(output.version())
         except Exception as exc:
             if required or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
                 raise
@@ -551,15 +505,32 @@ async def if_exists(request: Coroutine[Any, Any, T]) -> T | None:
         raise
 
 
-async def remove(urls: Iterable[str]) -> None:
-    """Remove objects, about in this order; missing objects are ignored."""
-    remaining = iter(urls)
+async def for_each(
+    action: Callable[[Item], Coroutine[Any, Any, None]], items: Iterable[Item], concurrency: int
+) -> None:
+    """Await `action(item)` for all items, several at once; after a failure, none is in progress."""
+    remaining = iter(items)
 
     async def worker() -> None:
-        for url in remaining:
-            await asyncio.wait_for(if_exists(open_output(url).remove()), ABORT_TIMEOUT)
+        for item in remaining:
+            await action(item)
 
-    await asyncio.gather(*(worker() for _ in range(MAX_CONCURRENCY)))
+    workers = [asyncio.ensure_future(worker()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for future in workers:
+            future.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def remove(urls: Iterable[str]) -> None:
+    """Remove objects, about in this order; missing objects are ignored."""
+
+    async def remove_one(url: str) -> None:
+        await asyncio.wait_for(if_exists(open_output(url).remove()), ABORT_TIMEOUT)
+
+    await for_each(remove_one, urls, MAX_CONCURRENCY)
 
 
 async def list_folder(url: str, operation: str = "ls") -> dict[str, dict[str, Any]]:
@@ -587,67 +558,16 @@ def version_of(info: dict[str, Any]) -> Version:
     return Version(etag and str(etag), time and str(time), info.get("size"))
 
 
-def is_http(url: str) -> bool:
-    """Whether a URL is an HTTP server's, which percent-encodes names and cannot list folders."""
-    return url.partition("://")[0] in ("http", "https")
-
-
-def join(url: str, key: str, sibling: bool = False) -> str:
-    """Return the URL of a key in a folder, the folder's for ""; a query or chained URL stays last.
-
-    sibling: whether `url` is the URL of a file in the folder, not of the folder itself.
-
-    >>> join("https://host/x.zarr?k=v", "a/zarr.json"), join("s3://b/x/", "c")
-    ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
-    """
-    if not key and not sibling:
-        return url
-    path, suffix = split_query(url)
-    folder = path.rpartition("/")[0] if sibling else path.rstrip("/")
-    return f"{folder}/{quote(key) if is_http(url) else key}{suffix}"
-
-
-def split_query(url: str) -> tuple[str, str]:
-    """Split a URL before its query or chained URL."""
-    positions = [position for separator in ("?", "::") if (position := url.find(separator)) > 0]
-    position = min(positions, default=len(url))
-    return url[:position], url[position:]
-
-
-def _range_header(start: int, stop: int) -> dict[str, str]:
-    return {"Range": f"bytes={start}-{stop - 1}"} if stop else {}
-
-
-def _require_success(response: Any) -> None:
-    if response.status not in (200, 206, 416):
-        raise failures.HttpStatusError(response.status, response.reason or "")
-
-
 def _content_range(response: Any) -> tuple[int | None, int | None]:
     """Return the start of a response's range and the object's size, None if unknown or too large
     for any file."""
+    if response.status == 200:
+        return 0, response.content_length
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     start, size = match.groups() if match else (None, None)
     return int(start) if start else None, int(size) if size else None
 
 
-async def _copy(body: Any, start: int, stop: int, write: Write) -> None:
-    """Write bytes [start, stop) of a response, in order; TruncatedError if it ends early."""
-    while start < stop:
-        block = await body.read(min(_BLOCK_SIZE, stop - start))
-        if not block:
-            raise failures.TruncatedError
-        write(start, block)
-        start += len(block)
-
-
 def _md5(body: bytes) -> str:
     """Return the ETag that S3 assigns to an object sent in one request, or to a part."""
     return hashlib.md5(body, usedforsecurity=False).hexdigest()
-
-
-def _read_exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:
-    with os_errors(f"temporary copy of {printable(url)}", OutputError):
-        data = read_at(fd, start, nbytes)
-    assert len(data) == nbytes, "no other process writes to the file"
-    return data

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from functools import cached_property
 from itertools import chain
 from threading import Lock
 from typing import Any, TypeVar
 
-from ndtool.errors import InputError, OutputError, ResourceError, redact_urls
+from ndtool.errors import InputError, ResourceError, redact_urls
 from ndtool.storage import failures, objects
-from ndtool.storage.descriptors import (
-    copy_bytes,
-    failure,
-    map_bytes,
-    os_errors,
-    read_at,
-    reserve,
-    write_at,
-)
+from ndtool.storage.descriptors import copy_bytes, map_bytes, os_errors, read_at, reserve, write_at
 from ndtool.storage.local import MAP_THRESHOLD, Fingerprint, Ranges, shortened_error
 
 T = TypeVar("T")
@@ -42,27 +35,22 @@ class RemoteFile:
     def __init__(self, url: str) -> None:
         self.address, self.url = url, redact_urls(url)
         self._object = objects.open_object(url)
-        self.version, self._head, self._ranged = self._wait(lambda: self._object.open(MIN_REQUEST))
-        self._file: _SparseFile | None = None
-        self._read_end = 0  # the end of the last large `peek`
-        if self.version.size is None:
-            self._download_all()
+        self.version, self._head = self._wait(lambda: self._object.open(MIN_REQUEST))
         self.size: int = self.version.size or 0
+        self._read_end = 0  # the end of the last large `peek`
 
     @property
     def fd(self) -> int:
         """The descriptor of the temporary file."""
         return self._buffer.descriptor
 
-    @property
+    @cached_property
     def _buffer(self) -> _SparseFile:
         """The temporary file, created by the first read after the first response."""
-        if self._file is None:
-            self._file = _SparseFile(self.url, self.version.size or 0)
-            if self.version.size is not None:
-                self._file.write(0, self._head)
-                self._file.record(0, len(self._head))
-        return self._file
+        file = _SparseFile(f"temporary copy of {self.url}", self.size)
+        file.write(0, self._head)
+        file.record(0, len(self._head))
+        return file
 
     def peek(self, start: int, nbytes: int) -> bytes:
         """Read a few bytes, fewer than `nbytes` only at the end of the object."""
@@ -95,51 +83,24 @@ class RemoteFile:
 
     def reserve(self, start: int, nbytes: int) -> None:
         """Reserve disk space for a byte range; ResourceError if there is too little."""
-        self._buffer.reserve(start, start + nbytes)
+        missing = self._buffer.missing_ranges([(start, start + nbytes)])
+        reserve(self.fd, self.size, self._buffer.label, missing)
 
     def download(self, ranges: Ranges, report: Callable[[int], object] = lambda stop: None) -> None:
         """Download byte ranges, in ascending order; one request covers nearby ranges.
 
         report: called with the end of each downloaded range.
         """
-        if not self._ranged:
-            self._download_all()
-            return
-        missing = merge_ranges(
-            self._buffer.missing_ranges(ranges), MAX_GAP, self._object.max_request
-        )
-        objects.wait(self._download_ranges(missing, report), self.url)
+        remote, buffer = self._object, self._buffer
 
-    async def _download_ranges(
-        self, ranges: Iterator[tuple[int, int]], report: Callable[[int], object]
-    ) -> None:
-        async def worker() -> None:
-            for start, stop in ranges:
-                await objects.read_range(self._object, start, stop, self.version, buffer.write)
-                buffer.record(start, stop)
-                report(stop)
+        async def fetch(span: tuple[int, int]) -> None:
+            await objects.read_range(remote, *span, self.version, buffer.write)
+            buffer.record(*span)
+            report(span[1])
 
-        buffer = self._buffer
-        workers = [asyncio.ensure_future(worker()) for _ in range(self._object.concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for future in workers:
-                future.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-
-    def _download_all(self) -> None:
-        """Download the complete object, once, from a server without range requests."""
-        buffer = self._buffer
-        if self.version.size is not None and not any(
-            buffer.missing_ranges([(0, self.version.size)])
-        ):
-            return
-        version = self._wait(lambda: self._object.download_all(buffer.write))
-        if version.differs(self.version):
-            raise OutputError(f"{self.url} changed during the run")
-        self.version = version
-        buffer.record(0, version.size or 0)
+        missing = buffer.missing_ranges(ranges if remote.is_ranged else [(0, self.size)])
+        merged = list(merge_ranges(missing, MAX_GAP, remote.max_request))
+        objects.wait(objects.for_each(fetch, merged, remote.concurrency), self.url)
 
     def describe_change(self) -> str:
         try:
@@ -157,63 +118,62 @@ class RemoteFile:
         return False
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self.__dict__.pop("_buffer", None)  # an interrupted request may still write to it
 
     def _wait(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return objects.wait(failures.retry(request), self.url)
 
 
 class _SparseFile:
-    """A sparse unnamed file and the byte ranges written to it."""
+    """A sparse unnamed file and the byte ranges written to it.
+
+    `write` and `record`, which the event loop calls, never wait for a thread: a signal handler that
+    has interrupted it may wait for the loop.
+    """
 
     def __init__(self, label: str, size: int) -> None:
         from ndtool.storage.tempfiles import unnamed_file
 
-        self._label = f"temporary copy of {label}"
-        self._lock = Lock()  # threads read concurrently, and a cancelled request may still write
+        self.label = label
+        self._lock = Lock()  # several threads read
+        self._written = deque[tuple[int, int]]()  # ranges that are not in `_bounds` yet
         self._bounds: list[int] = []  # start, stop of the written ranges: ascending, disjoint
+        self.descriptor = -1
         self.descriptor = unnamed_file()
-        try:
+        with os_errors(label, ResourceError):
             os.ftruncate(self.descriptor, size)
-        except OSError as exc:
-            self.close()
-            raise failure(exc, self._label, ResourceError) from None
-
-    def reserve(self, start: int, stop: int) -> None:
-        """Reserve disk space for the missing bytes of a range; ResourceError without space."""
-        total = os.fstat(self.descriptor).st_size
-        reserve(self.descriptor, total, self._label, self.missing_ranges([(start, stop)]))
 
     def write(self, start: int, block: bytes) -> None:
         """Write bytes at an offset; ResourceError if the disk is full."""
-        with self._lock, os_errors(self._label, ResourceError):
+        with os_errors(self.label, ResourceError):
             write_at(self.descriptor, start, block)
 
     def record(self, start: int, stop: int) -> None:
         """Record that a byte range is downloaded."""
-        with self._lock:
-            first, last = bisect_left(self._bounds, start), bisect_right(self._bounds, stop)
-            # An odd number of bounds before an offset means that a written range contains it.
-            self._bounds[first:last] = [start] * (first % 2 == 0) + [stop] * (last % 2 == 0)
+        self._written.append((start, stop))
 
     def missing_ranges(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
         """Yield the missing subranges of byte ranges."""
         for start, stop in ranges:
             while start < stop:
                 with self._lock:
+                    while self._written:
+                        self._merge(*self._written.popleft())
                     count = bisect_right(self._bounds, start)
                     end = min([stop, *self._bounds[count : count + 1]])
                 if count % 2 == 0:
                     yield start, end
                 start = end
 
-    def close(self) -> None:
+    def _merge(self, start: int, stop: int) -> None:
+        first, last = bisect_left(self._bounds, start), bisect_right(self._bounds, stop)
+        # An odd number of bounds before an offset means that a written range contains it.
+        self._bounds[first:last] = [start] * (first % 2 == 0) + [stop] * (last % 2 == 0)
+
+    def __del__(self) -> None:
         """Close the file; its memory maps remain valid."""
-        with self._lock:
-            if self.descriptor >= 0:
-                os.close(self.descriptor)
-            self.descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
 def merge_ranges(ranges: Ranges, max_gap: int, max_size: int) -> Iterator[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ndtool.errors import (
@@ -15,9 +16,10 @@ from ndtool.errors import (
 )
 from ndtool.machine import threads
 from ndtool.storage import failures, objects
-from ndtool.storage.local import Fingerprint
+from ndtool.storage.local import Fingerprint, Folder
 from ndtool.storage.localfolder import MAX_METADATA_SIZE, digest, size_error
-from ndtool.storage.objects import RemoteObject, Version, join
+from ndtool.storage.objects import RemoteObject, Version
+from ndtool.storage.urls import is_http, join
 
 T = TypeVar("T")
 # Start and stop of a slice of an object's bytes; a negative start counts from the end.
@@ -28,25 +30,18 @@ _MAX_INDICES = 16  # cached shard indices
 _MAX_INDEX_SIZE = 1 << 20  # bytes of a cached shard index
 
 
-class RemoteFolder:
-    """A remote folder, with the methods of LocalFolder.
+class RemoteFolder(Folder):
+    """A remote folder. pending_metadata: metadata that are not written yet, by key."""
 
-    pending_metadata: metadata that are not written yet, by key.
-    """
-
-    size = 0
     concurrency = threads.MAX_WRITERS
 
     def __init__(self, url: str, pending_metadata: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redact_urls(url)
-        self.can_list = not objects.is_http(url)
+        self.can_list = not is_http(url)
         self._metadata: dict[str, bytes | None] = {**(pending_metadata or {})}  # cached metadata
         self._prefetched: dict[str, bytes | None] = {}  # for the next `read_file`
         self._versions: dict[str, Version | None] = {}  # of objects read by range requests
         self._indices: dict[tuple[str, ByteSlice], bytes] = {}
-
-    def peek(self, start: int, nbytes: int) -> bytes:
-        return b""
 
     def subfolder(self, key: str) -> RemoteFolder:
         """Return a subfolder, or this folder for "", without cached objects."""
@@ -55,12 +50,11 @@ class RemoteFolder:
     def read(self, key: str) -> bytes | None:
         """Read a metadata object, None if it does not exist; the result is cached."""
         if key not in self._metadata:
-            self._metadata[key] = self._read_file(key, MAX_METADATA_SIZE)[0]
+            self._metadata[key] = read_small(join(self.url, key), MAX_METADATA_SIZE)[0]
         return self._metadata[key]
 
     def subfolders(self, key: str) -> list[str]:
-        entries = self.list_entries(key)
-        return [name for name, info in entries.items() if info.get("type") == "directory"]
+        return [n for n, info in self.list_entries(key).items() if info.get("type") == "directory"]
 
     def list_entries(self, key: str) -> dict[str, dict[str, Any]]:
         """Return fsspec's info about the entries of a folder."""
@@ -73,7 +67,7 @@ class RemoteFolder:
         """
         if limit is None:
             return _fingerprint(self._wait(self._first_version(key), key))
-        body, version = self._read_file(key, limit)
+        body, version = read_small(join(self.url, key), limit)
         self._prefetched[key] = body
         return _fingerprint(version)
 
@@ -81,10 +75,9 @@ class RemoteFolder:
         return _fingerprint(self._wait(self._version(key), key))
 
     def read_file(self, key: str, limit: int) -> bytes | None:
-        try:
+        if key in self._prefetched:
             return self._prefetched.pop(key)
-        except KeyError:
-            return self._read_file(key, limit)[0]
+        return read_small(join(self.url, key), limit)[0]
 
     def read_range(self, key: str, start: int, stop: int | None) -> bytes | None:
         return self._wait(self._read_range(key, (start, stop)), key)
@@ -98,10 +91,6 @@ class RemoteFolder:
         """Read a byte range of an object without checking its version."""
         return self._wait(self._fetch(key, start, stop, Version()), key)
 
-    def describe_change(self) -> str:
-        """Return "": a prefix cannot be replaced."""
-        return ""
-
     def contents(self, key: str = "") -> dict[str, Version]:
         """Return the versions of all objects in a folder, by their relative paths."""
         entries = self._wait(objects.list_folder(join(self.url, key), "find"), key)
@@ -109,22 +98,12 @@ class RemoteFolder:
 
     def fingerprint(self, key: str) -> Fingerprint:
         """Return the fingerprint of all objects below a key, None if unavailable."""
-
-        async def entries() -> dict[str, dict[str, Any]]:
-            try:
-                return await objects.list_folder(join(self.url, key), "find")
-            except Exception as exc:
-                if failures.is_denied(exc):  # listing is not permitted
-                    return {}
-                raise
-
-        infos = self._wait(entries(), key) if self.can_list else {}
-        versions = ((name, objects.version_of(info)) for name, info in infos.items())
-        rows = [(name, tag.etag or tag.modified, tag.size) for name, tag in versions]
+        versions = dict[str, Version]()
+        if self.can_list:
+            with suppress(InputError):  # listing may not be permitted
+                versions = self.contents(key)
+        rows = [(name, tag.etag or tag.modified, tag.size) for name, tag in versions.items()]
         return digest(rows) if rows and all(tag for _, tag, _ in rows) else None
-
-    def close(self) -> None:
-        pass
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], key: str) -> T:
         return objects.wait(coroutine, join(self.url, key))
@@ -139,9 +118,6 @@ class RemoteFolder:
         if key not in self._versions:
             self._versions.setdefault(key, await self._version(key))
         return self._versions[key]
-
-    def _read_file(self, key: str, limit: int) -> tuple[bytes | None, Version | None]:
-        return read_small(join(self.url, key), limit)
 
     async def _read_range(self, key: str, span: ByteSlice) -> bytes | None:
         if (key, span) in self._indices:
@@ -179,25 +155,13 @@ def read_small(
 
 async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]:
     """Read a complete object of at most `limit` bytes."""
-    buffer = bytearray()
-
-    def write(start: int, block: bytes) -> None:
-        if start + len(block) > limit:
-            raise size_error(source.url, start + len(block), limit)
-        buffer[start:] = block  # a retry restarts at offset 0
-
-    first_count = min(source.max_request, limit + 1)
-    version, head, ranged = await failures.retry(lambda: source.open(first_count))
-    if (version.size or 0) > limit:
-        raise size_error(source.url, version.size or 0, limit)
-    if len(head) == version.size:  # no copies of megabytes
-        return head, version
-    write(0, head)
-    if version.size is not None and ranged:
-        await objects.read_range(source, len(head), version.size, version, write)
-    elif (await failures.retry(lambda: source.download_all(write))).differs(version):
-        raise failures.ChangedError
-    return bytes(buffer), version
+    version, head = await failures.retry(lambda: source.open(min(source.max_request, limit + 1)))
+    size = version.size or 0
+    if size > limit:
+        raise size_error(source.url, size, limit)
+    if len(head) < size:
+        head += await _read_bytes(source, len(head), size, version)
+    return head, version
 
 
 async def _read_bytes(source: RemoteObject, start: int, stop: int, version: Version) -> bytes:

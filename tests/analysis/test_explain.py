@@ -288,9 +288,13 @@ def test_only_the_first_and_last_updates_are_listed() -> None:
     assert [line.split() for line in all_lines if "upd.npy[4]" in line] == [lines[6].split()]
     record = ndtool(*command, "--at", "1", "--json").json
     assert (record["updates"], len(record["steps"])) == (1000, 11)
+    for count in (1, 2):
+        save(idx=np.ones((count, 1), "u1"), upd=np.full(count, 0.1, "f2"))
+        text = ndtool(*command, "--at", "1").out.decode()
+        assert ("each update rounds to float16" in text) == (count == 2)
 
 
-def test_json_has_the_documented_keys() -> None:
+def test_json_of_an_explanation_has_the_documented_keys() -> None:
     save(data=np.array([1.5, np.nan], "f4"), idx=np.array([[0], [-2]]), upd=np.ones(2, "f4"))
     command = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--json")
     record = ndtool(*command, "--at", "0", "--reduction", "add").json

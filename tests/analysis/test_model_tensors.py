@@ -91,7 +91,7 @@ def test_existing_files_remain_until_new_ones_are_complete(monkeypatch: pytest.M
     assert snapshot(Path("tensors")) == before
 
 
-def test_refusals() -> None:
+def test_refusals_of_tensors_to_save() -> None:
     save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))
     completed = ndtool("model", "m.onnx", "--save", "tensors")

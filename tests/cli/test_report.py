@@ -74,7 +74,7 @@ REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("call", "error", "message"), REFUSALS)
-def test_refusals(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+def test_reports_of_refusals(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 

@@ -14,6 +14,7 @@ from ways import contiguous
 
 import ndtool
 from ndtool.analysis.oracle import reference
+from ndtool.arrays.source import PATTERN_SIZE
 from ndtool.formats import declared
 from ndtool.rules import dtypes
 
@@ -119,3 +120,10 @@ def test_zeros_larger_than_memory_take_no_memory(workdir: Path) -> None:
     assert bits_equal(np.load("out.npy"), np.zeros((2, 1, 4), np.int64))
     (result,) = (ndtool.files.gather("ones:int8[400000000000]", [3, -1]).array,)
     assert result.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("shape", ["3,300001", "3,2,150001"])
+def test_slices_larger_than_a_pattern_have_the_constant_everywhere(shape: str) -> None:
+    result = ndtool.files.gather(f"full:258:int32[{shape}]", [2, 0]).array
+    assert result.nbytes > 2 * PATTERN_SIZE
+    assert (result == 258).all()

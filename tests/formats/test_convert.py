@@ -131,7 +131,7 @@ def test_a_terminal_shows_the_written_file() -> None:
         (("[1, 2]", "b.npy"), 3, "[1, 2]: No such file"),
     ],
 )
-def test_invalid_arguments_are_refused(
+def test_invalid_conversions_are_refused(
     arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     save(a=DATA)

@@ -16,9 +16,9 @@ from outputs import list_preserved_members, save
 from outputs import open_sink as opened_output
 from strategies import bits_equal
 
+from ndtool.arrays.encoding import Encoding
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
-from ndtool.publish.targets import Encoding
 
 h5py = pytest.importorskip("h5py", exc_type=ImportError)
 
@@ -206,14 +206,14 @@ def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert error.hint == "pip install hdf5plugin"
 
 
-def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_h5py_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset([1])
     monkeypatch.setitem(sys.modules, "h5py", None)
     error = assert_refused("x.h5", "needs the h5py package", UsageError)
     assert error.hint == "pip install 'ndtool[hdf5]'"
 
 
-def test_chunks_larger_than_memory_are_refused() -> None:
+def test_hdf5_chunks_larger_than_memory_are_refused() -> None:
     with h5py.File("x.h5", "w") as file:
         file.create_dataset("a", (1 << 40,), "i1", chunks=((1 << 32) - 1,))
     assert_refused(

@@ -117,7 +117,7 @@ def test_runs_with_literal_indices() -> None:
 
 
 @pytest.mark.parametrize("value", [6, -7, 2**63, 2**64 - 1, -(2**63)])
-def test_an_index_out_of_bounds_is_reported(value: int) -> None:
+def test_an_index_of_a_literal_out_of_bounds_is_reported(value: int) -> None:
     completed = ndtool("gather-nd", "data.npy", f"[[0], [{value}]]", "-o", "out.npy", "--json")
     assert (completed.status, completed.json["value"]) == (5, value)
     assert completed.json["position"] == [1]

@@ -198,21 +198,25 @@ def test_merged_ranges_contain_the_requested_ones(data: st.DataObject) -> None:
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12), st.data())
 def test_missing_ranges(ranges: list[Any], data: st.DataObject) -> None:
     memory_block = ranged._SparseFile("x", 100)
-    try:
-        present: set[int] = set()
-        for start, count in ranges:
-            memory_block.record(start, start + count)
-            present |= set(range(start, start + count))
-        start = data.draw(st.integers(0, 80))
-        stop = data.draw(st.integers(start, 100))
-        missing = [
-            offset
-            for a, b in memory_block.missing_ranges([(start, stop)])
-            for offset in range(a, b)
-        ]
-        assert missing == [offset for offset in range(start, stop) if offset not in present]
-    finally:
-        memory_block.close()
+    present: set[int] = set()
+    for start, count in ranges:
+        memory_block.record(start, start + count)
+        present |= set(range(start, start + count))
+    start = data.draw(st.integers(0, 80))
+    stop = data.draw(st.integers(start, 100))
+    missing = [
+        offset for a, b in memory_block.missing_ranges([(start, stop)]) for offset in range(a, b)
+    ]
+    assert missing == [offset for offset in range(start, stop) if offset not in present]
+
+
+def test_the_event_loop_waits_for_no_reader() -> None:
+    """A signal handler that has interrupted a reader may wait for the event loop."""
+    file = ranged._SparseFile("x", 100)
+    with file._lock:
+        file.write(0, bytes(10))
+        file.record(0, 10)
+    assert list(file.missing_ranges([(0, 20)])) == [(10, 20)]
 
 
 # Bytes requested
@@ -285,13 +289,15 @@ def test_a_server_without_ranges_is_read_once(server: Server, workdir: Path) -> 
     save(idx=np.array([[7], [399_999]]))
     actual = run_gather(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
     assert np.array_equal(actual, ROWS[[7, -1]])
-    assert spans(server, "/x.npy") == [(0, 1 << 16), None, (0, 1)]
+    assert spans(server, "/x.npy") == [(0, 1 << 16), (1 << 16, 128 + ROWS.nbytes), (0, 1)]
 
 
-@pytest.mark.parametrize("rows", [10, 400_000])
-def test_a_server_without_ranges_or_length(server: Server, rows: int) -> None:
-    url = server.add("/x.npy", npy(ROWS[:rows]), ranges=False, length=False)
-    assert np.array_equal(load(url), ROWS[:rows])
+def test_a_server_without_ranges_or_length(server: Server) -> None:
+    """A small object ends with the first response; the end of others would be unknown."""
+    url = server.add("/x.npy", npy(ROWS[:10]), ranges=False, length=False)
+    assert np.array_equal(load(url), ROWS[:10])
+    url = server.add("/y.npy", npy(ROWS), ranges=False, length=False)
+    assert_refused(url, "the server does not report its size")
 
 
 def test_a_truncated_response_is_resumed(server: Server) -> None:
@@ -332,7 +338,7 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
         (400, "the server answers 400", 1),
     ],
 )
-def test_refusals(server: Server, status: int, message: str, requests: int) -> None:
+def test_refusals_of_a_server(server: Server, status: int, message: str, requests: int) -> None:
     error = assert_refused(
         server.add("/x.npy", npy(ROWS), refusals=[status] * 99), f"/x.npy: {message}"
     )
@@ -381,7 +387,7 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS))
     with open_input(url) as opened_source:
         server.objects["/x.npy"].shift = 5
-        with pytest.raises(InputError, match="no byte range, although one was requested"):
+        with pytest.raises(InputError, match="another byte range than the requested one"):
             opened_source.load()
 
 
@@ -589,7 +595,7 @@ def test_a_file_of_another_host_is_refused(url: str, workdir: Path) -> None:
     assert sorted(os.listdir()) == ["other.npy", "x.npy"]
 
 
-def test_an_existing_file_takes_precedence(workdir: Path) -> None:
+def test_an_existing_file_takes_precedence_over_a_url(workdir: Path) -> None:
     (workdir / "memory:").mkdir()
     np.save("memory:/x.npy", ROWS[:3])
     assert np.array_equal(load("memory://x.npy"), ROWS[:3])

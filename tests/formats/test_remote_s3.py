@@ -61,9 +61,9 @@ def record_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of operations that the client will perform, and of signed requests."""
     calls, send = list[str](), objects.S3Object._send
 
-    async def record_send(self: Any, start: int, stop: int) -> Any:
+    async def record_send(self: Any, headers: dict[str, str]) -> Any:
         calls.append("signed")
-        return await send(self, start, stop)
+        return await send(self, headers)
 
     intercept(monkeypatch, lambda operation, arguments: calls.append(operation))
     monkeypatch.setattr(objects.S3Object, "_send", record_send)
@@ -121,7 +121,7 @@ def test_a_bucket_of_another_region(s3: Bucket, monkeypatch: pytest.MonkeyPatch)
     assert calls == ["signed", "head_object", *["signed"] * (len(calls) - 2)]
 
 
-def test_a_server_without_ranges_is_read_once(
+def test_an_s3_server_without_ranges_is_read_once(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch, workdir: Path
 ) -> None:
     with serving() as server:
@@ -164,6 +164,15 @@ def test_errors_of_signed_requests_contain_no_signature(s3: Bucket) -> None:
     assert b"Signature" not in result.out + result.err.encode()
 
 
+def test_missing_certificates_are_named(s3: Bucket) -> None:
+    env = client_environment("https://127.0.0.1:9", AWS_CA_BUNDLE="/nonexistent/ca.pem")
+    result = ndtool("inspect", "s3://bucket/x.npy", env=env)
+    assert (result.status, result.err) == (
+        3,
+        "error: s3://bucket/x.npy: AWS_CA_BUNDLE is /nonexistent/ca.pem: there is no such file\n",
+    )
+
+
 def test_content_encodings_are_bytes(s3: Bucket) -> None:
     """An object is read as stored, whatever its Content-Encoding."""
     s3.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS), ContentEncoding="zip")
@@ -197,7 +206,7 @@ def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     ("url", "message"),
     [
         ("s3://bucket/none.npy", "s3://bucket/none.npy: there is no such object"),
-        ("s3://no-such-bucket/x.npy", "s3://no-such-bucket/x.npy: there is no such object"),
+        ("s3://no-such-bucket/x.npy", "s3://no-such-bucket/x.npy: there is no such bucket"),
         ("s3://bucket", "s3://bucket: a bucket, not an object"),
     ],
 )

@@ -12,8 +12,8 @@ from outputs import save as write
 from test_text import read
 
 from ndtool.errors import RuleError, UsageError
+from ndtool.formats import rows
 from ndtool.formats.text import writer
-from ndtool.publish import sinks
 
 pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 RNG = np.random.default_rng(3)
@@ -33,7 +33,7 @@ def array(dtype: str, shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.txt"])
 def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "BATCH_SIZE", 100)
+    monkeypatch.setattr(rows, "BATCH_SIZE", 100)
     for form, shape in zip(
         ("write", "items", "map", "write", "items"),
         ((500,), (40, 30), (2, 700), (0,), (7, 2)),
@@ -101,7 +101,9 @@ def test_the_text_is_as_short_as_possible() -> None:
         ("text:x", np.zeros(2), UsageError, "text:x: it is read, never written"),
     ],
 )
-def test_refusals(name: str, wanted: Any, kind: type[Exception], text: str) -> None:
+def test_arrays_that_text_cannot_have(
+    name: str, wanted: Any, kind: type[Exception], text: str
+) -> None:
     with pytest.raises(kind) as excinfo:
         open_sink(name, wanted)
     assert text in str(excinfo.value)

@@ -23,8 +23,8 @@ from ndtool.publish import claims, sinks
 from ndtool.runs import convert, steps
 from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import objects
-from ndtool.storage.objects import join
 from ndtool.storage.remotefolder import RemoteFolder
+from ndtool.storage.urls import join
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 fsspec = pytest.importorskip("fsspec")

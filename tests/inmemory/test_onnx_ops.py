@@ -78,7 +78,7 @@ ALL_CASES = st.one_of(
 
 @many
 @given(case=ALL_CASES, version=st.integers(18, 23))
-def test_random_calls(case: Case, version: int) -> None:
+def test_random_nodes(case: Case, version: int) -> None:
     data, indices, *updates = (a.astype(a.dtype.newbyteorder("=")) for a in case.arrays)
     if data.dtype.kind not in "biufc" or data.dtype.char in "gG":  # ONNX has no such type
         values = np.arange(data.size + sum(array.size for array in updates), dtype="f4")

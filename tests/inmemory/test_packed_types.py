@@ -152,7 +152,7 @@ def test_the_standards_accept_packed_types_for_tensor_scatter_alone(tmp_path: Pa
     assert completed.status == 4
 
 
-def test_fill_values(tmp_path: Path) -> None:
+def test_fill_values_of_packed_types(tmp_path: Path) -> None:
     for name, value, bits in (
         ("int4", -3, 13),
         ("uint4", 15, 15),

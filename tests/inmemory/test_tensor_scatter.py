@@ -143,7 +143,7 @@ P, U, W = np.zeros((2, 4, 3)), np.ones((2, 1, 3)), np.array([0, 1])
         ((P, U, W), {"out": np.zeros(3)}, NdtoolError, "out"),
     ],
 )
-def test_refusals(arguments: Any, options: Any, kind: Any, message: str) -> None:
+def test_refusals_of_writes(arguments: Any, options: Any, kind: Any, message: str) -> None:
     with pytest.raises(kind, match=message):
         ndtool.tensor_scatter(*arguments, **options)
 

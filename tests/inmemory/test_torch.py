@@ -55,7 +55,7 @@ def test_a_gather(call: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(("call", "reduction"), sample(3, CALLS, REDUCTIONS))
+@pytest.mark.parametrize(("call", "reduction"), sample(5, CALLS, REDUCTIONS))
 def test_a_scatter(call: Any, reduction: str) -> None:
     suffix, shape, indices, options = call
     data = random_tensor(shape)
@@ -90,6 +90,10 @@ def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
             data,
             updates,
         )
+
+
+def test_what_a_gather_fills_has_no_gradient() -> None:
+    data, ids = random_tensor((3, 2)), torch.tensor([0, 7, -1, 2, 0])
     for mode in ("fill", "clip", "wrap"):
         options = {"out_of_bounds": mode, "pad": -1, "fill": float("nan")}
         require_gradients(

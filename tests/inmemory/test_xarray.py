@@ -148,7 +148,7 @@ def test_dims(dataset: Any) -> None:
     assert points.dims == ("time", "p", "q")
 
 
-def test_refusals(dataset: Any) -> None:
+def test_refusals_of_indexers(dataset: Any) -> None:
     refused = [
         (lambda: isel_points(dataset, x=[1, 6]), ndtool.BoundsError, r"x\[1\] = 6"),
         (lambda: isel_points(dataset, x=[-7]), ndtool.BoundsError, r"dimension x has size 6: valid"),

@@ -51,8 +51,9 @@ def test_a_lost_scheduler_ends_the_run(cluster: ProcessCluster, signum: signal.S
     before = snapshot(Path())
     scheduler, _ = cluster.start_scheduler(), cluster.start_worker("--no-nanny")
     cluster.inject_fault("wait", "sweep")
-    run = cluster.run(SCATTER, patient=signum == signal.SIGKILL)
+    run = cluster.run(SCATTER)
     cluster.wait_for_task("begin", "sweep")
+    run.send_signal(signal.SIGUSR1)
     scheduler.send_signal(signum)
     assert wait_for_exit(run) == (6, "error: the connection to the scheduler was lost\n")
     assert snapshot(Path()) == before
@@ -77,6 +78,7 @@ def test_a_lost_worker_is_replaced_by_the_remaining_one(
     assert snapshot(Path()).keys() - before.keys() == {"out.npy"}
 
 
+@pytest.mark.slow("a run replaces a worker that it loses before its first task")
 def test_a_worker_that_dies_as_a_run_begins_is_replaced_by_another(cluster: ProcessCluster) -> None:
     cluster.start_scheduler()
     for _ in range(2):
@@ -109,13 +111,14 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.slow("a run completes without a worker that no longer answers")
 def test_a_frozen_worker_is_removed(cluster: ProcessCluster) -> None:
     """The scheduler gives its tasks to others after its setting worker-ttl."""
     cluster.start_scheduler()
     workers = [cluster.start_worker("--no-nanny") for _ in range(2)]
     cluster.wait_for_workers(2)
     cluster.inject_fault("wait", "sweep")
-    run = cluster.run(SCATTER, patient=False)
+    run = cluster.run(SCATTER)
     cluster.wait_for_task("begin", "sweep")
     frozen = cluster.tasks("begin")[-1][1]
     os.kill(frozen, signal.SIGSTOP)
@@ -125,6 +128,7 @@ def test_a_frozen_worker_is_removed(cluster: ProcessCluster) -> None:
     assert frozen in [worker.pid for worker in workers]
 
 
+@pytest.mark.slow("workers outlive the runs that are killed, and hold none of their files")
 def test_workers_close_the_files_of_killed_runs(cluster: ProcessCluster) -> None:
     """The next run closes them, or a timer: deleted outputs would fill the disk."""
     cluster.start_scheduler()
@@ -158,9 +162,11 @@ def test_a_run_continues_with_workers_that_join_later(cluster: ProcessCluster) -
 def test_a_run_without_workers_ends(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
     cluster.start_scheduler()
-    cluster.start_worker("--no-nanny")
+    worker = cluster.start_worker("--no-nanny")
     cluster.inject_fault("once", "sweep")
-    run = cluster.run(SCATTER, patient=False)
+    run = cluster.run(SCATTER)
+    assert worker.wait() == -signal.SIGKILL
+    run.send_signal(signal.SIGUSR1)
     error = "error: no worker is left, and none has joined in 3 seconds\n"
     assert wait_for_exit(run) == (6, error)
     assert snapshot(Path()) == before
@@ -199,7 +205,7 @@ def test_a_task_that_kills_its_worker_each_time_ends_the_run(cluster: ProcessClu
 )
 def test_an_interrupt_does_not_wait_for_tasks(cluster: ProcessCluster, phase: str) -> None:
     before = snapshot(Path())
-    cluster.inject_fault("work", phase)
+    cluster.inject_fault("wait", phase)
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
     cluster.wait_for_task("begin", phase)
     run.send_signal(signal.SIGINT)

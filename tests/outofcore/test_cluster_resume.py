@@ -281,6 +281,7 @@ def test_the_name_of_a_run_has_all_that_determines_its_segments(
     assert len({*names, name()}) == len(names) + 1
 
 
+@pytest.mark.slow("a worker that starts anew reads only the inputs that the run began with")
 def test_chunks_that_change_after_their_worker_is_lost_are_noticed(
     inputs: Path, cluster: KillingWorkers
 ) -> None:

@@ -169,7 +169,7 @@ def test_archives(tmpfile_mode, mode, array, target, member):
     assert read_bytes("x.npz") == first_content
 
 
-def test_an_existing_path_takes_precedence_over_a_member():
+def test_an_existing_output_takes_precedence_over_a_member():
     with open("x.npz:a", "wb") as file:
         file.write(PREVIOUS)
     save("x.npz:a")
@@ -382,7 +382,7 @@ def test_a_shared_file_is_locked_until_it_is_published(tmpfile_mode, monkeypatch
     replace, locked = os.replace, []
 
     def check_lock_and_replace(*args, **kwargs):
-        locked.append(cleanup.clean(".").removed)
+        locked.append(cleanup.clean(".")[0])
         replace(*args, **kwargs)
 
     monkeypatch.setattr(os, "replace", check_lock_and_replace)

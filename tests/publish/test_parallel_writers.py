@@ -202,7 +202,7 @@ def test_a_replaced_store_gets_no_part_of_an_array() -> None:
     with temporary_sink("s.zarr:g/a") as out:
         save("s.zarr:g/new", only=True)
         before = file_contents("s.zarr")
-        with pytest.raises(OutputError, match=r"s.zarr/g was replaced during the run"):
+        with pytest.raises(OutputError, match=r"s.zarr.*: No such file or directory"):
             fill(out, ARRAY)
     assert file_contents("s.zarr") == before
     assert array_names("s.zarr") == {"g/new"}

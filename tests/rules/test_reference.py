@@ -211,7 +211,7 @@ def test_bounds_error_names_the_first_bad_index() -> None:
         (ValueError, "scatter_elements", ([[1, 2]], [[0, 0, 0]], [[1, 1, 1]])),
     ],
 )
-def test_refusals(error: type[Exception], operator: str, arguments: tuple) -> None:
+def test_the_reference_refuses(error: type[Exception], operator: str, arguments: tuple) -> None:
     with pytest.raises(error):
         getattr(reference, operator)(*arguments)
 

@@ -1,6 +1,7 @@
 """Suspicious indices: a run reports the likely cause, as `stats` does."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -128,11 +129,14 @@ def type_hint(err: str) -> list[str]:
     """Run the command that a hint ends with, or return the words to add to the call."""
     command = " ".join(err.partition("hint: ")[2].split()).partition("Then: ")[2]
     assert command
-    if not command.startswith(("python ", "ndtool ", "unzip ")):
+    if command.startswith("ndtool ") and "&&" not in command:
+        assert ndtool(*shlex.split(command)[1:]).status == 0
+    elif command.startswith(("ndtool ", "python ", "unzip ")):
+        python = os.path.dirname(sys.executable)
+        env = {**os.environ, "PATH": f"{python}:{os.environ['PATH']}"}
+        subprocess.run(["bash", "-c", command], env=env, check=True)
+    else:
         return command.split()
-    python = os.path.dirname(sys.executable)
-    env = {**os.environ, "PATH": f"{python}:{os.environ['PATH']}"}
-    subprocess.run(["bash", "-c", command], env=env, check=True)
     return []
 
 

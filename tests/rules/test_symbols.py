@@ -115,7 +115,7 @@ def test_without_an_assumption_every_number_will_do(data: st.DataObject) -> None
                 shapes.infer(operator, plain, Attributes())
 
 
-def test_on_the_command_line(workdir: object) -> None:
+def test_symbols_on_the_command_line(workdir: object) -> None:
     types = ("float32[N,128,D]", "int64[B,M,1]", "--batch-dims", "1")
     result = ndtool("infer", "gather-nd", *types)
     assert (result.status, result.err) == (0, "")

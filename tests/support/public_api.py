@@ -7,9 +7,7 @@ docs/stability.md says what users may rely on.
 import inspect
 import json
 from collections.abc import Iterator
-from enum import Enum
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -18,11 +16,10 @@ from typing import Any
 import click
 from command import FIXTURES, ndtool
 
+COOKBOOK = FIXTURES / "cookbook"
 BASELINE = Path(__file__).parents[1] / "packaging" / "public_api.json"
 # Modules for users; some exist only with their library.
 MODULES = ("ndtool", "ndtool.files", "ndtool.onnx", "ndtool.torch", "ndtool.dask", "ndtool.xarray")
-NARGS_SUFFIX = {1: "", -1: "..."}
-BASE_PACKAGES = ("ndtool", "builtins")  # packages of base classes that users catch or test for
 # A command for each kind of JSON object, run in fixtures/cookbook; {} is an empty folder.
 RUNS = {
     "operator": "gather-nd table.npy rows.npy -o {}/a.npy",
@@ -50,24 +47,19 @@ RUNS = {
 
 def public_names() -> dict[str, str]:
     """Return all public names, each with the part of its definition that must not change."""
+    from ndtool.cli.program import program
     from ndtool.errors import Status
 
     entries = {f"status {status.name}": str(status.value) for status in Status}
-    for name in MODULES:
-        if (module := import_public(name)) is not None:
-            entries.update(module_entries(module))
-    from ndtool.cli.program import program
-
+    for module in filter(None, map(import_public, MODULES)):
+        entries.update(module_entries(module))
     entries.update(command_entries(program(), "ndtool"))
-    for kind, keys in json_keys().items():
-        entries.update({f"json {kind}: {key}": "" for key in keys})
+    entries.update(json_entries())
     return dict(sorted(entries.items()))
 
 
 def import_public(name: str) -> ModuleType | None:
-    """Return a public module, or None if it or its library is missing."""
-    if find_spec(name) is None:
-        return None
+    """Return a public module, or None if its library is missing."""
     try:
         return import_module(name)
     except ImportError:
@@ -75,37 +67,35 @@ def import_public(name: str) -> ModuleType | None:
 
 
 def module_entries(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield functions with their signatures, and classes with their fields."""
-    name = module.__name__
-    has_all = name == "ndtool" or hasattr(module, "__all__")
-    names = dir(module) if name == "ndtool" else getattr(module, "__all__", vars(module))
-    for attribute in sorted(set(names)):
-        value = getattr(module, attribute, None)  # None in a module whose library is missing
-        if attribute.startswith("_") or not (has_all or getattr(value, "__module__", name) == name):
-            continue
-        if isinstance(value, ModuleType):
+    """Yield functions with their signatures, and classes with their bases and fields."""
+    here = module.__name__
+    own = [
+        name for name, value in vars(module).items() if getattr(value, "__module__", here) == here
+    ]
+    for name in getattr(module, "__all__", own):
+        value, path = getattr(module, name, None), f"python {here}.{name}"
+        if name.startswith("_"):
             continue
         if inspect.isclass(value):
             bases = [
                 base
                 for base in value.__mro__[1:-1]
-                if base.__module__.split(".")[0] in BASE_PACKAGES
+                if base.__module__ in ("ndtool.errors", "builtins")
             ]
-            yield f"python {name}.{attribute}", ", ".join(base.__name__ for base in bases)
-            yield from ((f"python {name}.{attribute}.{field}", "") for field in fields(value))
+            yield path, ", ".join(base.__name__ for base in bases)
+            yield from ((f"{path}.{field}", "") for field in fields(value))
         elif callable(value):
-            yield f"python {name}.{attribute}", signature(value)
+            yield path, signature(value)
         elif isinstance(value, list):
-            yield f"python {name}.{attribute}", ", ".join(sorted(item.__name__ for item in value))
+            yield path, ", ".join(sorted(item.__name__ for item in value))
 
 
 def fields(kind: type) -> list[str]:
-    """Return the fields of a result, the keys of a dictionary, the public names of an error."""
-    if issubclass(kind, Enum):
-        return []  # listed as statuses
-    declared = getattr(kind, "_fields", None) or getattr(kind, "__annotations__", ())
-    names = {*declared, *dir(kind)} - set(dir(kind.__mro__[-2])) | set(getattr(kind, "_fields", ()))
-    return sorted(name for name in names if not name.startswith("_"))
+    """Return the public names of a class that its first base does not have, and all its fields."""
+    if issubclass(kind, int):
+        return []  # the statuses, listed separately
+    names = {*dir(kind), *getattr(kind, "__annotations__", ())} - {*dir(kind.__mro__[-2])}
+    return sorted(name for name in {*names, *getattr(kind, "_fields", ())} if name[0] != "_")
 
 
 def signature(function: Any) -> str:
@@ -116,57 +106,40 @@ def signature(function: Any) -> str:
     for name, parameter in inspected.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             kind = eval(parameter.annotation, function.__globals__)
-            options = getattr(kind, "__args__", None)
-            if options:
-                keywords = ", ".join(f"{key}=" for key in sorted(keys_of(options[0])))
-                text = text.replace(f"**{name}", keywords)
+            for options in getattr(kind, "__args__", ()):
+                names = sorted(options.__required_keys__ | options.__optional_keys__)
+                text = text.replace(f"**{name}", ", ".join(f"{key}=" for key in names))
     return text
-
-
-def keys_of(options: type) -> set[str]:
-    return {*options.__required_keys__, *options.__optional_keys__}
 
 
 def command_entries(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
     """Yield a command, its arguments and its options, then those of its subcommands."""
-    arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    argument_names = [
-        f"{(p.metavar or str(p.name).upper()).strip('[].')}{NARGS_SUFFIX[p.nargs]}"
-        for p in arguments
-    ]
-    yield (
-        f"command {path}",
-        " ".join(
-            name if p.required else f"[{name}]"
-            for p, name in zip(arguments, argument_names, strict=True)
-        ),
-    )
-    for option in (p for p in command.params if isinstance(p, click.Option)):
-        choices = getattr(option.type, "choices", None)
-        accepted = "|".join(map(str, choices)) if choices else "" if option.is_flag else "VALUE"
-        names = ", ".join([*option.opts, *option.secondary_opts])
-        yield f"option {path} {names}", accepted
-    if isinstance(command, click.Group):
-        for name, subcommand in command.commands.items():
-            yield from command_entries(subcommand, f"{path} {name}")
+    arguments = []
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            choices = "|".join(map(str, getattr(parameter.type, "choices", ())))
+            names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            yield f"option {path} {names}", choices or ("" if parameter.is_flag else "VALUE")
+        else:
+            name = (parameter.metavar or str(parameter.name).upper()).strip("[].")
+            name += "..." if parameter.nargs == -1 else ""
+            arguments.append(name if parameter.required else f"[{name}]")
+    yield f"command {path}", " ".join(arguments)
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from command_entries(subcommand, f"{path} {name}")
 
 
-def json_keys() -> dict[str, list[str]]:
-    """Return the keys of each kind of object that --json prints."""
+def json_entries() -> Iterator[tuple[str, str]]:
+    """Yield the keys of each kind of object that --json prints."""
     import numpy as np
 
-    keys_by_kind = {}
     with TemporaryDirectory() as folder:
         np.savez(f"{folder}/two.npz", a=1, b=2)
         for kind, line in RUNS.items():
-            words = [
-                str(FIXTURES / "cookbook" / word)
-                if (FIXTURES / "cookbook" / word).exists()
-                else word.replace("{}", folder)
-                for word in line.split()
-            ]
-            keys_by_kind[kind] = sorted(set(keys(ndtool(*words, "--json").json)))
-    return keys_by_kind
+            words = line.replace("{}", folder).split()
+            files = {word: path for word in words if (path := COOKBOOK / word).exists()}
+            words = [str(files.get(word, word)) for word in words]
+            yield from ((f"json {kind}: {key}", "") for key in keys(ndtool(*words, "--json").json))
 
 
 def keys(value: Any, path: str = "") -> Iterator[str]:
@@ -182,27 +155,21 @@ def keys(value: Any, path: str = "") -> Iterator[str]:
 
 def entries_for_changelog(baseline: dict[str, str], current: dict[str, str]) -> str:
     """Return the entries of CHANGELOG.md about the differences, "" if there are none."""
+    removed, added = baseline.keys() - current.keys(), current.keys() - baseline.keys()
+    changed = {name for name in baseline.keys() & current.keys() if baseline[name] != current[name]}
     groups = {
-        "Removed": [f"- `{name}`" for name in baseline.keys() - current.keys()],
-        "Changed": [
-            f"- `{name}`: {baseline[name] or '(empty)'} -> {current[name] or '(empty)'}"
-            for name in baseline.keys() & current.keys()
-            if baseline[name] != current[name]
-        ],
-        "Added": [
-            f"- `{name}` {current[name]}".rstrip() for name in current.keys() - baseline.keys()
-        ],
+        "Removed": [f"- `{name}`" for name in removed],
+        "Changed": [f"- `{name}`: {baseline[name]} -> {current[name]}" for name in changed],
+        "Added": [f"- `{name}` {current[name]}".rstrip() for name in added],
     }
     return "\n".join(
-        "\n".join([f"### {title}", *sorted(lines)]) for title, lines in groups.items() if lines
+        f"### {title}\n" + "\n".join(sorted(lines)) for title, lines in groups.items() if lines
     )
 
 
 def main() -> None:
-    baseline = json.loads(BASELINE.read_text("utf-8")) if BASELINE.exists() else {}
-    current = public_names()
-    missing = [name for name in MODULES if import_public(name) is None and find_spec(name)]
-    if missing:
+    baseline, current = json.loads(BASELINE.read_text("utf-8")), public_names()
+    if missing := [name for name in MODULES if import_public(name) is None]:
         raise SystemExit(f"cannot be imported here: {', '.join(missing)}")
     BASELINE.write_text(json.dumps(current, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print(entries_for_changelog(baseline, current) or "nothing public changed")

@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from ndtool.arrays.assembly import ChunkedSource
-from ndtool.arrays.sink import Sink
+from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata, MemberInfo
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, printable
-from ndtool.publish.newfile import NewFile
+from ndtool.publish.newfile import new_file
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid
 from ndtool.storage.descriptors import failure, reserve, write_at
@@ -36,7 +36,6 @@ def open_source(storage: Any, name: str, path: str, member: str | None) -> "Bloc
 
 
 def create(target: Target, metadata: ArrayMetadata) -> "BlockSink":
-    target.require_replaceable()
     return BlockSink(target, metadata)
 
 
@@ -89,7 +88,7 @@ class BlockSink(Sink):
         header = MAGIC + text.encode() + b"\n"
         self._start = len(header)
         try:
-            self._file = NewFile(target.path, target.current, target.clobber, target.sync)
+            self._file = new_file(target)
             try:
                 reserve(self._file.descriptor, self._start + metadata.nbytes, self.name)
                 write_at(self._file.descriptor, 0, header)
@@ -106,7 +105,7 @@ class BlockSink(Sink):
         except OSError as exc:
             raise self._failed(exc) from None
 
-    def finish(self) -> NewFile:
+    def finish(self) -> Unpublished:
         self._file.sync()
         return self._file
 

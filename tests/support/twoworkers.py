@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command import NDTOOL, environment
+from command import environment
 
 PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one that a test stops
 
 # Workers load this first. Faults happen at the end of a task of a phase: `die`, `once` (once),
-# `wait` until the fault is removed, `work` for a second.
+# `wait` until the fault is removed.
 # `once version` and `once check_access` happen before the tasks.
 _PRELOAD = """
 import os, signal, time
@@ -53,8 +53,6 @@ def inject_faults(kind, task):
             os.kill(os.getpid(), signal.SIGKILL)
         while fault() == ["wait", phase]:
             time.sleep(0.02)
-        if target == phase and action == "work":
-            time.sleep(1)
         record("end", phase, os.getpid())
         return end
     return wrapper
@@ -76,12 +74,18 @@ if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
     phases.has_fault_wrappers = True
 """
 
-SHORT_TIMEOUT_SETTINGS = "from ndtool.outofcore import cluster; cluster.CHECK_INTERVAL = 0.1; cluster.SILENCE_TIMEOUT = 3; "
-NDTOOL_WITH_SHORT_TIMEOUTS = (
-    sys.executable,
-    "-c",
-    SHORT_TIMEOUT_SETTINGS + "from ndtool.__main__ import program; program()",
-)
+# Runs ndtool; SIGUSR1 makes it give up 3 seconds after the last sign of the cluster.
+_IMPATIENT = """
+import signal
+from ndtool.__main__ import program
+from ndtool.outofcore import cluster
+
+def give_up_soon(*_):
+    cluster.CHECK_INTERVAL, cluster.SILENCE_TIMEOUT = 0.1, 3
+
+signal.signal(signal.SIGUSR1, give_up_soon)
+program()
+"""
 
 
 class Workers:
@@ -179,9 +183,9 @@ class ProcessCluster(Workers):
         self._processes.append(process)
         return process
 
-    def run(self, call: tuple[str, ...], *options: str, patient: bool = True) -> Any:
+    def run(self, call: tuple[str, ...], *options: str) -> Any:
         """Start a run, on the scheduler unless options say otherwise."""
-        command = NDTOOL if patient else NDTOOL_WITH_SHORT_TIMEOUTS
+        command = (sys.executable, "-c", _IMPATIENT)
         options = ("-o", "out.npy", *(options or ("--scheduler", self.file)), "-q")
         return self.start(*command, *call, *options)
 

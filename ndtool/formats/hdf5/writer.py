@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.assembly import library_errors
+from ndtool.arrays.encoding import Encoding
 from ndtool.arrays.sink import ChunkSink
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, printable, refuse
@@ -16,9 +17,9 @@ from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import Lengths
 from ndtool.formats.hdf5.library import OutputFile, library, open_file
-from ndtool.publish.newfile import CurrentFile
+from ndtool.formats.suffixes import unsupported_error
 from ndtool.publish.sinks import Container, FileSink
-from ndtool.publish.targets import Encoding, Target, exists_error, unsupported_error
+from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.rules import grid
 from ndtool.storage.descriptors import BLOCK_SIZE, write_at
 from ndtool.storage.local import File

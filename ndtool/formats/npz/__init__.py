@@ -14,9 +14,8 @@ from ndtool.formats import members, npy
 from ndtool.formats.npz import archive, writer
 from ndtool.formats.npz.archive import Archive
 from ndtool.formats.npz.writer import PreservedMembers
-from ndtool.publish.newfile import CurrentFile
 from ndtool.publish.sinks import Container, FileSink
-from ndtool.publish.targets import Target, exists_error
+from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.rules import mistakes
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ZARR_METADATA, File, LocalFile

@@ -2,6 +2,7 @@
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, OutputError, UsageError, printable, refuse
+from ndtool.formats.modelbytes import convert_stored
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.tensorproto import Tensor
@@ -13,7 +14,7 @@ from ndtool.formats.onnx.wire import (
     encode_key,
     encode_varint,
 )
-from ndtool.publish.sinks import Container, FileSink, convert_stored
+from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -72,7 +73,6 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         raise UsageError(
             f"{printable(target.path)}: the name has {size} bytes: valid up to {MAX_TEXT_BYTES}"
         )
-    target.require_replaceable()
     stored_dtype(metadata.dtype)
     nbytes = metadata.packed_nbytes
     header = encode(_CODES[metadata.dtype.name], metadata.shape, nbytes, _tensor_name(target))

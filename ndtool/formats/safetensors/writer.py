@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable, refuse
+from ndtool.formats.modelbytes import convert_stored
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
-from ndtool.publish.newfile import CurrentFile
-from ndtool.publish.sinks import Container, FileSink, convert_stored
-from ndtool.publish.targets import Target, exists_error
+from ndtool.publish.sinks import Container, FileSink
+from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.storage.local import File
 
 _EMPTY_HEADER = Header((), "", 0)

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, UsageError, printable
+from ndtool.formats.rows import EncodedSink
 from ndtool.formats.streams import Stream
 from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
 from ndtool.formats.text import lines, nested, rows, writer
 from ndtool.formats.text.lines import Read
 from ndtool.formats.text.values import FLOAT64, NotIntegersError, Values
-from ndtool.publish.sinks import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
 from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader

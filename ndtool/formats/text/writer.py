@@ -6,7 +6,7 @@ from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import RuleError, UsageError, printable
-from ndtool.publish.sinks import EncodedSink, Write, batch_size_of
+from ndtool.formats.rows import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -34,7 +34,6 @@ def create(target: Target, metadata: ArrayMetadata, suffix: str) -> EncodedSink:
         raise RuleError(f"{path}: the output has rank {rank}: a text file has rank 1 or 2")
     if rank == 2 and not metadata.nbytes:
         raise RuleError(f"{path}: the output has shape {list(metadata.shape)}: text would lose it")
-    target.require_replaceable()
     width = metadata.shape[1] if rank == 2 else 1
     count = metadata.nbytes // metadata.dtype.itemsize
     use_arrow = metadata.nbytes >= _MIN_ARROW_BYTES

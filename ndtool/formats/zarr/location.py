@@ -13,6 +13,8 @@ from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import absolute
 from ndtool.storage.local import ZARR_METADATA, is_zarr_store
 from ndtool.storage.localfolder import LocalFolder
+from ndtool.storage.locations import is_bucket
+from ndtool.storage.urls import join
 
 
 class ZarrTarget(NamedTuple):
@@ -95,7 +97,7 @@ def _remote_target(target: Target) -> ZarrTarget:
     from ndtool.storage.remotefolder import RemoteFolder
 
     url, names = target.path.rstrip("/"), _member_path(target)
-    if claims.is_bucket(url) and not names:
+    if is_bucket(url) and not names:
         raise OutputError(f"{printable(url)} is a bucket: expected a folder in it")
     objects.open_output(target.path)  # raises if it is not writable
     while "//" in (parent := url.rpartition("/")[0]) and hierarchy.node_type(
@@ -112,7 +114,7 @@ def _remote_target(target: Target) -> ZarrTarget:
                 f"{printable(label(storage.path, group))} is not a group: no array can be in it"
             )
     if hierarchy.node_type(storage, path) or (
-        storage.list_entries(path) and not claims.is_abandoned(objects.join(url, path))
+        storage.list_entries(path) and not claims.is_abandoned(join(url, path))
     ):
         raise OutputError(
             f"{printable(label(storage.path, path))} exists, and a store at a URL cannot be"

@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.assembly import library_errors
+from ndtool.arrays.encoding import Encoding
 from ndtool.arrays.sink import ChunkSink, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
@@ -24,12 +25,13 @@ from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.machine import threads
 from ndtool.publish.newfolder import NewFolder, write_file
 from ndtool.publish.sinks import SharedOutput
-from ndtool.publish.targets import Encoding, Target, existing
+from ndtool.publish.targets import Target, existing
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.descriptors import os_errors, require_space
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import LocalFolder
+from ndtool.storage.urls import join
 
 if TYPE_CHECKING:
     from ndtool.formats.zarr.remotestore import RemoteStore
@@ -242,7 +244,6 @@ def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
         with os_errors(f"{shared.name}: {shared.path}", OutputError):
             return LocalFolder(shared.path), partial(write_file, shared.path)
     from ndtool.publish import claims
-    from ndtool.storage.objects import join
     from ndtool.storage.remotefolder import RemoteFolder
 
     claims.require(join(shared.path, shared.array_path), shared.lock, ", on a worker")
