@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from problems import UFUNCS, Array, Problem
+from problems import Array, Problem, update
 from timing import Call
 
 Methods = dict[str, Call]
@@ -33,8 +33,8 @@ def _numpy_gathers(p: Problem) -> Methods:
             "take_along_axis": lambda: np.take_along_axis(data, p.indices, case.attribute)
         }
     else:
-        batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
-        methods = {"fancy indexing": lambda: data[(*batches, *p.components)]}
+        positions = p.positions
+        methods = {"fancy indexing": lambda: data[positions]}
         if case.k == 1 and not case.batch_dims:
             mode = "wrap" if case.pattern == "negative" else "clip"  # clip maps them to 0
             first = p.indices[..., 0]
@@ -52,26 +52,18 @@ def _numpy_gathers(p: Problem) -> Methods:
 def _numpy_scatters(p: Problem) -> Methods:
     case, data, updates = p.case, p.data, p.updates
     out = np.empty(case.output, data.dtype)
-    positions = p.components
-    if not case.has_tuples:
-        grid = list(np.ix_(*map(np.arange, case.indices_shape)))
-        grid[case.attribute] = p.indices
-        positions = tuple(grid)
-    slice_shape = _slice_shape(p)
+    positions, slice_shape = p.positions, _slice_shape(p)
     flat_out, flat_updates = out.reshape(-1, *slice_shape), updates.reshape(-1, *slice_shape)
 
-    def update(target: Array, selected: Any, new: Array) -> Array:
+    def scatter(target: Array, selected: Any, new: Array) -> Array:
         np.copyto(out, data)
-        if case.reduction == "none":
-            target[selected] = new
-        else:
-            UFUNCS[case.reduction].at(target, selected, new)
+        update(target, selected, new, case.reduction)
         return out
 
-    methods: Methods = {"positions": lambda: update(out, positions, updates)}
+    methods: Methods = {"positions": lambda: scatter(out, positions, updates)}
     if case.pattern != "negative":
         flat = _linear_indices(p)
-        methods["linear indices"] = lambda: update(flat_out, flat().reshape(-1), flat_updates)
+        methods["linear indices"] = lambda: scatter(flat_out, flat().reshape(-1), flat_updates)
     return methods
 
 
@@ -82,20 +74,13 @@ def _slice_shape(p: Problem) -> tuple[int, ...]:
 
 def _linear_indices(p: Problem) -> Call:
     """Return a call that computes linear indices of the selected elements, into reused memory."""
-    case, indices = p.case, p.indices
+    case, components = p.case, p.positions
+    sizes, shape = case.data_shape, case.indices_shape
     if case.has_tuples:
-        sizes = case.data_shape[: case.batch_dims + case.k]
+        sizes, shape = sizes[: case.batch_dims + case.k], shape[:-1]
         if len(sizes) == 1:
-            return lambda: p.components[0]
-        batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
-        components = (*batches, *p.components)
-        linear = np.empty(case.indices_shape[:-1], np.int64)
-    else:
-        sizes, linear = case.data_shape, np.empty(case.indices_shape, np.int64)
-        components = tuple(
-            indices if d == case.attribute else part
-            for d, part in enumerate(np.ix_(*map(np.arange, case.indices_shape)))
-        )
+            return lambda: components[0]
+    linear = np.empty(shape, np.int64)
     steps = [int(np.prod(sizes[d + 1 :], dtype=np.int64)) for d in range(len(sizes))]
 
     def compute() -> Array:

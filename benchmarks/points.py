@@ -16,12 +16,11 @@ from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from problems import Array, update
 from timing import Call
 
 import ndtool
 
-Array = NDArray[Any]
 OPERATORS = (
     "gather", "scatter", "gather_nd", "scatter_nd", "gather_elements", "scatter_elements",
     "tensor_scatter",
@@ -30,7 +29,6 @@ DTYPES = ("u1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16", "?")
 INDEX_DTYPES = ("i8", "i8", "i8", "i4", "u4", "i2", "u1")
 DISTRIBUTIONS = ("uniform", "uniform", "zipf", "sorted", "clustered")
 LAYOUTS = ("C", "C", "C", "C", "F", "reversed", "stepped")
-UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 MAX_BYTES = 1 << 28  # of an array of a point
 SETTLE = 0.006  # seconds after a sample, until the system has counted all threads
 MIN_SAMPLE = 0.002  # seconds: shorter calls are repeated within a sample
@@ -186,18 +184,15 @@ def _in_layout(array: Array, layout: str) -> Array:
 
 def expected(p: Point) -> Array:
     """Return the result of the sequential loop, by NumPy."""
+    return _scatter(p, np.array(p.data, order="C")) if p.scatters else p.data[p.positions]
+
+
+def _scatter(p: Point, out: Array) -> Array:
     if p.operator == "tensor_scatter":
-        out = p.data.copy()
         for batch, first in enumerate(p.indices[0]):
             out[batch, first : first + p.updates.shape[1]] = p.updates[batch]
-        return out
-    if not p.scatters:
-        return p.data[p.positions]
-    out = np.array(p.data, order="C")
-    if p.reduction == "none":
-        out[p.positions] = p.updates
     else:
-        UFUNCS[p.reduction].at(out, p.positions, p.updates)
+        update(out, p.positions, p.updates, p.reduction)
     return out
 
 
@@ -228,19 +223,7 @@ def ndtool_call(p: Point) -> Call:
 def numpy_call(p: Point) -> Call:
     in_place = p.data.copy() if p.target == "in place" else None
     if p.scatters:
-
-        def scatter() -> Array:
-            out = np.array(p.data, order="C") if in_place is None else in_place
-            if p.operator == "tensor_scatter":
-                for batch, first in enumerate(p.indices[0]):
-                    out[batch, first : first + p.updates.shape[1]] = p.updates[batch]
-            elif p.reduction == "none":
-                out[p.positions] = p.updates
-            else:
-                UFUNCS[p.reduction].at(out, p.positions, p.updates)
-            return out
-
-        return scatter
+        return lambda: _scatter(p, np.array(p.data, order="C") if in_place is None else in_place)
     if p.operator == "gather":
         mode = {"error": "raise"}.get(p.mode, p.mode)
         out = np.empty(expected(p).shape, p.data.dtype) if p.target == "out" else None

@@ -33,6 +33,17 @@ class Problem(NamedTuple):
         return tuple(np.moveaxis(self.indices, -1, 0))
 
     @property
+    def positions(self) -> tuple[Any, ...]:
+        """The index of data by which NumPy selects the same elements."""
+        case = self.case
+        if case.has_tuples:
+            batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
+            return (*batches, *self.components)
+        positions = list(np.ix_(*map(np.arange, case.indices_shape)))
+        positions[case.attribute] = self.indices
+        return tuple(positions)
+
+    @property
     def arguments(self) -> tuple[Any, ...]:
         """The positional arguments of the operator."""
         case = self.case
@@ -78,16 +89,19 @@ def copy_aligned(array: Array, alignment: int) -> Array:
 
 def compute_expected(problem: Problem) -> Array:
     """Return the result of the sequential loop."""
-    case = problem.case
-    positions = _positions(problem)
-    if not case.is_scatter:
-        return problem.data[positions]
+    if problem.updates is None:
+        return problem.data[problem.positions]
     result = problem.data.copy(order="C")
-    if case.reduction == "none":
-        result[positions] = problem.updates
-    else:
-        UFUNCS[case.reduction].at(result, positions, problem.updates)
+    update(result, problem.positions, problem.updates, problem.case.reduction)
     return result
+
+
+def update(target: Array, positions: Any, updates: Array, reduction: str) -> None:
+    """Update an array in place, as the sequential loop does."""
+    if reduction == "none":
+        target[positions] = updates
+    else:
+        UFUNCS[reduction].at(target, positions, updates)
 
 
 def is_identical(result: Array, expected: Array) -> bool:
@@ -113,16 +127,6 @@ def gives(call: Call, out: Array, expected: Array) -> bool:
 
 def _bits(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _positions(problem: Problem) -> tuple[Array, ...]:
-    case = problem.case
-    if case.has_tuples:
-        batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
-        return (*batches, *problem.components)
-    positions = list(np.ix_(*map(np.arange, case.indices_shape)))
-    positions[case.attribute] = problem.indices
-    return tuple(positions)
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -1,13 +1,13 @@
 """Results as data and as Markdown: the machine, the targets, and the tables of a document."""
 
 import json
-import math
 import os
 import platform
 import subprocess
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from cases import CONTIGUOUS_ROWS
@@ -95,10 +95,6 @@ def _lowest(values: dict[str, float]) -> tuple[str, float]:
     return min(values.items(), key=lambda item: item[1])
 
 
-def _geomean(values: Collection[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 Target = tuple[str, str, float, float | None]  # its name, "at least" or "at most", limit, reached
 
 
@@ -113,9 +109,9 @@ def targets(results: Results) -> Iterable[Target]:
         )
         if limits.keys() >= ratios.keys():
             # the mean if every kernel were as fast as its limit
-            limit = _geomean([ratio / limits[name] for name, ratio in ratios.items()])
+            limit = geometric_mean([ratio / limits[name] for name, ratio in ratios.items()])
             title += f" (the limit's: {limit:.2f})"
-        yield title, "at least", 2.5, _geomean(ratios.values())
+        yield title, "at least", 2.5, geometric_mean(ratios.values())
         worst, ratio = _lowest(ratios)
         yield f"worst case, {worst}", "at least", 1.15, ratio
     for (alignment, threads), values in by_conditions.items():
@@ -123,7 +119,7 @@ def targets(results: Results) -> Iterable[Target]:
             f"{ALIGNMENT_NAMES[alignment]}, {THREAD_NAMES[threads]}",
             _lowest(values),
         )
-        yield f"share of the limit, {conditions}", "at least", 0.95, _geomean(values.values())
+        yield f"share of the limit, {conditions}", "at least", 0.95, geometric_mean(values.values())
         yield f"worst share, {conditions}: {worst}", "at least", 0.8, share
     for name in CONTIGUOUS_ROWS:
         if name in cases:
@@ -159,7 +155,8 @@ def tables(results: Results) -> dict[str, str]:
     if by_conditions:
         rows = [["share of the limit", "threads", "geometric mean", "worst case"]]
         for (alignment, threads), values in by_conditions.items():
-            worst, mean = "{} {:.2f}".format(*_lowest(values)), f"{_geomean(values.values()):.2f}"
+            worst = "{} {:.2f}".format(*_lowest(values))
+            mean = f"{geometric_mean(values.values()):.2f}"
             rows.append([ALIGNMENT_NAMES[alignment], threads, mean, worst])
         tables["shares"] = _markdown(rows)
         tables["limits"] = f"{_limits_table(cases, by_conditions)}\n\n{LIMITS_NOTE}"

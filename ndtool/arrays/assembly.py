@@ -28,7 +28,7 @@ from ndtool.storage.descriptors import failure
 from ndtool.storage.local import ProgressCallback
 
 _OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
-MAX_GAP = 1 << 16  # maximum bytes of a gap in an extent, whose disk space is reserved in one call
+MAX_GAP = 1 << 16  # bytes of a gap in an extent, whose disk space is reserved in one call
 
 
 @contextmanager
@@ -63,16 +63,16 @@ class ChunkedSource(Source):
         """
         raise NotImplementedError
 
-    def block(self, index: int) -> memoryview:
-        """Return the bytes of a block, by its row-major index in the grid; from any thread."""
+    def read_block(self, index: int, box: Box) -> Any:
+        """Return the elements of the block at a box; from any thread."""
         import numpy as np
 
-        box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         sizes = grid.box_shape(box)
         with library_errors(self.name):
             chunk = self.read_chunk(index, box)
-            block = np.full(sizes, self.fill) if chunk is None else chunk[(*map(slice, sizes), ...)]
-        return as_bytes(block).toreadonly()
+            if chunk is None:
+                return np.broadcast_to(self.fill, sizes)
+            return chunk if chunk.shape == sizes else chunk[(*map(slice, sizes), ...)]
 
     def prefetch(self, touched: AccessedElements | None) -> None:
         """Prepare to read the blocks with touched elements, None for all."""
@@ -89,10 +89,8 @@ class ChunkedSource(Source):
         blocks = total = grid.count_blocks(metadata.shape, block_shape)
         indices: Iterable[int] = range(total)
         if touched is not None:
-            total, indices = (
-                sum(1 for _ in touched.blocks(block_shape)),
-                touched.blocks(block_shape),
-            )
+            total = sum(1 for _ in touched.blocks(block_shape))
+            indices = touched.blocks(block_shape)
             if 2 * total < blocks:
                 extents = _extents(metadata, touched.blocks(block_shape))
         label = f"temporary copy of {argument_name(self.name)}"
@@ -123,11 +121,13 @@ class ChunkedSource(Source):
 
         def copy(index: int) -> None:
             bounds = grid.box(metadata.shape, metadata.block_shape, index)
-            block = as_array(self.block(index), grid.box_shape(bounds), itemsize)
+            block = self.read_block(index, bounds).view(array.dtype)
             overlap = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True)
             )
-            array[box_slices(overlap, box)] = block[box_slices(overlap, bounds)]
+            if overlap != bounds:
+                block = block[box_slices(overlap, bounds)]
+            array[box_slices(overlap, box)] = block
 
         return copy
 
@@ -220,27 +220,22 @@ def box_slices(box: Box, outer: Box | None = None) -> tuple[Any, ...]:
 
 
 def _extents(metadata: ArrayMetadata, indices: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """Yield byte ranges that cover blocks of an array, with gaps of up to MAX_GAP bytes."""
-    itemsize = metadata.dtype.itemsize
-    strides = layouts.contiguous_strides(metadata.shape, itemsize)
+    """Yield byte ranges that cover blocks of an array, with gaps of about MAX_GAP bytes."""
+    shape, itemsize = metadata.shape, metadata.dtype.itemsize
+    strides = layouts.contiguous_strides(shape, itemsize)
     first = stop = 0
     for index in indices:
-        box = grid.box(metadata.shape, metadata.block_shape, index)
-        axis, length = len(box), itemsize
-        while axis and (
-            strides[axis - 1] - length <= MAX_GAP or box[axis - 1][1] - box[axis - 1][0] == 1
-        ):
-            axis -= 1
-            length += (box[axis][1] - box[axis][0] - 1) * strides[axis]
-        inner = sum(
-            start * stride for (start, _), stride in zip(box[axis:], strides[axis:], strict=True)
+        box = tuple(
+            (0, size) if size * stride <= MAX_GAP else ends  # with the gaps along the axis
+            for ends, size, stride in zip(
+                grid.box(shape, metadata.block_shape, index), shape, strides, strict=True
+            )
         )
-        for outer in product(*(range(*ends) for ends in box[:axis])):
-            offset = inner + sum(i * stride for i, stride in zip(outer, strides, strict=False))
+        for offset, _, nbytes in grid.byte_ranges(shape, box, itemsize):
             if not first <= offset <= stop:
                 if stop > first:
                     yield first, stop
                 first = stop = offset
-            stop = max(stop, offset + length)
+            stop = max(stop, offset + nbytes)
     if stop > first:
         yield first, stop

@@ -24,7 +24,6 @@ Decode = Callable[[memoryview, int], Any]
 
 MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
 
-_MAX_STREAMS = 64  # of a chunk; what follows a stream is copied
 _BLOSC_HEADER_SIZE = 16
 _WORDS = 1 << 14  # words of two bytes of which the weighted sum fits in 64 bits
 
@@ -189,32 +188,16 @@ def _make_zlib(config: dict[str, Any]) -> Codec:
         compressor = zlib.compressobj(level, wbits=window)
         return compressor.compress(_as_bytes(chunk)) + compressor.flush()
 
-    decode = partial(_decompress_streams, lambda: zlib.decompressobj(window))
-    return Codec(config["id"], None, decode, encode)
-
-
-def _decompress_bz2(raw: memoryview, nbytes: int) -> bytearray:
-    from bz2 import BZ2Decompressor
-
-    return _decompress_streams(BZ2Decompressor, raw, nbytes)
-
-
-def _decompress_streams(
-    make_decompressor: Callable[[], Any], raw: memoryview, nbytes: int
-) -> bytearray:
-    """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
-    out, data = bytearray(), raw
-    for _ in range(_MAX_STREAMS):
-        decompressor = make_decompressor()
-        out += decompressor.decompress(data, nbytes + 1 - len(out))
-        if len(out) > nbytes:
+    def decode(raw: memoryview, nbytes: int) -> bytes:
+        decompressor = zlib.decompressobj(window)
+        chunk = decompressor.decompress(raw, nbytes + 1)
+        if len(chunk) > nbytes:
             raise ValueError(f"a chunk has more than {nbytes} bytes decompressed")
         if not decompressor.eof:
             raise ValueError(f"a chunk of {len(raw)} bytes is truncated")
-        data = decompressor.unused_data
-        if data[:2] != raw[:2]:
-            return out
-    raise ValueError(f"a chunk has more than {_MAX_STREAMS} compressed streams")
+        return chunk
+
+    return Codec(config["id"], None, decode, encode)
 
 
 def _decompress_lz4(raw: memoryview, nbytes: int) -> Any:
@@ -335,7 +318,6 @@ def _make_shuffle(config: dict[str, Any]) -> Codec:
 
 _MAKERS: dict[str, Callable[[dict[str, Any]], Codec]] = {
     "blosc": partial(_make_numcodecs, _decompress_blosc),
-    "bz2": partial(_make_numcodecs, _decompress_bz2),
     "crc32c": partial(_make_checksum, _crc32c, "google_crc32c"),
     "fletcher32": partial(_make_checksum, _fletcher32, ""),
     "gzip": _make_zlib,

@@ -13,7 +13,7 @@ from ndtool.arrays.assembly import ChunkedSource
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.formats.codecs import default_chunks
 from ndtool.inmemory.arguments import rebase
-from ndtool.rules import dtypes, grid
+from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.grid import Box
 from ndtool.rules.operators import Attributes
@@ -72,8 +72,7 @@ def rebased(source: Source, attributes: Attributes) -> Source:
 
     def compute(index: int, box: Box) -> Any:
         if isinstance(source, ChunkedSource):
-            chunk = np.ndarray(grid.box_shape(box), _code(metadata.dtype), source.block(index))
-            return rebase(chunk, attributes)
+            return rebase(source.read_block(index, box), attributes)
         with lock:
             stored = as_array(source)
         return rebase(stored[assembly.box_slices(box)], attributes)

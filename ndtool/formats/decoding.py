@@ -33,13 +33,11 @@ def unapplied_warning(label: str, attributes: object) -> str | None:
     """
     if not isinstance(attributes, dict):
         return None
-    names = [name for name in NETCDF_ATTRIBUTES if name in attributes]
     fill = attributes.get("_FillValue")
-    if fill in _NAN or fill != fill:
-        names = [name for name in names if name != "_FillValue"]
-    if not names:
-        return None
-    return f"{printable(label)}: values as stored: {', '.join(names)} not applied"
+    ignored = "_FillValue" if fill in _NAN or fill != fill else ""
+    names = [name for name in NETCDF_ATTRIBUTES if name in attributes and name != ignored]
+    text = f"{printable(label)}: values as stored: {', '.join(names)} not applied"
+    return text if names else None
 
 
 class InputFile(io.RawIOBase):

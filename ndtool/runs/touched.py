@@ -126,6 +126,8 @@ class TouchedByGather:
                 remaining, coordinates = np.divmod(remaining, size)
                 positions += coordinates // step * stride
             touched[positions // granule] = True
+            if touched.all():
+                break
         return touched
 
 

@@ -35,7 +35,6 @@ from ndtool.storage.descriptors import read_at
 from ndtool.storage.urls import join
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 Write = Callable[[int, bytes], object]  # write(offset in the object, bytes)
 
 MAX_CONCURRENCY = 64  # concurrent requests; docs/performance.md compares 64 with 10
@@ -311,8 +310,8 @@ class HttpObject(RemoteObject):
 class S3Object(HttpObject):
     """An object in an S3 bucket, through s3fs's client.
 
-    The connections of the client request ranges by a URL that it signs once, which takes less than
-    half of the processor time of a request for each.
+    Ranges are requested by a URL that the client signs once, in half of the processor time, on its
+    connections: they are private in aiobotocore, but have the configured certificates and proxies.
     """
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
@@ -454,16 +453,16 @@ def current_version(url: str, required: bool = True) -> Version | None:
 
     required: whether to raise an error if reads are not permitted, rather than return None.
     """
+    output = open_output(url)
 
     async def version() -> Version | None:
         try:
             return await if_exists(output.version())
         except Exception as exc:
-            if required or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
+            if required or not failures.is_denied(exc):
                 raise
             return None
 
-    output = open_output(url)
     return wait(version(), url, OutputError)
 
 
@@ -506,7 +505,7 @@ async def if_exists(request: Coroutine[Any, Any, T]) -> T | None:
 
 
 async def for_each(
-    action: Callable[[Item], Coroutine[Any, Any, None]], items: Iterable[Item], concurrency: int
+    action: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T], concurrency: int
 ) -> None:
     """Await `action(item)` for all items, several at once; after a failure, none is in progress."""
     remaining = iter(items)
@@ -559,8 +558,7 @@ def version_of(info: dict[str, Any]) -> Version:
 
 
 def _content_range(response: Any) -> tuple[int | None, int | None]:
-    """Return the start of a response's range and the object's size, None if unknown or too large
-    for any file."""
+    """Return the start of a response's range and the total size, None if unknown or too large."""
     if response.status == 200:
         return 0, response.content_length
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))

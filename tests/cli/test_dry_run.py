@@ -269,7 +269,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
         from ndtool.formats.zarr import ZarrSource
 
         assert ndtool("convert", "data.npy", "data.zarr", "--chunks", "2,4096").status == 0
-        monkeypatch.setattr(ZarrSource, "block", forbid_call)
+        monkeypatch.setattr(ZarrSource, "read_chunk", forbid_call)
         with OpenCall(Request("gather_nd", "data.zarr", "pairs.npy", output="out.npy")) as call:
             dry_run_result(call)
 

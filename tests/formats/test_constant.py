@@ -56,6 +56,8 @@ def test_an_argument_is_an_array(argument: str) -> None:
         ("full:1.5:int8[2]", "an integer in -128..127", 4),
         ("ones:nothing[2]", "nothing", 4),
         ("zeros:int8[9223372036854775808]", "valid up to 64 sizes", 2),
+        (f"zeros:int64[{2**61}]", "valid up to 64 sizes", 2),
+        (f"zeros:int8[0,{2**62},4]", "axes of size 0 counted as 1", 2),
     ],
 )
 def test_malformed_arguments_are_refused(

@@ -168,7 +168,7 @@ def test_values_in_other_files_are_not_read() -> None:
         virtual[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
         file.create_virtual_dataset("virtual", virtual)
         file.create_dataset("external", (10,), "f4", external=[("other.h5", 0, 40)])
-    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other files")
+    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
     assert_refused("x.h5:external", "its values are in external files, which are not read")
     assert len(locators.describe("x.h5")) == 2
 
@@ -251,9 +251,9 @@ def test_chunks_with_wrong_sizes_or_content() -> None:
     with open_input("x.h5") as source:
         for chunk in range(3):
             with pytest.raises(InputError, match=r"^x\.h5: "):
-                source.block(chunk)
+                source.read_block(chunk, ((1024 * chunk, 1024 * chunk + 1024),))
         with pytest.raises(InputError, match=r"a chunk of 40000 bytes at byte \d+: at most"):
-            source.block(3)
+            source.read_block(3, ((3072, 4096),))
 
 
 def test_files_that_other_processes_write() -> None:

@@ -543,3 +543,11 @@ def test_files_of_other_names_as_text() -> None:
     np.save("real.txt.npy", np.array([3, 5]))
     os.rename("real.txt.npy", "real.txt")
     assert ndtool("gather", "data.npy", "real.txt", "-o", "b.npy").status == 0
+
+
+def test_integers_beside_floats_are_not_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow", exc_type=ImportError)
+    numbers_read = np.random.default_rng(0).integers(0, 1 << 40, 60_000)
+    put("x.csv", "i,v\n" + "".join(f"{n},0.25\n" for n in numbers_read))
+    monkeypatch.delattr(rows, "_add_rows")
+    assert np.array_equal(read("x.csv:i"), numbers_read)

@@ -106,13 +106,13 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
 def read(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Return the blocks read of each file, recorded as they are read."""
     report: list[tuple[str, int]] = []
-    block = Blocks.block
+    read_chunk = Blocks.read_chunk
 
-    def record_block(self: Blocks, number: int) -> memoryview:
+    def record_chunk(self: Blocks, number: int, box: grid.Box) -> Any:
         report.append((self.name, number))
-        return block(self, number)
+        return read_chunk(self, number, box)
 
-    monkeypatch.setattr(Blocks, "block", record_block)
+    monkeypatch.setattr(Blocks, "read_chunk", record_chunk)
     toy = Format(".toy", False, "toy_format")
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, toy))
     return report

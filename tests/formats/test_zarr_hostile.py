@@ -1,6 +1,5 @@
 """Hostile Zarr stores: chunks, shards and metadata that contradict the array's limits."""
 
-import bz2
 import json
 import os
 import re
@@ -96,7 +95,6 @@ def frame(size: int, says: int | None) -> bytes:
 BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "gzip": ("gzip", lambda: compress(zlib.compressobj(9, zlib.DEFLATED, 31))),
     "zlib": ("zlib", lambda: compress(zlib.compressobj(9))),
-    "bz2": ("bz2", lambda: compress(bz2.BZ2Compressor())),
     "zstd that says its size": ("zstd", lambda: frame(BOMB, BOMB)),
     "zstd that does not": ("zstd", lambda: frame(BOMB, None)),
     "zstd that lies": ("zstd", lambda: frame(BOMB, CHUNK)),
@@ -162,8 +160,8 @@ def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(options: Any, web: S
 def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
     """Stores written by the package are read bit for bit."""
     compressors: list[dict[str, Any]] = [
-        {"id": "blosc", "cname": "lz4", "shuffle": 2}, {"id": "bz2"}, {"id": "gzip"}, {"id": "lz4"},
-        {"id": "zlib"}, {"id": "zstd", "checksum": True}, {"id": "shuffle"}, {"id": "crc32c"},
+        {"id": "blosc", "cname": "lz4", "shuffle": 2}, {"id": "gzip"}, {"id": "lz4"}, {"id": "zlib"},
+        {"id": "zstd", "checksum": True}, {"id": "shuffle"}, {"id": "crc32c"},
         {"id": "fletcher32"},
     ]  # fmt: skip
     data = np.arange(600, dtype="<f4").reshape(20, 30) / 4
@@ -203,17 +201,17 @@ def test_frames_of_zstd(sizes: tuple[int, ...]) -> None:
             decode(memoryview(raw), 1 << 17)
 
 
-@pytest.mark.parametrize("name", ["gzip", "bz2"])
-def test_several_streams_in_a_chunk(name: str) -> None:
-    compress = {"gzip": __import__("gzip").compress, "bz2": bz2.compress}
-    decode = codecs.make({"id": name}).decode
-    raw = compress[name](b"abc") + compress[name](b"de")
-    assert decode(memoryview(raw), 5) == b"abcde"
-    assert decode(memoryview(raw + b"trailing"), 5) == b"abcde"
-    with pytest.raises(ValueError, match="a chunk has more than 4 bytes"):
-        decode(memoryview(raw), 4)
+@pytest.mark.parametrize("name", ["gzip", "zlib"])
+def test_bytes_after_a_compressed_chunk(name: str) -> None:
+    """They are ignored, a second stream too: what it has is missing in the chunk."""
+    codec = codecs.make({"id": name})
+    assert codec.encode is not None
+    raw = bytes(codec.encode(b"abc"))
+    assert codec.decode(memoryview(raw + raw), 3) == b"abc"
+    with pytest.raises(ValueError, match="a chunk has more than 2 bytes"):
+        codec.decode(memoryview(raw), 2)
     with pytest.raises(ValueError, match="truncated"):
-        decode(memoryview(raw[:-3]), 5)  # the second stream is truncated
+        codec.decode(memoryview(raw[:-3]), 3)
 
 
 @pytest.mark.parametrize(
@@ -364,11 +362,7 @@ def test_fill_values_of_another_type(dtype: str, value: Any) -> None:
 
 FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"id": "shuffle", "elementsize": 1 << 40}, "multiple of elementsize"),
-    (
-        {"id": "pickle"},
-        "codec pickle is for variable-length elements: expected a type of fixed size",
-    ),
-    ({"id": "vlen-utf8"}, "codec vlen-utf8 is for variable-length elements"),
+    ({"id": "pickle"}, "codec pickle is not allowed: expected one of blosc, "),
     ({"id": "pcodec"}, "codec pcodec is not allowed: expected one of blosc, "),
     ({"id": "delta", "dtype": "<i4"}, "codec delta is not allowed: expected one of blosc, "),
     ({"id": ["x"]}, "codec ['x'] is not allowed"),
@@ -386,9 +380,9 @@ def test_filters_that_are_not_bounded(value: Any, expected_text: str) -> None:
     assert expected_text in error_of()
     meta.write_text(json.dumps({**document, "filters": [{"id": "zlib"}, value]}))
     assert error_of()
-    twice = [{"id": "zlib"}, {"id": "bz2"}]
+    twice = [{"id": "zlib"}, {"id": "gzip"}]
     meta.write_text(json.dumps({**document, "filters": twice}))
-    assert "codec bz2 after another compressor" in error_of()
+    assert "codec gzip after another compressor" in error_of()
 
 
 SHARDING = {
@@ -400,8 +394,8 @@ SHARDING = {
 }  # fmt: skip
 GZIP = {"name": "gzip", "configuration": {"level": 1}}
 CHAINS: list[tuple[Any, str]] = [
-    ([{"name": "bytes"}, {"name": "numcodecs.pickle"}], "codec numcodecs.pickle is for variable"),
-    ([{"name": "vlen-utf8"}], "codec vlen-utf8 is for variable-length elements"),
+    ([{"name": "bytes"}, {"name": "numcodecs.pickle"}], "codec numcodecs.pickle is not allowed"),
+    ([{"name": "vlen-utf8"}], "codec vlen-utf8 is not allowed"),
     ([{"name": "numcodecs.zfpy"}], "codec numcodecs.zfpy is not allowed: expected one of blosc, "),
     ([{"name": "bytes"}, SHARDING], "codec sharding_indexed with others: expected it alone"),
     (

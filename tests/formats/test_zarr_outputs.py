@@ -66,7 +66,8 @@ def all_files(path: str = ".") -> dict[str, bytes]:
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_every_type_is_read_as_it_was_written(code: Any) -> None:
     for number, shape in enumerate(SHAPES):
-        array, version = random_array(code, shape), 2 + number % 2
+        version = 2 if isinstance(code, list) else 2 + number % 2  # 3 has no records
+        array = random_array(code, shape)
         write("x.zarr", array, data_layout=layout_of(version), only=True)
         assert bits_equal(load("x.zarr"), array)
         reference = zarr.open_array("x.zarr", mode="r")
@@ -75,7 +76,7 @@ def test_every_type_is_read_as_it_was_written(code: Any) -> None:
     assert os.listdir() == ["x.zarr"]
 
 
-@pytest.mark.parametrize("unusual", [np.dtype("g"), np.dtype([("a", ">i4"), ("b", "i1")])])
+@pytest.mark.parametrize("unusual", [np.dtype("g"), np.dtype([("a", "i4"), ("b", "i1")])])
 def test_types_that_zarr_would_change_are_refused(unusual: Any) -> None:
     with pytest.raises(DtypeError, match="Zarr 3 cannot store elements of type"):
         write("x.zarr", np.zeros(3, unusual))

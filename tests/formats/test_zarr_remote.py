@@ -93,7 +93,9 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
     url = serve(web, "x.zarr")
     web.sent = 0
     with open_input(url) as opened_source:
-        actual = [bytes(opened_source.block(number)) for number in (1, 2)]
+        actual = [
+            opened_source.read_block(n, ((8 * n, 8 * n + 8), (0, 1024))).tobytes() for n in (1, 2)
+        ]
         opened_source.require_unchanged()
     assert actual == [data[8:16].tobytes(), data[16:24].tobytes()]
     spans = requested_ranges(web, "c/0/0")
@@ -186,6 +188,7 @@ def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
+    version = 2 if isinstance(code, list) else version  # 3 has no records
     array = random_array(code, (7, 5, 3))
     options = {"data_layout": layout_of(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **options)

@@ -7,6 +7,8 @@ order of its elements.
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ndtool.arrays.assembly import ChunkedSource
 from ndtool.arrays.sink import Sink, Unpublished
 from ndtool.arrays.source import ArrayMetadata, MemberInfo
@@ -65,10 +67,11 @@ class Blocks(ChunkedSource):
         self.name, self.metadata = name, metadata
         self._storage, self._start = storage, start
 
-    def block(self, index: int) -> memoryview:
+    def read_chunk(self, index: int, box: grid.Box) -> Any:
         at = self._start + sum(_nbytes(self.metadata, n) for n in range(index))
         storage: Any = self._storage
-        return memoryview(storage.read(at, _nbytes(self.metadata, index), self.name))
+        raw = storage.read(at, _nbytes(self.metadata, index), self.name)
+        return np.frombuffer(raw, self.metadata.dtype.descr).reshape(grid.box_shape(box))
 
 
 class BlockSink(Sink):

@@ -66,7 +66,7 @@ def die_once(step, call):
     return wrapper
 
 if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
-    ZarrSource.block = record_calls("read", ZarrSource.block)
+    ZarrSource.read_chunk = record_calls("read", ZarrSource.read_chunk)
     ChunkWriter.write_chunk = record_calls("write", ChunkWriter.write_chunk)
     phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
     for step in ("version", "check_access"):

@@ -163,7 +163,7 @@ class DatasetSource(ChunkedSource):
         import numpy as np
 
         stored, sizes = self._stored, grid.box_shape(box)
-        block: Any = np.empty(sizes, stored.dtype)
+        block: Any = np.zeros(sizes, stored.dtype)  # h5py leaves gaps between fields as they are
         rank = len(sizes) - len(stored.inner_shape)
         space = self._dataset.get_space()
         memory = library().h5s.create_simple(sizes[:rank])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, InputError, UsageError, printable, refuse
 from ndtool.formats import codecs, numpytypes
-from ndtool.formats.codecs import require_chunk_size
+from ndtool.formats.codecs import default_chunks, require_chunk_size
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
 from ndtool.formats.hdf5 import hierarchy
 from ndtool.formats.hdf5.library import library
@@ -48,8 +48,8 @@ class StoredDataset(NamedTuple):
     """The metadata of a dataset, and how its values are stored.
 
     dtype: NumPy's, of the values as h5py reads them. inner_shape: of the array that an element is,
-    else (). extent: the shape without elements that NetCDF adds. kind: "contiguous", "compact",
-    "chunked" or "virtual". position: the offset of contiguous values, None if there are none.
+    else (). extent: the shape without elements that NetCDF adds. kind: "contiguous", "compact" or
+    "chunked". position: the offset of contiguous values, None if there are none.
     filters: in order of encoding. is_native: whether the bytes in the file are NumPy's.
     """
 
@@ -69,9 +69,7 @@ class StoredDataset(NamedTuple):
             if self.position is None:
                 return "never written"
             return "" if self.is_native else "of a type to convert"
-        return {"compact": "in the dataset's header", "chunked": "in chunks"}.get(
-            self.kind, "in other datasets"
-        )
+        return "in chunks" if self.kind == "chunked" else "in the dataset's header"
 
     @property
     def keeps_bits(self) -> bool:
@@ -94,10 +92,8 @@ def describe(
     h5d = library().h5d
     creation_properties = dataset.get_create_plist()
     layout = creation_properties.get_layout()
-    kind = {h5d.COMPACT: "compact", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}.get(
-        layout, "contiguous"
-    )
-    _require_in_file(dataset, creation_properties, label)
+    kind = {h5d.COMPACT: "compact", h5d.CHUNKED: "chunked"}.get(layout, "contiguous")
+    _require_in_file(creation_properties, label)
     dtype, inner_shape, is_native = _element_type(dataset, label)
     if dataset.get_space().get_simple_extent_type() == library().h5s.NULL:
         refuse(label, "a null dataset, without values")
@@ -117,9 +113,11 @@ def describe(
         if available < expected:
             refuse(label, f"expected {expected} bytes at offset {position}, found {available}")
     if kind != "chunked":
-        is_mapped = is_native and kind != "virtual"
-        notes = {} if position is None or not is_mapped else {"offset": position}
-        blocks = shape if is_mapped or kind == "compact" else _row_blocks(shape, element.itemsize)
+        notes = {} if position is None or not is_native else {"offset": position}
+        blocks = shape
+        if prod(shape) and kind != "compact" and not is_native:
+            itemsize = prod(inner_shape) * element.itemsize
+            blocks = (*default_chunks(dataset.shape, itemsize, _BLOCK_BYTES), *inner_shape)
         metadata = ArrayMetadata(element, shape, "C", blocks, notes)
         return StoredDataset(metadata, dtype, inner_shape, extent, kind, position, (), is_native)
     chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
@@ -135,41 +133,22 @@ def describe(
     return StoredDataset(metadata, dtype, inner_shape, extent, kind, None, filters, is_native)
 
 
-def _row_blocks(shape: Shape, itemsize: int) -> Shape:
-    """Return the shape of blocks of rows."""
-    if not shape or not prod(shape):
-        return shape
-    row_nbytes = prod(shape[1:]) * itemsize
-    return (min(shape[0], max(1, _BLOCK_BYTES // row_nbytes)), *shape[1:])
-
-
 _SAVE_DATASET = "import h5py, numpy as np; np.save({2!r}, h5py.File({0!r})[{1!r}][...])"
 
 
-def _require_in_file(dataset: Any, creation_properties: Any, label: str) -> None:
-    """Raise InputError if the values are in other files."""
-    h5d, h5i = library().h5d, library().h5i
-    layout = creation_properties.get_layout()
+def _require_in_file(creation_properties: Any, label: str) -> None:
+    """Raise InputError if the values are in other datasets or files."""
+    h5d, layout = library().h5d, creation_properties.get_layout()
+    if layout == h5d.VIRTUAL:
+        path, _, member = label.rpartition(":")
+        names = path, member, f"{path.rpartition('.')[0]}{member.replace('/', '-')}.npy"
+        refuse(
+            label,
+            "a virtual dataset, whose values are in other datasets, which are not read",
+            hint=mistakes.then("h5py reads them.", mistakes.python_command(_SAVE_DATASET, *names)),
+        )
     if layout == h5d.CONTIGUOUS and creation_properties.get_external_count():
         refuse(label, "its values are in external files, which are not read")
-    if layout != h5d.VIRTUAL:
-        return
-    file = h5i.get_file_id(dataset)
-    for i in range(creation_properties.get_virtual_count()):
-        name = creation_properties.get_virtual_dsetname(i)
-        encoded = name.encode() if isinstance(name, str) else name
-        is_here = creation_properties.get_virtual_filename(i) in (".", b".")
-        origin = h5d.open(file, encoded).get_create_plist() if is_here else None
-        if origin is None or origin.get_layout() == h5d.VIRTUAL or origin.get_external_count():
-            path, _, member = label.rpartition(":")
-            names = path, member, f"{path.rpartition('.')[0]}{member.replace('/', '-')}.npy"
-            refuse(
-                label,
-                "a virtual dataset, whose values are in other files, which are not read",
-                hint=mistakes.then(
-                    "h5py reads them.", mistakes.python_command(_SAVE_DATASET, *names)
-                ),
-            )
 
 
 def _parse_filter(creation_properties: Any, index: int, itemsize: int) -> Filter:
@@ -204,20 +183,14 @@ def _element_type(dataset: Any, label: str) -> tuple[Any, Shape, bool]:
             h5t.py_create(dtype, logical=True).equal(file_type)
         )
         element_dtype, inner_shape = dtype.subdtype or (dtype, ())
-        if element_dtype.names is not None and _is_out_of_order(element_dtype):
+        try:
+            numpytypes.from_numpy(element_dtype)
+        except ValueError:  # fields that are not in the order of their offsets
             element_dtype, is_native = _packed(element_dtype), False
-        numpytypes.from_numpy(element_dtype)
+            numpytypes.from_numpy(element_dtype)
     except (TypeError, ValueError, DtypeError):
         refuse(label, "elements of a type that NumPy lacks")
     return element_dtype, tuple(map(int, inner_shape)), is_native
-
-
-def _is_out_of_order(dtype: Any) -> bool:
-    fields = [dtype.fields[name] for name in dtype.names]
-    offsets = [field[1] for field in fields]
-    return offsets != sorted(offsets) or any(
-        field[0].base.names is not None and _is_out_of_order(field[0].base) for field in fields
-    )
 
 
 def _packed(dtype: Any) -> Any:

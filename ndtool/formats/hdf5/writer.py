@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from math import prod
 from typing import Any, NamedTuple
 
@@ -58,11 +58,8 @@ def dataset_name(target: Target) -> str:
 
 def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     """Return the metadata of a dataset, with chunks if it has any, without writing."""
-    old_file = CurrentFile(target)
-    try:
+    with closing(CurrentFile(target)) as old_file:
         layout = layout_of(target, metadata, read_content(old_file, target, metadata).reused)
-    finally:
-        old_file.close()
     if layout is None:
         return metadata
     return metadata._replace(block_shape=layout.chunks, layout=layout)

@@ -174,7 +174,6 @@ class MemberContainer(Container):
 
     def begin(self, fd: int) -> None:
         if self._archive.file is not None:
-            write_at(fd, 0, self._preserved.filler)
             self._archive.copy(fd, self._preserved.ranges)
         super().begin(fd)
 

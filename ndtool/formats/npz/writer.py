@@ -25,15 +25,13 @@ class PreservedMembers(NamedTuple):
     """The preserved members of an archive to which a member is written.
 
     names: in central directory order. replaced: whether the written member replaces one. ranges:
-    (start, stop, offset in the new file) of preserved byte ranges. filler: bytes before them.
-    offset: of the written member. entries: the updated central directory entries, whose offsets
-    count from the start of the file.
+    (start, stop, offset in the new file) of preserved byte ranges. offset: of the written member.
+    entries: the updated central directory entries, whose offsets count from the start of the file.
     """
 
     names: tuple[str, ...] = ()
     replaced: bool = False
     ranges: tuple[tuple[int, int, int], ...] = ()
-    filler: bytes = b""
     offset: int = 0
     entries: bytes = b""
     comment: bytes = b""
@@ -134,10 +132,10 @@ def _common_fields(info: ZipInfo, name_length: int, extra_length: int) -> bytes:
 def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     """Return the preserved members of the archive `path` when its member `name` is written.
 
-    Only a member whose stored name ends in .npy is replaced. The offsets of the other members
-    decrease by multiples of 64, which preserves alignment. The written member starts at a multiple
-    of 64, too, so that repeated replacement leaves no gaps. Raises InputError if the archive is
-    damaged, or if readers could not distinguish the name from that of another member.
+    Only a member whose stored name ends in .npy is replaced. The written member starts at a
+    multiple of 64, so that replacing it again leaves no gap, and aligned members aligned. Raises
+    InputError if the archive is damaged, or if readers could not distinguish the name from that of
+    another member.
     """
     if not archive.is_archive(read, size):
         raise InputError(f"{printable(path)} is not a ZIP archive: expected one, or a new path")
@@ -167,9 +165,8 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
         refuse(path, f"central directory of {length} bytes: at most {archive.MAX_DIRECTORY_BYTES}")
     start, stop, target = ranges[-1] if ranges else (0, 0, 0)
     end = target + stop - start
-    filler = _filler_header(ranges[0][2]) if ranges else b""
     offset = end + -end % _ALIGNMENT
-    return PreservedMembers(names, replaced, tuple(ranges), filler, offset, entries, opened.comment)
+    return PreservedMembers(names, replaced, tuple(ranges), offset, entries, opened.comment)
 
 
 def _bounds(opened: Archive) -> list[int]:
@@ -202,20 +199,9 @@ def _layout(
     for start, stop in pairwise(bounds):
         if start not in preserved_offsets:
             continue
-        target = end + (start - end) % _ALIGNMENT
-        if not end and 0 < target < _LOCAL_HEADER_SIZE:
-            target += _ALIGNMENT  # a local file header, which has a minimum size, fills the gap
-        offsets[start], end = target, target + stop - start
-        if ranges and (ranges[-1][1], ranges[-1][2] - ranges[-1][0]) == (start, target - start):
+        if ranges and ranges[-1][1] == start:
             ranges[-1] = (ranges[-1][0], stop, ranges[-1][2])
         else:
-            ranges.append((start, stop, target))
+            ranges.append((start, stop, end))
+        offsets[start], end = end, end + stop - start
     return ranges, offsets
-
-
-def _filler_header(length: int) -> bytes:
-    """Return an unreferenced local file header of `length` bytes, which fills a file's start."""
-    if not length:
-        return b""
-    common = _common_fields(_new_info(b"", 0, 0, 0), 0, length - _LOCAL_HEADER_SIZE)
-    return b"PK\3\4" + common + bytes(length - _LOCAL_HEADER_SIZE)

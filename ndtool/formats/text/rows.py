@@ -20,6 +20,7 @@ from ndtool.rules import numbers
 
 DELIMITERS_BY_SUFFIX = {".csv": ",;", ".tsv": "\t"}
 MIN_ARROW_BLOCKS = 1  # number of blocks of a file for which the import of pyarrow is worthwhile
+_MIN_ARROW_BYTES = 1 << 19  # of a block that NumPy cannot parse, for which it is worthwhile
 MAX_FIELDS = 1 << 20  # of a row
 _DEFAULT_DELIMITERS = ",;\t"  # of text without a suffix of DELIMITERS, if any is in its first row
 _BLANKS = re.compile(rb"[ \t]+")
@@ -262,6 +263,8 @@ def _parse_block(
         array = _parse_by_arrow(block, delimiter, table.width, selected, kind)
     if array is None:
         array = _parse_by_numpy(block, delimiter, table.width, selected, kind)
+        if array is None and not use_arrow and len(block) >= _MIN_ARROW_BYTES:
+            array = _parse_by_arrow(block, delimiter, table.width, selected, kind)
     if array is None or columns == selected:
         return array
     positions = [selected.index(column) for column in columns]

@@ -7,11 +7,13 @@ than most runs.
 
 from __future__ import annotations
 
+from operator import mul
 from threading import RLock
 from typing import Any
 
 from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import MemberInfo
+from ndtool.engine import layouts
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
 from ndtool.formats.zarr import hierarchy, location, metadata, writer
@@ -94,6 +96,7 @@ class ZarrSource(ChunkedSource):
         self.fill, self.warning = array.fill, array.warning
         self._array, self._storage, self._node = array, storage, node
         self._file_shape = array.metadata.file_shape  # of the elements in a file
+        self._file_counts = grid.grid_shape(array.metadata.shape, self._file_shape)
         self._read_files: dict[int, int] = {}  # a bitmap, _BITMAP_BITS per item
         self._fingerprints = 0  # the sum of the fingerprints of these files
         self._lock = RLock()
@@ -145,10 +148,8 @@ class ZarrSource(ChunkedSource):
 
     def _record_file(self, coordinates: Shape) -> str:
         """Record the fingerprint of a chunk's file before its first read; return its key."""
-        file_index, key = 0, self._chunk_key(coordinates)
-        counts = grid.grid_shape(self.metadata.shape, self._file_shape)
-        for count, i in zip(counts, coordinates, strict=True):
-            file_index = file_index * count + i
+        key, counts = self._chunk_key(coordinates), self._file_counts
+        file_index = sum(map(mul, coordinates, layouts.contiguous_strides(counts, 1)))
         is_sharded = self._array.sharding is not None
         with self._lock:
             page, bit = divmod(file_index, _BITMAP_BITS)

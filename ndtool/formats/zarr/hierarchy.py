@@ -25,10 +25,6 @@ def array_paths(storage: Folder) -> list[str]:
     """
     if not isinstance(storage, LocalFolder) and (arrays := _consolidated_arrays(storage)):
         return sorted(arrays)
-    return _walk_arrays(storage)
-
-
-def _walk_arrays(storage: Folder) -> list[str]:
     arrays, pending = [], [""]
     while pending:
         path = pending.pop()

@@ -17,7 +17,7 @@ from ndtool.errors import DtypeError, ResourceError, format_value, printable, re
 from ndtool.formats import codecs
 from ndtool.formats.codecs import Chain, require_chunk_size
 from ndtool.formats.decoding import unapplied_warning
-from ndtool.formats.numpytypes import numpy_dtype
+from ndtool.formats.numpytypes import from_numpy, numpy_dtype
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr.hierarchy import Read
 from ndtool.rules import dtypes, shapes
@@ -33,10 +33,6 @@ MAX_ELEMENT_BYTES = 1 << 20
 SHARDING = "sharding_indexed"
 _PREFIX = "numcodecs."  # of the names of further codecs in version 3
 _CORE_CODECS = ("blosc", "bytes", "crc32c", "gzip", "transpose", "zstd")  # of version 3
-_OBJECT_CODECS = (
-    "categorize", "json2", "msgpack2", "pickle", "vlen-array", "vlen-bytes", "vlen-utf8",
-    "variable_length_utf8",
-)  # fmt: skip
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _MISSING_CHUNK = (1 << 64) - 1  # offset and length of a chunk that its shard lacks
 _NUMBERS = (
@@ -331,10 +327,7 @@ def _parse_type(spec: object, version: int, name: str) -> Dtype:
 def _normalize_descr(descr: Any) -> Any:
     if not isinstance(descr, list):
         return descr
-    return [
-        (field[0], _normalize_descr(field[1]), *(tuple(sizes) for sizes in field[2:]))
-        for field in descr
-    ]
+    return [(name, _normalize_descr(kind), *map(tuple, sizes)) for name, kind, *sizes in descr]
 
 
 def _data_type_descr(spec: object, name: str) -> Any:
@@ -364,13 +357,11 @@ def _data_type_descr(spec: object, name: str) -> Any:
 
 
 def _big_endian(dtype: Dtype, name: str) -> Dtype:
-    from ndtool.formats import numpytypes
-
     if dtype.name in dtypes.EXTENSION_DTYPES and dtype.itemsize > 1:
         refuse(name, f"big-endian {dtype.name} is not supported")
     if dtype.name in dtypes.EXTENSION_DTYPES:
         return dtype
-    return numpytypes.from_numpy(numpy_dtype(dtype).newbyteorder(">"))
+    return from_numpy(numpy_dtype(dtype).newbyteorder(">"))
 
 
 def _fill_value(value: Any, dtype: Any, name: str) -> Any:
@@ -439,11 +430,7 @@ def _require_codec(codec: object, allowed: Sequence[str], name: str) -> None:
     if codec in allowed:
         return
     text = printable(codec, 80) if isinstance(codec, str) else format_value(codec, limit=80)
-    if isinstance(codec, str) and codec.removeprefix(_PREFIX) in _OBJECT_CODECS:
-        reason = "is for variable-length elements: expected a type of fixed size"
-    else:
-        reason = f"is not allowed: expected one of {', '.join(sorted(allowed))}"
-    refuse(name, f"codec {text} {reason}")
+    refuse(name, f"codec {text} is not allowed: expected one of {', '.join(sorted(allowed))}")
 
 
 def _describe(config: dict[str, Any]) -> str:
@@ -506,20 +493,9 @@ def _parse_sharding(fields: _Fields, shards: Shape, name: str) -> Sharding:
 
 def data_type(dtype: Dtype) -> Any:
     """Return the name of an element type in version 3; DtypeError if it has none."""
-    descr = dtype.descr
-    if isinstance(descr, list):
-        fields = [list(field) for field in descr]
-        if any(len(field) > 2 or not isinstance(field[1], str) for field in fields):
-            raise DtypeError("a field is an array or a record")
-        types = [data_type(dtypes.from_descr(field_type)) for _, field_type in fields]
-        if any(dtypes.from_descr(field_type).order == ">" for _, field_type in fields):
-            raise DtypeError("a field is big-endian")
-        names = [field_name for field_name, _ in fields]
-        config = [list(pair) for pair in zip(names, types, strict=True)]
-        return {"name": "structured", "configuration": {"fields": config}}
     if dtype.name in _NUMBERS:
         return dtype.name
-    code = str(descr).lstrip("<>|=")
+    code = str(dtype.descr).lstrip("<>|=")
     if code[0] in "SUV" and dtype.itemsize:
         names_by_kind = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "raw_bytes"}
         return {
@@ -577,7 +553,7 @@ def create_documents(
         yield f"{prefix}.zattrs", {}
         return
     to_bytes: dict[str, Any] = {"name": "bytes"}
-    if dtype.itemsize > 1 and not isinstance(dtype.descr, list) and dtype.order in "<>":
+    if dtype.itemsize > 1 and dtype.order in "<>":
         endian = "big" if dtype.order == ">" else "little"
         to_bytes["configuration"] = {"endian": endian}
     chain = [to_bytes, *([] if compressor is None else [compressor])]

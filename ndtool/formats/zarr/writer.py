@@ -28,13 +28,14 @@ from ndtool.publish.sinks import SharedOutput
 from ndtool.publish.targets import Target, existing
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
+from ndtool.storage import locations
 from ndtool.storage.descriptors import os_errors, require_space
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import LocalFolder
 from ndtool.storage.urls import join
 
 if TYPE_CHECKING:
-    from ndtool.formats.zarr.remotestore import RemoteStore
+    from ndtool.publish.newobjects import NewObjects
 
 _LEVELS = re.compile(
     r"zstd:-?[0-9]{1,6}|(blosc|gzip):[0-9]"
@@ -60,13 +61,23 @@ class ChunkWriter(ChunkSink):
 
     @classmethod
     def reopen(cls, shared: SharedOutput) -> ChunkWriter:
-        """Return a writer for an array that another process created."""
-        storage, write_key = reopen(shared)
-        array = read_array(storage.read, shared.name, shared.array_path)
-        concurrency = 1 if shared.lock is None else threads.MAX_WRITERS  # remote writes take long
-        return ChunkWriter(
-            shared.name, shared.metadata, array, shared.array_path, write_key, concurrency
-        )
+        """Return a writer for an array that another process created, and has not published."""
+        storage: Folder
+        write_key: WriteKey
+        if shared.lock is None:
+            with os_errors(f"{shared.name}: {shared.path}", OutputError):
+                storage = LocalFolder(shared.path)
+            write_key, concurrency = partial(write_file, shared.path), 1
+        else:
+            from ndtool.publish import claims
+            from ndtool.storage.remotefolder import RemoteFolder
+
+            claims.require(join(shared.path, shared.array_path), shared.lock, ", on a worker")
+            storage = RemoteFolder(shared.path, shared.pending_metadata)
+            write_key, concurrency = storage.write, threads.MAX_WRITERS  # writes take long
+        node = shared.array_path
+        array = read_array(storage.read, shared.name, node)
+        return ChunkWriter(shared.name, shared.metadata, array, node, write_key, concurrency)
 
     def write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
@@ -93,7 +104,8 @@ class ZarrSink(ChunkWriter):
         self.preserved, self._is_shared = zarr_target.preserved, False
         with library_errors(name, OutputError):
             self._store = store = _create_store(zarr_target, target, documents)
-        super().__init__(name, metadata, array, node, store.write, store.concurrency)
+        concurrency = threads.MAX_WRITERS if target.url else 1
+        super().__init__(name, metadata, array, node, store.write, concurrency)
         self._has_fixed_size = array.chain.is_fixed_size
         try:
             self.fits()
@@ -109,13 +121,21 @@ class ZarrSink(ChunkWriter):
             nbytes = metadata.nbytes
             file_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         count = grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
-        self._store.require_space(count, nbytes + other_nbytes, file_nbytes)
+        store = self._store
+        if isinstance(store, LocalStore):  # object stores do not report free space
+            nbytes += other_nbytes
+            require_space(store.working_folder, count, nbytes, file_nbytes, store.path)
         return True
 
     def share(self) -> SharedOutput | None:
         """Return the location at which other processes can write chunks, None if they cannot."""
-        self._is_shared = True
-        return self._store.share(self.name, self.metadata)
+        self._is_shared, store = True, self._store
+        if isinstance(store, LocalStore):
+            return SharedOutput(self.name, self.metadata, store.working_folder, self._node, 0)
+        if not locations.is_shared(store.url):
+            return None
+        claim = store.share_claim()
+        return SharedOutput(self.name, self.metadata, store.url, self._node, 0, *claim)
 
     def finish(self) -> Unpublished:
         if not self._is_shared:
@@ -130,13 +150,17 @@ class ZarrSink(ChunkWriter):
 
 def _create_store(
     zarr_target: ZarrTarget, target: Target, documents: dict[str, bytes]
-) -> LocalStore | RemoteStore:
-    """Create an unpublished store for a new array, with its metadata."""
+) -> LocalStore | NewObjects:
+    """Create an unpublished store for a new array, with the metadata of it and of its groups."""
     if not target.url:
         return LocalStore(zarr_target, target, documents)
-    from ndtool.formats.zarr.remotestore import RemoteStore
+    from ndtool.publish.newobjects import NewObjects
 
-    return RemoteStore(zarr_target, documents)
+    store = NewObjects(zarr_target.path, zarr_target.array_path)
+    for key, body in documents.items():
+        if store.read(key) is None:  # the metadata of existing groups are preserved
+            store.write(key, body)
+    return store
 
 
 def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
@@ -221,11 +245,8 @@ def _compressor(options: Encoding, version: int, itemsize: int) -> dict[str, Any
         return None
     if version == 3:
         return {"name": name, "configuration": config}
-    return {
-        key: value
-        for key, value in flat_config({**config, "id": name}).items()
-        if key != "checksum"
-    }
+    config.pop("checksum", None)
+    return flat_config({**config, "id": name})
 
 
 def _codec_of(layout: ChunkLayout) -> str | None:
@@ -238,27 +259,11 @@ def _codec_of(layout: ChunkLayout) -> str | None:
     return "none" if layout.codecs in ((), ("bytes",)) else None
 
 
-def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
-    """Reopen the unpublished store of another process; return it and a function that writes."""
-    if shared.lock is None:
-        with os_errors(f"{shared.name}: {shared.path}", OutputError):
-            return LocalFolder(shared.path), partial(write_file, shared.path)
-    from ndtool.publish import claims
-    from ndtool.storage.remotefolder import RemoteFolder
-
-    claims.require(join(shared.path, shared.array_path), shared.lock, ", on a worker")
-    storage = RemoteFolder(shared.path, shared.pending_metadata)
-    return storage, storage.write
-
-
 class LocalStore(NewFolder):
     """A temporary folder with a new array, which is renamed to the path of an array or store.
 
-    documents: the array's metadata, by key. concurrency: number of chunks worth writing
-    concurrently. Raises OSError.
+    documents: the array's metadata, by key. Raises OSError.
     """
-
-    concurrency = 1
 
     def __init__(
         self, zarr_target: ZarrTarget, target: Target, documents: Mapping[str, bytes]
@@ -268,18 +273,6 @@ class LocalStore(NewFolder):
         super().__init__(zarr_target.path, zarr_target.exists, clobber, sync, cleans=cleans)
         for key, body in documents.items():
             self.write(key, body)
-
-    def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
-        """Raise ResourceError if there is too little space.
-
-        nbytes: of all files. largest: of a single file.
-        """
-        require_space(self.working_folder, file_count, nbytes, largest, self.path)
-
-    def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput:
-        """Return the location at which other processes can write chunks."""
-        array_path = self._zarr_target.array_path
-        return SharedOutput(name, metadata, self.working_folder, array_path, 0)
 
     def open_folder(self) -> int:
         root = (*self._zarr_target.groups, self._zarr_target.path)[0]
