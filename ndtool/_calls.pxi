@@ -104,6 +104,8 @@ cdef struct Job:
     int64_t stored_tuples
     IndexSpace space, row_space
     Walk walk
+    uint8_t* offsets         # of a gather, where tuples become offsets before it; else NULL
+    int offset_bytes         # of each, 4 or 8
     RowBits rows             # of size 0 unless duplicates are an error; row_space addresses them
     Panels panels
     int64_t units            # of panels; 0 if tuples select slices
@@ -408,11 +410,27 @@ cdef const uint8_t* load_indices(const Job* job) noexcept nogil:
 
 
 cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcept nogil:
-    """Return non-zero if an index of the stored tuples is out of bounds, in mode "error"."""
+    """Return non-zero if an index of the stored tuples is out of bounds, in mode "error".
+
+    Also stores the offsets of a gather that reads these instead of the tuples.
+    """
     cdef Check c
     c.walk, c.count, c.tasks = job.walk, count, task_count(job.threads)
     c.walk.index += first * job.walk.tuple_bytes
-    return run_tasks(check_task, &c, c.tasks, job.threads)
+    c.offsets, c.offset_bytes = job.offsets + first * job.offset_bytes, job.offset_bytes
+    return run_tasks(flatten_task if job.offsets else check_task, &c, c.tasks, job.threads)
+
+
+cdef void read_offsets(Job* job) noexcept nogil:
+    """Let a gather read the offsets that `check_tuples` stored, as tuples of one component."""
+    cdef IndexSpace* space = &job.space
+    if job.offsets == NULL:
+        return
+    job.data.data += space.lowest
+    space.k, space.sizes[0], space.strides[0], space.wraps[0] = 1, space.span + 1, 1, 0
+    space.lowest = 0
+    job.walk.index, job.walk.kind = job.offsets, job.offset_bytes | UNSIGNED
+    job.walk.tuple_bytes, job.walk.mode = job.offset_bytes, ERROR
 
 
 cdef uint64_t load_arrays(Job* job) noexcept nogil:
@@ -460,10 +478,9 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
     cdef Updates updates, first_pass
     cdef int64_t count = job.units if job.units else job.tuples
     job.walk.index = load_indices(job)
-    if (
-        job.validates and job.walk.mode == ERROR and check_tuples(job, 0, job.stored_tuples)
-    ) or load_arrays(job):
+    if (job.validates and check_tuples(job, 0, job.stored_tuples)) or load_arrays(job):
         return 1
+    read_offsets(job)
     if job.tuples and job.width:
         updates = job.update
         if job.scatters and job.update.current == NEUTRAL:
@@ -943,6 +960,7 @@ cdef class Calls:
         ):
             job.data.copy, strides, job.slice.rank = allocate(memory, views[0].len), contiguous, 0
             fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
+        self._choose_validation(&job, &p, memory)
         if p.by_panels and gathered:
             self._divide_panels(&job, c, &p, views, strides, memory)
         if c.is_distinct and job.stored_tuples:
@@ -969,6 +987,21 @@ cdef class Calls:
             with nogil:
                 bad = execute_job(&job)
         return None if bad else result
+
+    cdef int _choose_validation(self, Job* job, const CallPlan* p, Temporaries* memory) except -1:
+        """Decide whether tuples are validated before the target changes, and become offsets."""
+        cdef bint bounds = job.walk.mode == CLIP or job.walk.mode == WRAP, in_bounds = True
+        cdef int j
+        for j in range(job.space.k):
+            in_bounds &= are_in_bounds(job.walk.kind, job.space.sizes[j], job.space.wraps[j])
+        job.validates &= job.walk.mode == ERROR and not in_bounds
+        job.offsets = NULL
+        if job.scatters or p.by_panels or job.walk.has_pad:
+            return 0
+        if job.space.repeats > 1 if bounds else job.validates and job.space.k > 1:
+            job.validates, job.offset_bytes = True, 8 if job.space.span >> 31 else 4
+            job.offsets = allocate(memory, job.stored_tuples * job.offset_bytes)
+        return 0
 
     cdef bint _packs_data(
         self, const Job* job, const CallPlan* p, Py_ssize_t gathered, Py_ssize_t itemsize
@@ -1088,7 +1121,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
         job.walk.index = load_indices(job)
         bad = 0
     n = max(1, limit // max(1, job.walk.tuple_bytes))
-    while not bad and job.validates and job.walk.mode == ERROR and first < job.stored_tuples:
+    while not bad and job.validates and first < job.stored_tuples:
         with nogil:
             bad = check_tuples(job, first, min(n, job.stored_tuples - first))
         PyErr_CheckSignals()
@@ -1097,6 +1130,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
         return 1
     with nogil:
         load_arrays(job)
+        read_offsets(job)
     n, columns = max(1, limit // max(1, width)), width
     if job.units:
         n = max(job.threads, limit // max(1, moved // total))

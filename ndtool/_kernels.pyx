@@ -36,7 +36,7 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport CACHE_BYTES, Cursor, DROPPED, IndexSpace, Walk, seek
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport (
-    Check, OutOfBounds, check_task, find_out_of_bounds, local_fraction,
+    Check, OutOfBounds, check_task, find_out_of_bounds, flatten_task, local_fraction,
 )
 from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
@@ -45,7 +45,8 @@ from ndtool.loops.gathers cimport (
     Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
-    CLIP, ENTRIES, ERROR, ITEMSIZE_MASK, REDIRECT, SWAPPED, UNSIGNED, UNVECTORIZED, WRAP, as_int64,
+    CLIP, ENTRIES, ERROR, ITEMSIZE_MASK, REDIRECT, SWAPPED, UNSIGNED, UNVECTORIZED, WRAP,
+    are_in_bounds, as_int64,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import LINE, PAGE, Grid, Indices, KernelOptions, WorkItem
+from ndtool._kernels import PAGE, Grid, Indices, KernelOptions, WorkItem
 from ndtool.engine import bind, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, Operand
 from ndtool.machine.threads import limit_threads
@@ -53,18 +53,12 @@ def choose_gather(
     plan: Plan, itemsize: int, shape: Shape, data: Operand, gathered: int
 ) -> GatherKernel:
     """Select the kernel to gather `gathered` bytes from data of any strides."""
-    slices, nbytes = bind.bind_slices(plan, data.strides, itemsize), prod(shape) * itemsize
-    is_reused = nbytes <= min(tuning.PACKED_IN_CACHE, gathered // 2)
-    if is_reused and layouts.is_contiguous(shape, data.strides, itemsize):
-        is_reused = False
+    slices = bind.bind_slices(plan, data.strides, itemsize)
     if slices is None:
-        grid = bind.bind_grid(plan, data.strides, itemsize)
-        return GatherKernel(None, grid, is_reused and not grid.has_contiguous_rows)
-    if is_reused and (slices.layout is not None or slices.width <= LINE):
-        return GatherKernel(slices, None, True)
+        return GatherKernel(None, bind.bind_grid(plan, data.strides, itemsize))
     is_scattered = slices.layout is not None and layouts.is_scattered(shape, data.strides)
-    packs_data = is_scattered and nbytes <= min(tuning.MAX_PACKED, 2 * gathered)
-    return GatherKernel(slices, None, packs_data)
+    limit = min(tuning.MAX_PACKED, 2 * gathered)
+    return GatherKernel(slices, None, is_scattered and prod(shape) * itemsize <= limit)
 
 
 def gather(
@@ -76,31 +70,28 @@ def gather(
     progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather all of out; return False if an index is out of bounds."""
-    if kernel.slices is not None:
-        return _gather_slices(kernel.slices, data, indices, out, threads, progress)
+    slices, size = kernel.slices, len(out)
+    if slices is not None:
+        for item in work_items(slices, tuning.WORK_ITEM) if slices.width else ():
+            part = item.byte_range(slices.width)
+            non_temporal = size >= tuning.NON_TEMPORAL
+            if not gather_item(slices, data, indices, item, out[part], threads, non_temporal):
+                return False
+            progress(part.stop / size)
+        return True
     assert kernel.grid is not None, "a GatherKernel has either slices or a grid"
-    return _gather_tiles(kernel.grid, data, indices, out, threads, progress)
-
-
-def _gather_slices(
-    slices: BoundSlices,
-    data: Operand,
-    indices: Indices,
-    out: Buffer,
-    threads: int,
-    progress: ProgressCallback,
-) -> bool:
-    """Gather all slices to out; return False if an index is out of bounds."""
-    size = slices.tuples * slices.width
-    non_temporal = size >= tuning.NON_TEMPORAL
-    if size <= tuning.WORK_ITEM:
-        item = WorkItem(0, slices.tuples, 0, slices.width)
-        return gather_item(slices, data, indices, item, out, threads, non_temporal)
-    for item in work_items(slices, tuning.WORK_ITEM):
-        byte_range = item.byte_range(slices.width)
-        if not gather_item(slices, data, indices, item, out[byte_range], threads, non_temporal):
+    grid = kernel.grid.divided(limit_threads(threads, kernel.grid.units * kernel.grid.unit_bytes))
+    threads, unit_count = limit_threads(threads, grid.units * grid.unit_bytes), grid.units
+    step = max(threads, tuning.WORK_ITEM // max(1, grid.unit_bytes))
+    buffers = memoryview(bytearray(threads * grid.scratch)) if grid.is_packing_faster else None
+    options = KernelOptions(threads, size >= tuning.NON_TEMPORAL, buffers)
+    for first in range(0, unit_count, step):
+        stop = min(unit_count, first + step)
+        if _kernels.gather_tiles(
+            grid, data.buffer, data.origin, indices, first, stop, out, options
+        ):
             return False
-        progress(byte_range.stop / size)
+        progress(stop / unit_count)
     return True
 
 
@@ -147,27 +138,3 @@ def prefetch_pages(slices: BoundSlices, data: Operand, indices: Indices, item: W
     """Prefetch the pages of a mapped file that a work item reads, by madvise(MADV_WILLNEED)."""
     if slices.layout is None:
         _kernels.will_need(slices.addressing, data.buffer, data.origin, indices, item)
-
-
-def _gather_tiles(
-    grid: Grid,
-    data: Operand,
-    indices: Indices,
-    out: Buffer,
-    threads: int,
-    progress: ProgressCallback,
-) -> bool:
-    """Gather along an axis that is not the last; return False if an index is out of bounds."""
-    grid = grid.divided(limit_threads(threads, grid.units * grid.unit_bytes))
-    threads, unit_count = limit_threads(threads, grid.units * grid.unit_bytes), grid.units
-    step = max(threads, tuning.WORK_ITEM // max(1, grid.unit_bytes))
-    buffers = memoryview(bytearray(threads * grid.scratch)) if grid.is_packing_faster else None
-    options = KernelOptions(threads, len(out) >= tuning.NON_TEMPORAL, buffers)
-    for first in range(0, unit_count, step):
-        stop = min(unit_count, first + step)
-        if _kernels.gather_tiles(
-            grid, data.buffer, data.origin, indices, first, stop, out, options
-        ):
-            return False
-        progress(stop / unit_count)
-    return True

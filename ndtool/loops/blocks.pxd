@@ -293,14 +293,15 @@ cdef inline bint has_shared_tuples(const Walk* walk, int64_t count) noexcept nog
     )
 
 
+cdef inline bint is_usual_width(Py_ssize_t width) noexcept nogil:
+    """Return whether loops are compiled for elements of `width` bytes."""
+    return width in (1, 2, 4, 8, 16)
+
+
 cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept nogil:
     """Return whether stored indices are row indices of elements of `width` bytes."""
     cdef const IndexSpace* space = walk.space
-    cdef bint is_usual_width = width in (1, 2, 4, 8, 16)
-    return (
-        is_usual_width and space.k == 1
-        and space.per_batch >= SHORT_BLOCK and not walk.kind & UNVECTORIZED
-    )
+    return is_usual_width(width) and space.k == 1 and not walk.kind & UNVECTORIZED
 
 
 cdef inline uint64_t next_offsets(

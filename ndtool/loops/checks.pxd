@@ -2,10 +2,11 @@
 # Checks: bounds checks of index tuples without a gather or scatter; the search for the first tuple
 # out of bounds; and a sample of how many tuples are spatially local.
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport (
-    MAX_RANK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
+    BLOCK, MAX_RANK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
 )
 from ndtool.loops.indices cimport (
     ENTRIES, ERROR, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
@@ -29,6 +30,8 @@ cdef enum:
 cdef struct Check:
     Walk walk
     int64_t count, tasks
+    uint8_t* offsets       # for flatten_task: where the offset of each tuple is stored
+    int offset_bytes       # 4 or 8
 
 
 cdef inline uint64_t check_task(const void* args, int64_t task, int thread) noexcept nogil:
@@ -36,6 +39,38 @@ cdef inline uint64_t check_task(const void* args, int64_t task, int thread) noex
     return check_range(
         &c.walk, c.count * task // c.tasks, c.count * (task + 1) // c.tasks
     )
+
+
+cdef inline uint64_t flatten_task(const void* args, int64_t task, int thread) noexcept nogil:
+    """Store the offset of each stored tuple, from the lowest; non-zero if one is out of bounds."""
+    cdef const Check* c = <const Check*> args
+    cdef int64_t offsets[BLOCK]
+    cdef IndexSpace space = without_batches(c.walk.space, c.count)
+    cdef Walk walk = c.walk
+    cdef int64_t t = c.count * task // c.tasks, stop = c.count * (task + 1) // c.tasks, n, i
+    cdef Cursor cursor
+    walk.space, walk.first = &space, 0
+    seek(&cursor, &walk, t)
+    while t < stop:
+        n = min(block_size(&space), stop - t)
+        if convert_next_offsets(&cursor, &walk, t, n, offsets):
+            return 1
+        for i in range(n):
+            offsets[i] -= space.lowest
+        if c.offset_bytes == 8:
+            memcpy(c.offsets + 8 * t, offsets, 8 * n)
+        else:
+            for i in range(n):
+                (<uint32_t*> c.offsets)[t + i] = <uint32_t> offsets[i]
+        t += n
+    return 0
+
+
+cdef inline IndexSpace without_batches(const IndexSpace* space, int64_t count) noexcept nogil:
+    """Return the space of a range of `count` stored tuples."""
+    cdef IndexSpace one = space[0]
+    one.per_batch, one.batch_rank, one.repeats, one.is_one_group = max(count, 1), 0, 1, False
+    return one
 
 
 cdef inline int bad_component(const Walk* walk, int64_t t) noexcept nogil:
@@ -70,8 +105,7 @@ cdef inline uint64_t check_range(const Walk* indices, int64_t t, int64_t stop) n
     if not walk.has_pad:
         walk.kind &= ~UNVECTORIZED
     if k == 0 or LANES % k or walk.has_pad:
-        space = walk.space[0]    # without batches: a range of stored tuples
-        space.per_batch, space.batch_rank, space.repeats = max(stop, 1), 0, 1
+        space = without_batches(walk.space, stop)
         walk.space, walk.first, step = &space, 0, block_size(&space)
         seek(&cursor, &walk, t)
         while t < stop:
@@ -99,20 +133,23 @@ cdef inline uint64_t out_of_bounds "ndtool_out_of_bounds"(
     cdef const IndexSpace* space = <const IndexSpace*> index_space
     cdef Py_ssize_t i, j
     cdef uint64_t wraps[LANES]
-    cdef uint64_t limits[LANES]
-    cdef uint64_t bad[LANES]    # for each lane, combined after the loop
+    cdef uint64_t last[LANES]
+    cdef uint64_t bad[LANES]    # for each lane, combined after the loop: the sign bits
+    cdef uint64_t v
     for j in range(LANES):
         wraps[j] = space.wraps[j % space.k]
-        limits[j] = space.sizes[j % space.k] + wraps[j]
+        last[j] = space.sizes[j % space.k] + wraps[j] - 1
         bad[j] = 0
     for i in range(n // LANES):
         for j in range(LANES):
-            bad[j] |= <uint64_t> index[LANES * i + j] + wraps[j] >= limits[j]
+            v = <uint64_t> index[LANES * i + j] + wraps[j]
+            bad[j] |= v | (last[j] - v)
     for j in range(n % LANES):
-        bad[j] |= <uint64_t> index[n // LANES * LANES + j] + wraps[j] >= limits[j]
+        v = <uint64_t> index[n // LANES * LANES + j] + wraps[j]
+        bad[j] |= v | (last[j] - v)
     for j in range(1, LANES):
         bad[0] |= bad[j]
-    return bad[0]
+    return bad[0] >> 63
 
 
 cdef inline double local_fraction(const Walk* walk, int64_t count) noexcept nogil:

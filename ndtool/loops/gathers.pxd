@@ -12,7 +12,8 @@ from ndtool.loops.blocks cimport (
     offsets_by_mode, prefetch_next_batch, resolve_offsets, seek, stored_index, task_column,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, UNVECTORIZED, as_int64, as_row_indices, load_row_index, read_once,
+    ENTRIES, ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64, as_row_indices, load_row_index,
+    read_once, row_limit,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
@@ -28,12 +29,21 @@ cdef extern from *:
     static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
     static inline uint64_t ndtool_copy_and_check(void const *, Py_ssize_t, int, int) ndtool_inline;
     static inline Py_ssize_t ndtool_copy_by_itemsize(void const *, Py_ssize_t) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_layout(
+        void const *, Py_ssize_t, int
+    ) ndtool_inline;
     static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
 
 cdef enum:
     SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
+    SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
+
+cdef enum:           # where elements of a row index are
+    CONTIGUOUS = 0   # one after the other
+    STRIDED = 1
+    IN_TILE = 2      # also in the columns of a tile
 
 
 cdef struct Gather:
@@ -146,7 +156,8 @@ cdef inline uint64_t gather_range(
             return 1
         if not is_short and not is_staged:
             gather_rows(
-                target + column, source + column, offsets, n, n_next, width, pitch, non_temporal
+                target + column, source + column, offsets, n, 0 if is_predictable else n + n_next,
+                width, pitch, non_temporal
             )
             target += n * pitch
         elif is_staged:
@@ -338,19 +349,19 @@ cdef inline bint needs_staging(Py_ssize_t width) noexcept nogil:
 
 
 cdef inline void gather_rows(
-    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t n_next,
+    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t stop,
     Py_ssize_t width, Py_ssize_t pitch, bint non_temporal,
 ) noexcept nogil:
-    """Copy n slices longer than a cache line, prefetching the next ones, of which n_next follow."""
+    """Copy n slices longer than a cache line, prefetching later ones, up to that at `stop`."""
     cdef Py_ssize_t i, ahead = max(1, PREFETCH_DISTANCE // width)
     cdef Py_ssize_t distance = PREFETCH_DISTANCE
     cdef Py_ssize_t prefetched_bytes = width if width <= distance // 2 else distance // 8
     if non_temporal and width == pitch and has_vbmi():
-        stream_slices(target, source, offsets, n, n + n_next, width, ahead, prefetched_bytes)
+        stream_slices(target, source, offsets, n, max(n, stop), width, ahead, prefetched_bytes)
         return
     non_temporal = non_temporal and (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
     for i in range(n):
-        if i + ahead < n + n_next:
+        if i + ahead < stop:
             prefetch_slice(source + offsets[i + ahead], width)
         if non_temporal:
             stream(target + i * pitch, source + offsets[i], width)
@@ -396,14 +407,23 @@ cdef inline uint64_t gather_strided_task(
 
 
 cdef struct RowBlock:
-    # elements to gather by row index: index[i] * stride is the offset of the i-th
+    # n elements to gather by row index: that of the i-th is at index[i] * stride + increments[i]
     const uint8_t* source
     const uint8_t* index
-    int index_itemsize           # 4 or 8
+    int index_itemsize           # as load_row_index reads them
+    uint64_t limit               # indices are less
     uint8_t* target
     Py_ssize_t n
-    int64_t size                 # indices are from 0 to size - 1
     int64_t stride
+    const int64_t* increments    # NULL if all are 0
+
+
+cdef inline void bind_row_indices(
+    RowBlock* rows, const uint8_t* index, int kind, Py_ssize_t n, int64_t size, int64_t* values
+) noexcept nogil:
+    """Bind n <= ENTRIES indices of rows 0 to size - 1, as int64 in `values` where needed."""
+    rows.index = as_row_indices(index, &kind, n, 1, values)
+    rows.n, rows.index_itemsize, rows.limit = n, kind & ITEMSIZE_MASK, row_limit(kind, size)
 
 
 cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
@@ -412,10 +432,16 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     Loads from a shared cache, or of few lines that are often in cache, overlap without prefetches.
     """
     cdef const IndexSpace* space = g.walk.space
-    cdef bint is_near = space.fits_in_cache or g.is_local or space.batch_rank == 0 and (
-        space.span <= SHARED_CACHE_BYTES or g.count * LINE <= CACHE_BYTES
+    cdef int64_t batches = g.count // space.per_batch if space.batch_rank else 1
+    cdef int64_t stride = max(space.strides[0], -space.strides[0])
+    cdef int64_t reached = <int64_t> row_limit(g.walk.kind, space.sizes[0]) * stride
+    cdef bint is_small = batches * min(space.span, reached) <= SHARED_CACHE_BYTES or (
+        space.batch_rank == 0 and g.count * LINE <= CACHE_BYTES
     )
-    return is_near and has_row_indices(&g.walk, g.width)
+    return (
+        (space.fits_in_cache or g.is_local or is_small) and has_row_indices(&g.walk, g.width)
+        and space.per_batch >= (SHORT_BATCH if is_small else SHORT_BLOCK)
+    )
 
 
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
@@ -440,7 +466,7 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     # a batch further ahead, as the last bytes to be prefetched may be needed first
     cdef int64_t batches = 1 + PREFETCH_DISTANCE // max(1, space.span)
     cdef int64_t step = SHORT_BLOCK if space.batch_rank else BLOCK
-    rows.size, rows.stride = space.sizes[0], space.strides[0]
+    rows.stride, rows.increments = space.strides[0], NULL
     seek(&cursor, &g.walk, t)
     while t < stop:
         if cursor.remaining == 0:
@@ -453,8 +479,8 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
             next_rows += batches * space.batch_strides[space.batch_rank - 1]
             next_rows += <int64_t> (batch_fraction * (space.per_batch - cursor.remaining))
             prefetch_lines(next_rows, <int64_t> (batch_fraction * n))
-        rows.index_itemsize = g.walk.kind
-        index = as_row_indices(index, &rows.index_itemsize, n, values)
+        bind_row_indices(&rows, index, g.walk.kind, n, space.sizes[0], values)
+        index = rows.index
         rows.source = g.source + cursor.base
         block = target
         if g.non_temporal:
@@ -500,32 +526,47 @@ cdef inline Py_ssize_t copy_by_width(const RowBlock* rows, Py_ssize_t width) noe
 cdef inline Py_ssize_t copy_by_itemsize "ndtool_copy_by_itemsize"(
     const void* rows, Py_ssize_t width
 ) noexcept nogil:
-    """Call copy_by_row with a constant itemsize of indices, and a constant stride if possible."""
-    cdef bint is_contiguous = (<const RowBlock*> rows).stride == width
-    if (<const RowBlock*> rows).index_itemsize == 4:
-        if is_contiguous:
-            return copy_by_row(rows, width, 4, True)
-        return copy_by_row(rows, width, 4, False)
-    if is_contiguous:
-        return copy_by_row(rows, width, 8, True)
-    return copy_by_row(rows, width, 8, False)
+    """Call copy_by_layout with a constant itemsize of indices."""
+    cdef int index_itemsize = (<const RowBlock*> rows).index_itemsize
+    if index_itemsize == 8:
+        return copy_by_layout(rows, width, 8)
+    if index_itemsize == 4:
+        return copy_by_layout(rows, width, 4)
+    if index_itemsize == 2:
+        return copy_by_layout(rows, width, 2)
+    return copy_by_layout(rows, width, 1)
+
+
+cdef inline Py_ssize_t copy_by_layout "ndtool_copy_by_layout"(
+    const void* rows, Py_ssize_t width, int index_itemsize
+) noexcept nogil:
+    """Call copy_by_row with a constant layout, and a constant stride if possible."""
+    if (<const RowBlock*> rows).increments != NULL:
+        return copy_by_row(rows, width, index_itemsize, IN_TILE)
+    if (<const RowBlock*> rows).stride == width:
+        return copy_by_row(rows, width, index_itemsize, CONTIGUOUS)
+    return copy_by_row(rows, width, index_itemsize, STRIDED)
 
 
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
-    const void* args, Py_ssize_t width, int index_itemsize, bint is_contiguous
+    const void* args, Py_ssize_t width, int index_itemsize, int layout
 ) noexcept nogil:
     """Copy elements up to an index that is negative or out of bounds; return their number."""
     cdef const RowBlock* rows = <const RowBlock*> args
     cdef const uint8_t* source = rows.source
     cdef const uint8_t* index = rows.index
     cdef uint8_t* target = rows.target
-    cdef uint64_t row, size = rows.size
-    cdef int64_t stride = width if is_contiguous else rows.stride
+    cdef uint64_t row, limit = rows.limit
+    cdef int64_t offset, stride = width if layout == CONTIGUOUS else rows.stride
+    cdef const int64_t* increments = rows.increments
     cdef Py_ssize_t i, n = rows.n
     for i in range(n):
         row = load_row_index(index, i, index_itemsize)
         read_once(row)
-        if row >= size:
+        if row >= limit:
             return i
-        memcpy(target + i * width, source + <int64_t> row * stride, width)
+        offset = <int64_t> row * stride
+        if layout == IN_TILE:
+            offset += increments[i]
+        memcpy(target + i * width, source + offset, width)
     return n

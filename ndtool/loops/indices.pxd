@@ -107,28 +107,48 @@ cdef inline void convert_to_int64 "ndtool_widen"(
 
 
 cdef inline const uint8_t* as_row_indices(
-    const uint8_t* indices, int* kind, Py_ssize_t n, int64_t* block
+    const uint8_t* indices, int* kind, Py_ssize_t n, int narrowest, int64_t* block
 ) noexcept nogil:
     """Return n <= ENTRIES indices that load_row_index can read: in place, or as int64 in block.
 
-    kind: of the indices; receives that of the result, 4 or 8.
+    kind: of the indices; receives that of the result, of at least `narrowest` bytes.
     """
-    if kind[0] == 4 or kind[0] == 8:
+    if not kind[0] & SWAPPED and kind[0] & ITEMSIZE_MASK >= narrowest:
         return indices
     convert_to_int64(indices, kind[0], n, block)
     kind[0] = 8
     return <const uint8_t*> block
 
 
+cdef inline bint are_in_bounds(int kind, int64_t size, int64_t wrap) noexcept nogil:
+    """Return whether all indices of a type are valid, whatever their values. wrap: size or 0."""
+    cdef int bits = 8 * (kind & ITEMSIZE_MASK)
+    if bits == 64:
+        return False
+    return size >> bits != 0 if kind & UNSIGNED else wrap >> (bits - 1) != 0
+
+
+cdef inline uint64_t row_limit(int kind, int64_t size) noexcept nogil:
+    """Return what is more than every valid index, but at most every other one as it is loaded."""
+    cdef int bits = 8 * (kind & ITEMSIZE_MASK) - (0 if kind & UNSIGNED else 1)
+    return size if bits >= 63 else min(size, <int64_t> 1 << bits)
+
+
 cdef inline uint64_t load_row_index(
     const uint8_t* rows, Py_ssize_t i, int index_itemsize
 ) noexcept nogil:
-    """Return index i of int64 or int32; negative indices become huge."""
-    cdef int32_t n4
+    """Return index i, as an unsigned integer: negative indices are at least `row_limit`."""
+    cdef uint16_t n2
+    cdef uint32_t n4
     cdef uint64_t n8
+    if index_itemsize == 1:
+        return rows[i]
+    if index_itemsize == 2:
+        memcpy(&n2, rows + 2 * i, 2)
+        return n2
     if index_itemsize == 4:
         memcpy(&n4, rows + 4 * i, 4)
-        return <uint64_t> <int64_t> n4
+        return n4
     memcpy(&n8, rows + 8 * i, 8)
     return n8
 

@@ -5,8 +5,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, offsets_1
-from ndtool.loops.gathers cimport stream_full_lines
+from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, is_usual_width, offsets_1
+from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
 from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
     as_int64_bits,
@@ -20,6 +20,7 @@ from ndtool.loops.views cimport copy_strided
 
 cdef enum:
     ROWS_AHEAD = 4              # prefetch distance, in rows of a tile
+    NEAR_BYTES = 16777216       # bytes of lines that are read, up to which elements go by row
     MAX_STAGED_ITEMSIZE = 16    # bytes of an element, up to which rows are staged
 
 
@@ -176,12 +177,11 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
     cdef const Units* c = <const Units*> args
     cdef const Panels* p = c.p
     cdef uint8_t* packed_tile = packed_buffer(c, thread)
-    cdef int64_t offsets[BLOCK]
     cdef int64_t increments[BLOCK]
     cdef uint8_t stage[BLOCK * MAX_STAGED_ITEMSIZE + LINE]
     cdef Unit unit = locate_unit(p, c.first + task)
     cdef int64_t row = unit.first_row, rows, step = p.row_stride, column_stride = p.column_stride
-    cdef Py_ssize_t pending = 0, nbytes    # bytes in the stage
+    cdef Py_ssize_t pending = 0, nbytes, few = 1    # bytes in the stage
     cdef const uint8_t* source = c.data + unit.data
     cdef uint8_t* block
     cdef uint8_t* target = c.target + (unit.index + row * p.index_row_stride) * p.itemsize
@@ -199,13 +199,11 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
         block = target
         if non_temporal:
             block = stage + pending
-        if tile_offsets(
+        if gather_from_tile(
             c, c.index + (unit.index + row * p.index_row_stride) * (c.kind & ITEMSIZE_MASK),
-            rows * unit.columns, step, column_stride if rows == 1 else 0, increments,
-            c.fill_value - source, offsets
+            rows * unit.columns, source, step, increments, block, &few
         ):
             return 1
-        gather_block(block, source, offsets, rows * unit.columns, p.itemsize, 0)
         row += rows
         if not non_temporal:
             target += rows * p.index_row_stride * p.itemsize
@@ -217,6 +215,45 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
     if non_temporal:
         stream(target, stage, pending)
         stream_end()
+    return 0
+
+
+cdef inline uint64_t gather_from_tile(
+    const Units* c, const uint8_t* stored, Py_ssize_t n, const uint8_t* source, int64_t step,
+    const int64_t* increments, uint8_t* target, Py_ssize_t* few
+) noexcept nogil:
+    """Gather n <= BLOCK elements of a tile by their stored indices, `few` by offsets after each
+    index that is negative or out of bounds; non-zero if the mode does not allow one."""
+    cdef int64_t values[BLOCK]
+    cdef int64_t offsets[BLOCK]
+    cdef const Panels* p = c.p
+    cdef int64_t extent = min(p.data_rows * max(step, -step), p.index_rows * p.columns * LINE)
+    cdef bint by_row = (
+        is_usual_width(p.itemsize) and not c.kind & UNVECTORIZED
+        and extent <= NEAR_BYTES    # else loads overlap more by offsets
+    )
+    cdef Py_ssize_t n_few
+    cdef RowBlock rows
+    rows.source, rows.stride = source, step
+    while n:
+        n_few = n
+        if by_row:
+            bind_row_indices(&rows, stored, c.kind, n, p.data_rows, values)
+            rows.increments, rows.target = increments, target
+            rows.n = copy_by_width(&rows, p.itemsize)
+            few[0] = 1 if rows.n >= 4 * FEW else min(4 * few[0], BLOCK)
+            n -= rows.n
+            n_few = min(few[0], n)
+            stored += rows.n * (c.kind & ITEMSIZE_MASK)
+            increments += rows.n
+            target += rows.n * p.itemsize
+        if tile_offsets(c, stored, n_few, step, 0, increments, c.fill_value - source, offsets):
+            return 1
+        gather_block(target, source, offsets, n_few, p.itemsize, 0)
+        n -= n_few
+        stored += n_few * (c.kind & ITEMSIZE_MASK)
+        increments += n_few
+        target += n_few * p.itemsize
     return 0
 
 

@@ -16,7 +16,7 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.counts cimport (
     Counts, Means, any_dropped, count_address, count_block, count_rows, count_update, divide_task,
 )
-from ndtool.loops.indices cimport as_row_indices
+from ndtool.loops.indices cimport ITEMSIZE_MASK, as_row_indices, row_limit
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
@@ -84,6 +84,7 @@ cdef inline bint is_reduction_by_row(const Updates* u, const Walk* walk) noexcep
     """Return whether updates can be reduced by stored row index, without offsets."""
     return (
         u.op and u.current == INCLUDED and is_light(u.code) and has_row_indices(walk, u.pitch)
+        and walk.space.per_batch >= SHORT_BLOCK
         and walk.space.strides[0] == u.pitch and not u.counts.table.keys
     )
 
@@ -454,22 +455,25 @@ cdef inline int64_t reduce_by_row(
     cdef int64_t values[BLOCK]
     cdef const uint8_t* rows
     cdef const uint8_t* updates = u.first + t * u.pitch
-    cdef int kind = walk.kind
+    cdef int kind = walk.kind, index_itemsize
     cdef Reduction r
-    cdef int64_t n, applied
+    cdef int64_t n, applied, rows_limit
     if cursor.remaining == 0:
         next_batch(cursor, walk.space)
     n = min(min(limit, BLOCK), cursor.remaining)
-    rows = as_row_indices(stored_index(cursor, walk, t), &kind, n, values)
-    if memcmp(rows, rows + (n - 1) * kind, kind) == 0:
+    rows = as_row_indices(stored_index(cursor, walk, t), &kind, n, 4, values)
+    index_itemsize, rows_limit = kind & ITEMSIZE_MASK, row_limit(kind, walk.space.sizes[0])
+    if memcmp(rows, rows + (n - 1) * index_itemsize, index_itemsize) == 0:
         return 0
     r = Reduction(
-        target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, kind,
-        walk.space.sizes[0]
+        target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, index_itemsize,
+        rows_limit
     )
     applied = reduce_elements(u.code, u.op, &r)
     if u.counts.data:
-        count_rows(&u.counts, target + cursor.base, rows, kind, applied, walk.space.sizes[0])
+        count_rows(
+            &u.counts, target + cursor.base, rows, index_itemsize, applied, rows_limit
+        )
     cursor.remaining -= applied
     return applied
 

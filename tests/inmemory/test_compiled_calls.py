@@ -333,3 +333,51 @@ def test_batches_that_share_tuples_have_the_bits_of_the_loop(
     index[-1] = 40
     with pytest.raises(ndtool.BoundsError):
         ndtool.scatter(data, index, updates, 1, reduction, threads=threads)
+
+
+@pytest.mark.parametrize("mode", ["error", "clip", "wrap"])
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "<i4", ">i4", "u4", "i8", "u8"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_indices_of_every_type_are_read_as_they_are(dtype: str, mode: str, axis: int) -> None:
+    """Of data in which the type's largest value is valid, or the largest before it is not."""
+    rng, index_type = np.random.default_rng(1), np.dtype(dtype)
+    for size in (100, 128, 200, 256, 300, 40_000):
+        low, high = (-size, size) if mode == "error" else (-3 * size, 3 * size)
+        low = max(low, np.iinfo(index_type).min)
+        high = min(high, np.iinfo(index_type).max + 1)
+        index = rng.integers(low, high, (300, 3)).astype(index_type)
+        index[:2] = [[low] * 3, [high - 1] * 3]
+        index = np.ascontiguousarray(index if axis == 0 else index.T)
+        wide = index.astype(object)  # exact, also of uint64
+        if mode == "clip":
+            wide = np.clip(np.where(wide < 0, wide + size, wide), 0, size - 1)
+        wide = (wide % size).astype(np.int64)
+        for itemsize in (1, 2, 4, 8, 16, 3):
+            data = rng.integers(0, 256, (size, 3, itemsize), np.uint8).view(f"V{itemsize}")[..., 0]
+            data = data if axis == 0 else np.ascontiguousarray(data.T)
+            found = ndtool.gather_elements(data, index, axis, out_of_bounds=mode)
+            assert bits_equal(found, np.take_along_axis(data, wide, axis))
+            found = ndtool.gather(data, index, axis, out_of_bounds=mode)
+            assert bits_equal(found, np.take(data, wide, axis))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2"])
+@pytest.mark.parametrize("layout", ["C", "F", "reversed"])
+def test_tuples_are_validated_before_the_output_changes(dtype: str, layout: str) -> None:
+    rng = np.random.default_rng(2)
+    data = np.asarray(rng.integers(0, 1000, (120, 7, 5, 2)), order="F" if layout == "F" else "C")
+    data = data[::-1, :, ::-1] if layout == "reversed" else data
+    for k in (1, 2, 3, 4):
+        sizes = np.array(data.shape[:k])
+        low = 0 if dtype.startswith("u") else -sizes
+        index = rng.integers(low, sizes, (2000, k)).astype(dtype)
+        out = np.full((2000, *data.shape[k:]), -1)
+        assert bits_equal(
+            ndtool.gather_nd(data, index, out=out),
+            data[tuple(index[:, j].astype("i8") for j in range(k))],
+        )
+        out[...] = -1
+        index[1999, k - 1] = sizes[-1]
+        with pytest.raises(ndtool.BoundsError):
+            ndtool.gather_nd(data, index, out=out)
+        assert (out == -1).all()
