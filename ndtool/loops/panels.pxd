@@ -152,11 +152,10 @@ cdef inline uint64_t tile_offsets(
 cdef inline void pack_tile(
     const Panels* p, const Unit* unit, const uint8_t* data, uint8_t* scratch
 ) noexcept nogil:
-    cdef int64_t i, width = unit.columns * p.itemsize
-    for i in range(p.data_rows):
-        copy_strided(
-            scratch + i * width, data + i * p.row_stride, p.column_stride, unit.columns, p.itemsize
-        )
+    copy_strided(
+        scratch, data, unit.columns * p.itemsize, p.row_stride, p.data_rows, p.column_stride,
+        unit.columns, p.itemsize,
+    )
 
 
 cdef inline void unpack_tile(

@@ -12,7 +12,7 @@ from ndtool.loops.moves cimport copy_bytes
 cdef extern from *:
     """
     static inline void ndtool_copy_fixed(
-        uint8_t *, uint8_t const *, int64_t, int64_t, Py_ssize_t
+        uint8_t *, uint8_t const *, int64_t, int64_t, int64_t, int64_t, int64_t, Py_ssize_t
     ) ndtool_inline;
     static inline void ndtool_copy_square(
         uint8_t *, uint8_t const *, int64_t, int64_t, int
@@ -53,7 +53,7 @@ cdef inline void copy_view(
     stride = view.strides[view.rank - 1]
     while count > 0:
         n = min(count, last_size - coordinates[view.rank - 1])
-        copy_strided(target, source, stride, n, view.itemsize)
+        copy_strided(target, source, 0, 0, 1, stride, n, view.itemsize)
         target += n * view.itemsize
         count -= n
         coordinates[view.rank - 1] += n
@@ -67,34 +67,47 @@ cdef inline void copy_view(
 
 
 cdef inline void copy_strided(
-    uint8_t* target, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t itemsize
+    uint8_t* target, const uint8_t* source, int64_t pitch, int64_t row_stride, int64_t rows,
+    int64_t stride, int64_t n, Py_ssize_t itemsize
 ) noexcept nogil:
-    """Copy n elements, `stride` bytes apart, to contiguous memory."""
-    cdef int64_t i
+    """Copy rows of n elements, `stride` bytes apart, to rows of contiguous elements.
+
+    row_stride, pitch: bytes from one row to the next in the source and in the target.
+    """
+    cdef int64_t i, j
     if stride == itemsize:
-        memcpy(target, source, n * itemsize)
+        for i in range(rows):
+            memcpy(target + i * pitch, source + i * row_stride, n * itemsize)
     elif itemsize == 1:
-        copy_fixed(target, source, stride, n, 1)
+        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 1)
     elif itemsize == 2:
-        copy_fixed(target, source, stride, n, 2)
+        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 2)
     elif itemsize == 4:
-        copy_fixed(target, source, stride, n, 4)
+        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 4)
     elif itemsize == 8:
-        copy_fixed(target, source, stride, n, 8)
+        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 8)
     elif itemsize == 16:
-        copy_fixed(target, source, stride, n, 16)
+        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 16)
     else:
-        for i in range(n):
-            copy_bytes(target + itemsize * i, source + i * stride, itemsize)
+        for i in range(rows):
+            for j in range(n):
+                copy_bytes(
+                    target + i * pitch + itemsize * j, source + i * row_stride + j * stride,
+                    itemsize,
+                )
 
 
 cdef inline void copy_fixed "ndtool_copy_fixed"(
-    uint8_t* target, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t itemsize
+    uint8_t* target, const uint8_t* source, int64_t pitch, int64_t row_stride, int64_t rows,
+    int64_t stride, int64_t n, Py_ssize_t itemsize
 ) noexcept nogil:
     """copy_strided, with a constant itemsize."""
-    cdef int64_t i
-    for i in range(n):
-        memcpy(target + itemsize * i, source + i * stride, itemsize)
+    cdef int64_t i, j
+    for i in range(rows):
+        for j in range(n):
+            memcpy(
+                target + i * pitch + itemsize * j, source + i * row_stride + j * stride, itemsize
+            )
 
 
 cdef inline int64_t copy_squares(
@@ -105,7 +118,7 @@ cdef inline int64_t copy_squares(
 
     stride, pitch: bytes from one column to the next, and from one row to the next.
     """
-    cdef int64_t n = WORD // itemsize, i, j, k
+    cdef int64_t n = WORD // itemsize, i, j
     if itemsize > 2 or n == 0:
         return 0
     for i in range(rows // n):
@@ -116,11 +129,10 @@ cdef inline int64_t copy_squares(
                 copy_square(target + 8 * j, source + 8 * i, pitch, stride, 2)
             source += n * stride
         for j in range(columns % n):
-            for k in range(n):
-                copy_strided(
-                    target + k * pitch + (columns - columns % n + j) * itemsize,
-                    source + j * stride + 8 * i + k * itemsize, 0, 1, itemsize,
-                )
+            copy_strided(
+                target + (columns - columns % n + j) * itemsize, source + j * stride + 8 * i,
+                pitch, itemsize, n, 0, 1, itemsize,
+            )
         source -= (columns - columns % n) * stride
         target += n * pitch
     return rows - rows % n
@@ -211,11 +223,10 @@ cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noex
         i = copy_squares(
             target, source, pitch, view.strides[last], rows, columns, view.itemsize
         )
-    for i in range(i, rows):
-        copy_strided(
-            target + i * pitch, source + i * view.strides[smallest_stride_axis], view.strides[last],
-            columns, view.itemsize,
-        )
+    copy_strided(
+        target + i * pitch, source + i * view.strides[smallest_stride_axis], pitch,
+        view.strides[smallest_stride_axis], rows - i, view.strides[last], columns, view.itemsize,
+    )
     return 0
 
 
