@@ -97,14 +97,16 @@ cdef inline uint64_t check_range(const Walk* indices, int64_t t, int64_t stop) n
     cdef int64_t values[ENTRIES]
     cdef Walk walk = indices[0]
     cdef IndexSpace space
-    cdef int k = walk.space.k
-    cdef int64_t n, step = ENTRIES // max(k, 1)
+    cdef int k = walk.space.k, j
+    cdef int64_t n, largest = 0, step = ENTRIES // max(k, 1)
     cdef const uint8_t* stored
     cdef Cursor cursor
     walk.mode = ERROR
     if not walk.has_pad:
         walk.kind &= ~UNVECTORIZED
-    if k == 0 or LANES % k or walk.has_pad:
+    for j in range(k):
+        largest = max(largest, walk.space.sizes[j])
+    if k == 0 or LANES % k or walk.has_pad or largest >> 62:
         space = without_batches(walk.space, stop)
         walk.space, walk.first, step = &space, 0, block_size(&space)
         seek(&cursor, &walk, t)
@@ -128,6 +130,7 @@ cdef inline uint64_t out_of_bounds "ndtool_out_of_bounds"(
 ) noexcept nogil:
     """Return non-zero if one of n indices is out of bounds; all vectors hold the same components.
 
+    Sizes are less than 2^62, so that sums of an index and a size have no sign bit.
     No software prefetches: the hardware prefetches a single stream, and they would slow it down.
     """
     cdef const IndexSpace* space = <const IndexSpace*> index_space

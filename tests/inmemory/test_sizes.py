@@ -230,6 +230,19 @@ def test_products_beyond_63_bits() -> None:
         ndtool.scatter_nd(zeros_of_one_element((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
 
 
+@pytest.mark.parametrize("size", [1 << 62, (1 << 62) + 1, (1 << 63) - 1])
+def test_the_longest_axes(size: int) -> None:
+    """Also with `out`: the check before it adds indices and sizes."""
+    data = zeros_of_one_element((size,))
+    for index in (size - 1, -size, 1 << 61):
+        out = np.ones(3, "u1")
+        assert ndtool.gather(data, np.array([index] * 3), out=out).tolist() == [0, 0, 0]
+    for index in (size, -size - 1):
+        if -(1 << 63) <= index < 1 << 63:
+            with pytest.raises(BoundsError):
+                ndtool.gather(data, np.array([0, 0, index]), out=out)
+
+
 def test_slices_of_broadcast_data_stay_in_its_buffer() -> None:
     """A stride of zero: 2^58 rows that share memory."""
     data = zeros_of_one_element((1 << 58, 3), "f4")
