@@ -440,6 +440,7 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     )
     return (
         (space.fits_in_cache or g.is_local or is_small) and has_row_indices(&g.walk, g.width)
+        and not has_shared_tuples(&g.walk, g.count)
         and space.per_batch >= (SHORT_BATCH if is_small else SHORT_BLOCK)
     )
 
@@ -447,7 +448,8 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather elements by their stored indices.
 
-    After an index that is negative or out of bounds, the next few are gathered by offsets.
+    After an index that is negative or out of bounds, the next few are gathered by offsets. Where
+    most short batches have one, so are all that follow.
     """
     cdef const Gather* g = <const Gather*> args
     cdef const IndexSpace* space = g.walk.space
@@ -492,8 +494,11 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
             rows.n = copy_by_width(&rows, g.width)
             cursor.remaining -= rows.n
             i += rows.n
+            if rows.n >= min(4 * FEW, space.per_batch):
+                few = 1
+            elif i < n:
+                few = min(4 * few, BLOCK)
             if i < n:
-                few = 1 if rows.n >= 4 * FEW else min(4 * few, BLOCK)
                 n_few = min(few, n - i)
                 if next_offsets(&cursor, &g.walk, t + i, n_few, offsets):
                     return 1
@@ -504,10 +509,12 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
         else:
             target += n * g.width
         t += n
+        if few == BLOCK and space.per_batch < BLOCK:    # longer blocks, of several batches
+            break
     if g.non_temporal:
         stream(target, stage, pending)
         stream_end()
-    return 0
+    return gather_range(g, t, stop, 0, g.width) if t < stop else 0
 
 
 cdef inline Py_ssize_t copy_by_width(const RowBlock* rows, Py_ssize_t width) noexcept nogil:

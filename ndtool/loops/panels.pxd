@@ -201,7 +201,8 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
             block = stage + pending
         if gather_from_tile(
             c, c.index + (unit.index + row * p.index_row_stride) * (c.kind & ITEMSIZE_MASK),
-            rows * unit.columns, source, step, increments, block, &few
+            rows * unit.columns, source, step, column_stride if rows == 1 else 0, increments,
+            block, &few
         ):
             return 1
         row += rows
@@ -220,40 +221,49 @@ cdef inline uint64_t gather_unit(const void* args, int64_t task, int thread) noe
 
 cdef inline uint64_t gather_from_tile(
     const Units* c, const uint8_t* stored, Py_ssize_t n, const uint8_t* source, int64_t step,
-    const int64_t* increments, uint8_t* target, Py_ssize_t* few
+    int64_t column_stride, const int64_t* increments, uint8_t* target, Py_ssize_t* few
 ) noexcept nogil:
     """Gather n <= BLOCK elements of a tile by their stored indices, `few` by offsets after each
-    index that is negative or out of bounds; non-zero if the mode does not allow one."""
+    index that is negative or out of bounds; non-zero if the mode does not allow one.
+
+    column_stride: 0, unless the elements are a row.
+    """
     cdef int64_t values[BLOCK]
     cdef int64_t offsets[BLOCK]
     cdef const Panels* p = c.p
     cdef int64_t extent = min(p.data_rows * max(step, -step), p.index_rows * p.columns * LINE)
     cdef bint by_row = (
         is_usual_width(p.itemsize) and not c.kind & UNVECTORIZED
-        and extent <= NEAR_BYTES    # else loads overlap more by offsets
+        # else loads overlap more by offsets, and those of a row cost less
+        and extent <= NEAR_BYTES and (c.mode != ERROR or not column_stride)
     )
-    cdef Py_ssize_t n_few
+    cdef Py_ssize_t gathered, tried, n_few
     cdef RowBlock rows
-    rows.source, rows.stride = source, step
+    rows.stride = step
     while n:
-        n_few = n
+        gathered, n_few = 0, n
         if by_row:
-            bind_row_indices(&rows, stored, c.kind, n, p.data_rows, values)
-            rows.increments, rows.target = increments, target
-            rows.n = copy_by_width(&rows, p.itemsize)
-            few[0] = 1 if rows.n >= 4 * FEW else min(4 * few[0], BLOCK)
-            n -= rows.n
-            n_few = min(few[0], n)
-            stored += rows.n * (c.kind & ITEMSIZE_MASK)
-            increments += rows.n
-            target += rows.n * p.itemsize
-        if tile_offsets(c, stored, n_few, step, 0, increments, c.fill_value - source, offsets):
+            tried = n if few[0] < BLOCK else min(n, 4 * FEW)
+            bind_row_indices(&rows, stored, c.kind, tried, p.data_rows, values)
+            rows.source, rows.increments, rows.target = source, increments, target
+            gathered = copy_by_width(&rows, p.itemsize)
+            few[0] = 1 if gathered >= 4 * FEW else min(4 * few[0], BLOCK)
+            n_few = min(few[0], n - gathered) if gathered < tried else 0
+        # in a row, offsets are from the column of the first element, else from that of the tile
+        source += gathered * column_stride
+        increments += 0 if column_stride else gathered
+        stored += gathered * (c.kind & ITEMSIZE_MASK)
+        target += gathered * p.itemsize
+        if tile_offsets(
+            c, stored, n_few, step, column_stride, increments, c.fill_value - source, offsets
+        ):
             return 1
         gather_block(target, source, offsets, n_few, p.itemsize, 0)
-        n -= n_few
+        source += n_few * column_stride
+        increments += 0 if column_stride else n_few
         stored += n_few * (c.kind & ITEMSIZE_MASK)
-        increments += n_few
         target += n_few * p.itemsize
+        n -= gathered + n_few
     return 0
 
 
