@@ -42,18 +42,18 @@ def program() -> "NoReturn":
 def main() -> int:
     """Run the command line; return its exit status."""
     gc.set_threshold(_GARBAGE_THRESHOLD)
-    _install_signal_handlers()
-    from ndtool.storage.descriptors import guard_descriptors
-
-    guard_descriptors()
-    for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE"):
-        os.environ.pop(name, None)  # an invalid value makes libgomp exit or crash
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy would start threads that ndtool never uses
     try:
+        _install_signal_handlers()
+        from ndtool.storage.descriptors import guard_descriptors
+
+        guard_descriptors()
+        for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE"):
+            os.environ.pop(name, None)  # an invalid value makes libgomp exit or crash
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy would start threads that ndtool never uses
         status = int(_run(sys.argv[1:]))
         _ignore_signals()  # the output is published: a signal must not change the exit status
         return status
-    except KeyboardInterrupt:  # from a library: the installed signal handlers raise no exception
+    except KeyboardInterrupt:  # before the handlers are installed, or from a library
         return 130
 
 

@@ -72,7 +72,8 @@ def rebased(source: Source, attributes: Attributes) -> Source:
 
     def compute(index: int, box: Box) -> Any:
         if isinstance(source, ChunkedSource):
-            return rebase(source.read_block(index, box), attributes)
+            stored = source.read_block(index, box).view(_code(metadata.dtype))
+            return rebase(stored, attributes)
         with lock:
             stored = as_array(source)
         return rebase(stored[assembly.box_slices(box)], attributes)

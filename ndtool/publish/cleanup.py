@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from itertools import chain
 
 from ndtool.storage.descriptors import lock
 
@@ -51,17 +52,24 @@ def clean(parent: str, all_boots: bool = False) -> tuple[list[str], list[tuple[s
 
 
 def remove(path: str) -> OSError | None:
-    """Remove a file or a folder tree; return the error if any of it remains."""
-    import shutil
+    """Remove a file or a folder tree; return the error if any of it remains.
 
-    shutil.rmtree(path, ignore_errors=True)  # the second attempt fails for a reason, or not at all
-    try:
-        (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
-    except FileNotFoundError:
-        pass
-    except OSError as exc:
-        return exc
-    return None
+    Opens one descriptor at a time, where shutil.rmtree has one open per level.
+    """
+    for _ in range(2):  # a writer may have added a file meanwhile
+        errors: list[OSError] = []
+        entries = chain(os.walk(path, False, errors.append), [(path, [], [""])])
+        for folder, folders, files in entries:
+            for name in (*files, *folders):
+                entry = os.path.join(folder, name).rstrip("/")
+                try:
+                    is_folder = os.path.isdir(entry) and not os.path.islink(entry)
+                    (os.rmdir if is_folder else os.unlink)(entry)
+                except OSError as exc:
+                    errors.append(exc)
+        if not os.path.lexists(path):
+            return None
+    return errors[0]
 
 
 def abandoned_folders(parent: str, name: str) -> list[str]:

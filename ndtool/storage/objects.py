@@ -121,14 +121,17 @@ def open_object(url: str) -> RemoteObject:
 
 
 def open_output(url: str) -> RemoteObject:
-    """Return the object at a URL, to be created; OutputError if its store is not supported."""
+    """Return the object at a URL, to be created; OutputError if it cannot be."""
     protocol = url.partition("://")[0]
     if protocol not in _ATOMIC_PROTOCOLS:
         raise OutputError(
             f"{printable(url)}: {protocol}:// cannot be written to: expected s3://, gs://, az:// or"
             " a file"
         )
-    return open_object(url)
+    try:
+        return open_object(url)
+    except InputError as exc:
+        raise OutputError(exc.message, hint=exc.hint) from None
 
 
 def filesystem(url: str) -> tuple[Any, str]:

@@ -297,6 +297,19 @@ def test_signals_end_a_run_silently(signum, status, workdir):
     assert snapshot(workdir) == before
 
 
+EARLY_SIGNAL = """
+import os, signal, sys
+from ndtool import __main__
+__main__._install_signal_handlers = lambda: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(__main__.main())
+"""
+
+
+def test_an_interrupt_before_handlers_are_installed_is_silent():
+    completed = python(EARLY_SIGNAL)
+    assert (completed.status, completed.out, completed.err) == (130, b"", "")
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
 def test_signals_that_a_parent_ignores_stay_ignored(signum):
     ignore = {"preexec_fn": lambda: signal.signal(signum, signal.SIG_IGN)}

@@ -404,9 +404,17 @@ def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy_serve
     assert s3.get("a.npz") == b"theirs"
 
 
-def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
-    with pytest.raises(OutputError, match=r"s3://none-here/x.npy: there is no such bucket"):
-        store("s3://none-here/x.npy", ROWS)
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://none-here/x.npy", r"s3://none-here/x.npy: there is no such bucket"),
+        ("s3://none-here/x.zarr", r"s3://none-here/.*: there is no such bucket"),
+        ("s3://bucket", r"s3://bucket: a bucket, not an object"),
+    ],
+)
+def test_a_missing_bucket(s3: Bucket, url: str, message: str) -> None:
+    with pytest.raises(OutputError, match=message):
+        store(url, ROWS)
 
 
 def run_step(act: Any, call: OpenCall) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from ndtool.errors import OutputError, UsageError, printable
+from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats.members import MAX_LISTED
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr.metadata import label
@@ -37,7 +37,10 @@ class ZarrTarget(NamedTuple):
 def resolve(target: Target) -> ZarrTarget:
     """Return the Zarr target of an output; NdtoolError if it may not be written."""
     if target.url:
-        return _remote_target(target)
+        try:
+            return _remote_target(target)
+        except InputError as exc:  # its metadata cannot be read
+            raise OutputError(exc.message, hint=exc.hint) from None
     local = local_target(target)
     if not local.groups:
         return local
