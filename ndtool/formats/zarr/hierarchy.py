@@ -49,7 +49,7 @@ def require_no_consolidated(storage: Folder, label: str, version: int) -> None:
         has_consolidated = _consolidated_entries(_parse_json(storage, "zarr.json")) is not None
     if has_consolidated:
         raise OutputError(
-            f"{printable(label)} has consolidated metadata, to which no array is added",
+            f"{printable(label)} has consolidated metadata, which would not describe the array",
             hint="write the array to a store of its own",
         )
 
