@@ -17,13 +17,11 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
-from ndtool.rules.trace import Symbol, Trace
+from ndtool.rules.trace import COLUMNS, Symbol, Trace
 
 if TYPE_CHECKING:
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.steps import Outcome
-
-TRACE_COLUMNS = ("rule", "with", "result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Inferred(Answer):
     def rules(self) -> Table:
         """Return the trace as a table."""
         rows = [(rule.rule, rule.with_, rule.result) for rule in self.trace]
-        return Table(self.title, TRACE_COLUMNS, rows)
+        return Table(self.title, COLUMNS, rows)
 
     def tables(self) -> list[Table]:
         """Return the trace, the assumptions and the output."""

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redact_urls
 from ndtool.machine import signals
-from ndtool.publish.cleanup import boot_id
 from ndtool.storage import locations, objects
 from ndtool.storage.local import ZARR_METADATA
 from ndtool.storage.objects import Version
@@ -240,8 +239,11 @@ def _clear(url: str) -> bool:
 
 def _machine_id() -> str:
     """Return an identifier of this boot and PID namespace, in which process IDs are unique."""
-    boot = boot_id()
-    return boot + os.readlink("/proc/self/ns/pid") if boot else socket.gethostname()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:  # all of it: machines are many
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
 
 
 def _is_running(process: int) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from ndtool.errors import RuleError
 
+COLUMNS = ("rule", "with", "result")  # of a trace as a table
+
 
 class Symbol(int):
     """A symbolic size: the product of names and a known factor.
@@ -124,7 +126,7 @@ class Trace(NamedTuple):
         """Return the rules as a table."""
         from ndtool.notebook import Table
 
-        return Table(self.operator, ("rule", "with", "result"), [step[:3] for step in self.steps])
+        return Table(self.operator, COLUMNS, [step[:3] for step in self.steps])
 
     def _repr_html_(self) -> str:
         from ndtool.notebook import html_table
