@@ -176,12 +176,13 @@ def _spared_imports(url: str) -> Iterator[None]:
 
     names = [name for name in ("httpx", "httpx2") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
-    load = ssl.SSLContext.load_default_certs
-    ssl.SSLContext.load_default_certs = lambda *call: _uncertified.append(call)  # type: ignore
+    contexts: Any = ssl.SSLContext
+    load = contexts.load_default_certs
+    contexts.load_default_certs = lambda *call: _uncertified.append(call)
     try:
         yield
     finally:
-        ssl.SSLContext.load_default_certs = load
+        contexts.load_default_certs = load
         for name in names:
             sys.modules.pop(name, None)
 
