@@ -31,7 +31,7 @@ from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli.console import is_same_file
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
-from ndtool.formats import documents, locators
+from ndtool.formats import locators, outputs
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table, html_table
 from ndtool.publish import sinks
@@ -55,7 +55,7 @@ class HtmlReport:
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
-        documents.check(path, request.clobber)
+        outputs.check_document(path, request.clobber)
         inputs = filter(None, request.arguments.values())  # `stats` has no updates
         require_distinct(path, *(locators.parse(name).path for name in inputs))
         self._path, self._call, self._reporter = path, call, reporter
@@ -91,7 +91,7 @@ class HtmlReport:
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
         request = self._call.request
-        self._sink = documents.create(
+        self._sink = outputs.create_document(
             self._path, self._content(error), request.clobber, request.sync
         )
         return self._sink
@@ -188,7 +188,7 @@ def _mode(path: str) -> int:
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
     """Raise an error if `write_model` cannot write its file, before the model runs."""
-    documents.check(path, True)
+    outputs.check_document(path, True)
     require_distinct(path, model, *filter(None, [inputs]))
 
 
@@ -200,7 +200,7 @@ def write_model(path: str, model: str, answer: Model, reporter: Reporter) -> Non
         _heading("ndtool model", name, reporter.arguments, answer.error),
         _section("Nodes", answer.tables()),
     )
-    sink = documents.create(path, content, True)
+    sink = outputs.create_document(path, content, True)
     try:
         sinks.commit(sink)
     finally:
