@@ -172,8 +172,8 @@ def require_supported_suffix(path: str) -> None:
         suffix = os.path.splitext(file_name)[1]
         if any(map(str.isalpha, suffix)) and ":" not in suffix:
             raise UsageError(
-                f"{printable(path)}: ndtool does not write {printable(suffix)}: expected .npy, .npz,"
-                " .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt"
+                f"{printable(path)}: ndtool does not write {printable(suffix)}: expected .npy,"
+                " .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt"
                 + ("" if suffix == suffix.lower() else ", in lower case"),
                 hint=f"npy:{printable(path)} writes a .npy file of this name",
             )
