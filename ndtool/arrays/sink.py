@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import UsageError, format_value, printable
+from ndtool.errors import UsageError, format_value, option, printable
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.storage.descriptors import BLOCK_SIZE
@@ -207,16 +207,16 @@ class Encoding(NamedTuple):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options that were passed, as on the command line."""
-        return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
+        """The options that were passed, as users write them."""
+        return tuple(option(name) for name in self._fields[:3] if getattr(self, name) is not None)
 
     def require_rank(self, rank: int) -> None:
         """Raise UsageError if chunks or shards have another rank."""
-        for name, sizes in (("--chunks", self.chunks), ("--shards", self.shards)):
+        for name, sizes in (("chunks", self.chunks), ("shards", self.shards)):
             if sizes is not None and len(sizes) != rank:
                 raise UsageError(
-                    f"{name} {','.join(map(str, sizes))} has {len(sizes)} sizes: the output has"
-                    f" rank {rank}"
+                    f"{option(name)} {','.join(map(str, sizes))} has {len(sizes)} sizes: the output"
+                    f" has rank {rank}"
                 )
 
     def require_no_options(self, argument: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ndtool.arrays.sink import Encoding
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import DtypeError, OutputError, UsageError, argument_name, printable
+from ndtool.errors import DtypeError, OutputError, UsageError, argument_name, option, printable
 from ndtool.formats import locators, table
 from ndtool.formats.table import Format
 from ndtool.machine import threads
@@ -50,7 +50,8 @@ class Output(NamedTuple):
             return []
         destination = "standard output" if self.target is None else argument_name(self.name)
         stored = self.stored_dtype.name
-        return [f"{destination}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
+        reads = option("dtype", dtype.name)
+        return [f"{destination}: {dtype.name} is stored as {stored}: {reads} reads it"]
 
 
 def resolve(

@@ -16,7 +16,7 @@ from ndtool._kernels import WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
-from ndtool.errors import ResourceError, argument_name, format_size
+from ndtool.errors import ResourceError, argument_name, format_size, option
 from ndtool.machine import memory
 from ndtool.rules.operators import CLIP, Attributes
 from ndtool.runs import operands
@@ -100,7 +100,7 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
         nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         raise ResourceError(
             f"{argument_name(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory:"
-            f" more than the {limit} of --memory"
+            f" more than the {limit} of {option('memory')}"
         )
     if not buffers:
         return call
@@ -314,8 +314,9 @@ def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int)
         return
     obstacle = "is in Fortran order" if metadata.order == "F" else "is remote"
     raise ResourceError(
-        f"{argument_name(data.name)} {obstacle} and larger than --memory {format_size(allowed)}, so"
-        " it cannot be read in parts: expected a local file or a store, in C order",
+        f"{argument_name(data.name)} {obstacle} and larger than {option('memory')}"
+        f" {format_size(allowed)}, so it cannot be read in parts: expected a local file or a store,"
+        " in C order",
         hint=f"ndtool convert {argument_name(data.name)} NEW makes one",
     )
 

@@ -365,7 +365,7 @@ def test_archives_without_read_permission(s3: Bucket, monkeypatch: pytest.Monkey
     before = s3.get("a.npz")
     with pytest.raises(OutputError, match=r"a.npz was created by another process") as refused:
         store("s3://bucket/a.npz", ROWS[:4])
-    assert refused.value.hint == "--only replaces it in any case"
+    assert refused.value.hint == "only=True replaces it in any case"
     assert s3.get("a.npz") == before
     store("s3://bucket/a.npz", ROWS[:4], only=True)
     assert np.array_equal(archive(s3.get("a.npz"))["output"], ROWS[:4])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from ndtool.errors import InputError, OutputError, UsageError, printable
+from ndtool.errors import InputError, OutputError, UsageError, option, printable
 from ndtool.formats.members import MAX_LISTED
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr.metadata import label
@@ -63,7 +63,8 @@ def local_target(target: Target) -> ZarrTarget:
             raise OutputError(
                 f"{path} is a group of {len(arrays)} arrays: which is to be written?",
                 places=tuple(map(printable, arrays[:MAX_LISTED])),
-                hint=f"name it, as {path}:{printable(arrays[0])}; --only replaces them all",
+                hint=f"name it, as {path}:{printable(arrays[0])};"
+                f" {option('only', True)} replaces them all",
             )
         return ZarrTarget(root, "/".join(names), (), exists, None, None)
     path, groups, remaining = root, list[str](), list(names)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.sink import ChunkSink, Encoding, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import DtypeError, NdtoolError, OutputError, UsageError, printable
+from ndtool.errors import DtypeError, NdtoolError, OutputError, UsageError, option, printable
 from ndtool.formats.codecs import default_chunks
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES
 from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
@@ -265,7 +265,7 @@ def _choose_chunks(
     """Return the shapes of chunks and shards: as requested, else of data if the ranks are equal."""
     options.require_rank(len(shape))
     if options.shards is not None and version == 2:
-        raise UsageError("--shards: Zarr version 2 has no shards")
+        raise UsageError(f"{option('shards')}: Zarr version 2 has no shards")
     chunks, shards, like = options.chunks, options.shards, options.data_layout
     if chunks is None and shards is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks or None
@@ -274,7 +274,7 @@ def _choose_chunks(
             chunks = tuple(min(step, max(1, n)) for step, n in zip(chunks, shape, strict=True))
     if chunks and shards and any(n % step for n, step in zip(shards, chunks, strict=True)):
         raise UsageError(
-            f"--shards {','.join(map(str, shards))} is not a multiple of the chunks"
+            f"{option('shards')} {','.join(map(str, shards))} is not a multiple of the chunks"
             f" {','.join(map(str, chunks))}"
         )
     return chunks, shards or None
