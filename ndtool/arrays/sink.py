@@ -58,18 +58,20 @@ class Sink:
     name: its name in messages. metadata: its metadata; each block is in row-major order. streamed:
     whether bytes must be written in order. concurrency: the number of blocks worth writing
     concurrently. preserved: the preserved members of the file, None if there is no file to
-    preserve. The methods that a subclass does not define do nothing.
+    preserve. buffer: the output, if it is in memory. The methods that a subclass does not define do
+    nothing.
     """
 
     name: str
     metadata: ArrayMetadata
+    buffer: memoryview | None = None
     streamed = False
     concurrency = 1
     preserved: tuple[str, ...] | None = None
 
     def map(self) -> memoryview | None:
         """Return a writable map of the data, initially zero; None if the sink cannot be mapped."""
-        return None
+        return self.buffer
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block at offset `start`."""
