@@ -202,8 +202,8 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
     names = (*operator_of(operator).attributes, *COMMON_ATTRIBUTES)
     values = {name: kwargs.pop(name) for name in names if name in kwargs}
-    negated = {name: not kwargs.pop(f"no_{name}") for name in names if f"no_{name}" in kwargs}
-    return Attributes(**values, **negated)
+    values |= {name: not kwargs.pop(f"no_{name}") for name in names if f"no_{name}" in kwargs}
+    return Attributes(**values)
 
 
 def writes_array_to_stdout(command_line: list[str]) -> bool:
