@@ -11,7 +11,7 @@ from ndtool.loops.memory cimport prefetch, prefetch_slice
 cdef extern from *:
     """
     static inline void ndtool_gather_fixed(
-        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t
+        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t
     ) ndtool_inline;
     static inline void ndtool_scatter_fixed(
         uint8_t *, int64_t const *, uint8_t const *, Py_ssize_t, Py_ssize_t
@@ -103,7 +103,7 @@ cdef inline void copy_bytes(
 ) noexcept nogil:
     """memcpy, but inline where two overlapping copies of a power of two suffice."""
     cdef Py_ssize_t i
-    if width > 8 * LINE:
+    if width > 4 * LINE:
         memcpy(target, source, width)
     elif width > 64:
         for i in range(0, width - 64, 64):
@@ -132,40 +132,40 @@ cdef inline void copy_bytes(
 
 cdef inline void gather_fixed "ndtool_gather_fixed"(
     uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t ahead
+    Py_ssize_t pitch, Py_ssize_t ahead
 ) noexcept nogil:
     """gather_block, with a constant width."""
     cdef Py_ssize_t i
     for i in range(n):
         if ahead:
             prefetch(source + offsets[i + ahead])
-        memcpy(target + width * i, source + offsets[i], width)
+        memcpy(target + pitch * i, source + offsets[i], width)
 
 
 cdef inline void gather_block(
     uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t ahead
+    Py_ssize_t pitch, Py_ssize_t ahead
 ) noexcept nogil:
-    """Copy n slices of `width` bytes from their offsets to contiguous memory.
+    """Copy n slices of `width` bytes from their offsets to a target every `pitch` bytes.
 
     ahead: if not 0, each copy also prefetches the slice that many positions later.
     """
     cdef Py_ssize_t i
     if width == 4:
-        gather_fixed(target, source, offsets, n, 4, ahead)
+        gather_fixed(target, source, offsets, n, 4, pitch, ahead)
     elif width == 8:
-        gather_fixed(target, source, offsets, n, 8, ahead)
+        gather_fixed(target, source, offsets, n, 8, pitch, ahead)
     elif width == 2:
-        gather_fixed(target, source, offsets, n, 2, ahead)
+        gather_fixed(target, source, offsets, n, 2, pitch, ahead)
     elif width == 1:
-        gather_fixed(target, source, offsets, n, 1, ahead)
+        gather_fixed(target, source, offsets, n, 1, pitch, ahead)
     elif width == 16:
-        gather_fixed(target, source, offsets, n, 16, ahead)
+        gather_fixed(target, source, offsets, n, 16, pitch, ahead)
     else:
         for i in range(n):
             if ahead:
                 prefetch_slice(source + offsets[i + ahead], width)
-            copy_bytes(target + width * i, source + offsets[i], width)
+            copy_bytes(target + pitch * i, source + offsets[i], width)
 
 
 cdef inline void scatter_fixed "ndtool_scatter_fixed"(
