@@ -1018,8 +1018,9 @@ cdef class Calls:
         cdef const View* view = &job.data.view
         cdef bint has_rows = view.itemsize != itemsize
         cdef int64_t last = view.strides[view.rank - 1]
-        # bytes and pairs are copied in squares, for a quarter of the time
-        cdef Py_ssize_t reused = 4 * gathered if itemsize <= 2 and not has_rows else gathered
+        cdef Py_ssize_t reused = gathered
+        if itemsize <= 2 and not has_rows and job.data.nbytes >= MIN_PARALLEL:
+            reused *= 4    # they are copied in squares, for a quarter of the time
         if reused >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning["PACKED_IN_CACHE"]:
             if p.by_panels:
                 return not has_rows

@@ -18,7 +18,9 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
-from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
+from ndtool.loops.moves cimport (
+    copy_bytes, gather_block, gather_lines, has_vbmi, stream_slices,
+)
 from ndtool.loops.views cimport View, copy_view, seek_element
 
 cdef extern from *:
@@ -38,7 +40,7 @@ cdef extern from *:
 cdef enum:
     SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
     SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
-    STRIDED_BYTES = 32768    # bytes of slices that are gathered element by element
+    STRIDED_BYTES = 16384    # bytes of slices that are gathered element by element
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
 cdef enum:           # where elements of a row index are
@@ -261,9 +263,6 @@ cdef inline uint64_t resolve_next_offsets(
 
 cdef inline uint64_t pipeline_step(const Pipeline* pipeline, Py_ssize_t width) noexcept nogil:
     """Call copy_and_check, with a constant width if it is 1, 2, 4, 8 or 16 bytes."""
-    cdef int k = pipeline.space.k
-    if k > 2 and not pipeline.has_offsets:
-        return copy_and_check(pipeline, width, False, k)
     if width == 1:
         return copy_by_components(pipeline, 1, True)
     if width == 2:
@@ -280,12 +279,15 @@ cdef inline uint64_t pipeline_step(const Pipeline* pipeline, Py_ssize_t width) n
 cdef inline uint64_t copy_by_components "ndtool_by_components"(
     const void* pipeline, Py_ssize_t width, bint is_fixed_width
 ) noexcept nogil:
-    """Call copy_and_check with a constant number of components, at most 2."""
+    """Call copy_and_check with a constant number of components."""
+    cdef int k = (<const Pipeline*> pipeline).space.k
     if (<const Pipeline*> pipeline).has_offsets:
         return copy_and_check(pipeline, width, is_fixed_width, 0)
-    if (<const Pipeline*> pipeline).space.k == 1:
+    if k == 1:
         return copy_and_check(pipeline, width, is_fixed_width, 1)
-    return copy_and_check(pipeline, width, is_fixed_width, 2)
+    if k == 2:
+        return copy_and_check(pipeline, width, is_fixed_width, 2)
+    return copy_and_check(pipeline, width, is_fixed_width, k)
 
 
 cdef inline uint64_t copy_and_check "ndtool_copy_and_check"(
@@ -363,13 +365,16 @@ cdef inline void gather_rows(
         stream_slices(target, source, offsets, n, max(n, stop), width, ahead, prefetched_bytes)
         return
     non_temporal = non_temporal and (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
+    if stop == 0 and not non_temporal and LINE < width <= 4 * LINE:
+        gather_lines(target, source, offsets, n, width, pitch)
+        return
     for i in range(n):
         if i + ahead < stop:
             prefetch_slice(source + offsets[i + ahead], width)
         if non_temporal:
             stream(target + i * pitch, source + offsets[i], width)
         else:
-            copy_bytes(target + i * pitch, source + offsets[i], width)
+            memcpy(target + i * pitch, source + offsets[i], width)
 
 
 cdef struct GatherStrided:
