@@ -21,7 +21,7 @@ from ndtool.machine import memory
 from ndtool.rules.operators import CLIP, Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.direct import PAGE
+from ndtool.runs.direct import PAGE, gathers_by_block
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices
 TUPLES_PER_SAMPLE = 64
+BLOCK_TUPLE_BYTES = 32  # memory for each tuple that is gathered from its block
 
 
 class Plan(NamedTuple):
@@ -130,6 +131,8 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
+        if gathers_by_block(data, call.inference.plan):
+            nbytes += BLOCK_TUPLE_BYTES * call.inference.plan.tuples
     return nbytes
 
 
@@ -212,7 +215,8 @@ def _partition_chunked(
     if fits_in_memory:
         budget = min(budget, tuning.UNUSED_CHUNKS)
         is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
-        if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
+        may_sweep = gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS
+        if not may_sweep or gathers_by_block(data, call.inference.plan):
             return None, reason
 
     minimums = list[int]()

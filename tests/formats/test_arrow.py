@@ -90,7 +90,6 @@ def test_dictionaries_tensors_and_slices_are_read(suffix: str) -> None:
 
 def test_large_row_groups_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(arrow, "BATCH_BYTES", 64)
     lists = RNG.random((50, 3))
     fixed_lists = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
     write_table(
