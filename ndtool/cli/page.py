@@ -31,7 +31,7 @@ from ndtool.arrays.sink import Sink
 from ndtool.cli.console import is_same_file
 from ndtool.engine import check
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
-from ndtool.formats import documents, locators
+from ndtool.formats import locators, outputs
 from ndtool.notebook import Table, html_table
 from ndtool.publish import sinks
 from ndtool.redaction import redact_json
@@ -53,7 +53,7 @@ class HtmlReport:
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
-        documents.check(path, request.clobber)
+        outputs.check_document(path, request.clobber)
         names = list(filter(None, request.arguments.values()))  # `stats` has no updates
         names += [str(request.output)] if "output" in call.sources else []
         require_distinct(path, *(locators.parse(name).path for name in names))
@@ -90,7 +90,7 @@ class HtmlReport:
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
         request = self._call.request
-        self._sink = documents.create(
+        self._sink = outputs.create_document(
             self._path, self._content(error), request.clobber, request.sync
         )
         return self._sink

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
 from ndtool.machine import threads
-from ndtool.machine.admission import AdmissionLock
+from ndtool.machine.threads import AdmissionLock
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
 from ndtool.publish.newfolder import NewFolder, write_file
@@ -34,8 +34,8 @@ _SPILL = "spill"
 class Segment(NamedTuple):
     """The segment of a task: of a block ("split") or of a child ("sweep") of a group.
 
-    Or a table of offsets for workers. path: the numbers of the group and its ancestors, none for
-    the call. number: of the task. offset: of its bytes among all segments of the phase and group.
+    path: the numbers of the group and its ancestors, none for the call. number: of the task.
+    offset: of its bytes among all segments of the phase and group.
     """
 
     phase: str

@@ -8,7 +8,7 @@ import os
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, option, redact_urls
 from ndtool.machine import signals
-from ndtool.machine.admission import AdmissionLock
+from ndtool.machine.threads import AdmissionLock
 from ndtool.publish import claims
 from ndtool.publish.claims import Claim
 from ndtool.publish.targets import CurrentFile, Target, exists_error

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ndtool.arrays.encoding import Encoding
+from ndtool.arrays.sink import Encoding
 from ndtool.errors import InputError, OutputError, option, printable, redact_urls
 from ndtool.storage import locations
 from ndtool.storage.descriptors import is_closed, os_errors

@@ -36,7 +36,7 @@ class Request(NamedTuple):
     one, or a URL; None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client.
     workers: the number of processes to start, None for none. resume: whether a cluster reuses the
     spilled data of a killed run. text: whether indices and updates in an unknown format are text.
-    chunks, shards, codec: see Encoding in arrays/encoding.py.
+    chunks, shards, codec: see Encoding in arrays/sink.py.
     """
 
     operator: str

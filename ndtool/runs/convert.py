@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from ndtool.arrays.encoding import Encoding
-from ndtool.arrays.sink import Sink, output_buffer, write_array
+from ndtool.arrays.sink import Encoding, Sink, output_buffer, write_array
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout, ContiguousSource, Source
 from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand

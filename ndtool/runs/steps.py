@@ -11,8 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool.arrays.encoding import Encoding
-from ndtool.arrays.sink import Sink
+from ndtool.arrays.sink import Encoding, Sink
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import BoundsError, option

@@ -279,7 +279,7 @@ class HttpObject(RemoteObject):
                 head += block
             if not self.is_ranged and len(head) < count:
                 version = version._replace(size=len(head))
-            if version.size is None:
+            if self.is_ranged and version.size is None:
                 raise InputError(f"{printable(self.url)}: the server does not report its size")
             return version, head
 
@@ -290,6 +290,8 @@ class HttpObject(RemoteObject):
             position = _content_range(response)[0] or 0
             while position < stop:
                 block = await response.content.read(min(_BLOCK_SIZE, stop - position))
+                if not block and version.size is None:  # the end of the response is the object's
+                    return
                 if not block:
                     raise failures.TruncatedError
                 position += len(block)

@@ -7,8 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.assembly import library_errors
-from ndtool.arrays.encoding import Encoding
-from ndtool.arrays.sink import ChunkSink
+from ndtool.arrays.sink import ChunkSink, Encoding
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, option, printable, refuse
 from ndtool.formats import numpytypes
@@ -17,7 +16,6 @@ from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import Lengths
 from ndtool.formats.hdf5.library import OutputFile, library, open_file
-from ndtool.formats.suffixes import unsupported_error
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.rules import grid
@@ -158,7 +156,9 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     UsageError for a NetCDF file, which needs named dimensions.
     """
     if target.path.partition("?")[0].endswith(".nc"):
-        raise unsupported_error(target.path, ".nc")
+        raise UsageError(
+            f"{printable(target.path)}: NetCDF files are read, not written: expected .h5"
+        )
     old_file = CurrentFile(target)
     try:
         content = read_content(old_file, target, metadata)

@@ -81,8 +81,6 @@ def local_target(target: Target) -> ZarrTarget:
         node_type = "a group" if node_type == "group" else "neither an array nor a group"
         raise OutputError(f"{printable(path)} is {node_type}: only an array is replaced")
     version = 3 if os.path.isfile(os.path.join(root, "zarr.json")) else 2
-    for group in groups:
-        hierarchy.require_no_consolidated(LocalFolder(group), group, version)
     return ZarrTarget(path, "/".join(remaining), tuple(groups), path_exists, version, None)
 
 
@@ -130,8 +128,12 @@ def _remote_target(target: Target) -> ZarrTarget:
     preserved = tuple(hierarchy.array_paths(storage))
     version = 3 if storage.read("zarr.json") is not None else 2
     for group in groups:
-        group_label = label(storage.path, group)
-        hierarchy.require_no_consolidated(storage.subfolder(group), group_label, version)
+        if hierarchy.read_consolidated(RemoteFolder(join(url, group)), version) is not None:
+            raise OutputError(
+                f"{printable(label(storage.path, group))} has consolidated metadata, to which no"
+                " array is added at a URL",
+                hint="write the array to a store of its own",
+            )
     return ZarrTarget(url, path, tuple(groups), False, version, preserved)
 
 
