@@ -79,7 +79,7 @@ def gathers_by_block(source: Source, inference: Inference, in_memory: bool) -> b
     if isinstance(source, ContiguousSource) or plan.tuples > tuning.MAX_BLOCK_TUPLES:
         return False
     blocks = grid.count_blocks(plan.all_slices, metadata.block_shape[: len(plan.all_slices)])
-    cost = plan.tuples * tuning.BLOCK_TUPLE_COST + (0 if in_memory else 2 * inference.nbytes)
+    cost = plan.tuples * tuning.BLOCK_TUPLE_COST + inference.nbytes * (1 if in_memory else 2)
     return blocks <= MAX_BLOCKS and cost <= metadata.nbytes
 
 
