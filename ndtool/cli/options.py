@@ -288,7 +288,6 @@ REDUCTION = define(
     f"{', '.join(REDUCTIONS)}; none assigns the updates.",
     default="none",
 )
-ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
 WRITE_AXIS = define("--axis A", _INT64, "Axis of PAST to write along, not 0.", default=-2)
 WRITE_MODE = define(
     "--mode MODE",
@@ -331,6 +330,11 @@ DUPLICATES = define(
     " error refuses duplicates.",
     default="last",
 )
+ATTRIBUTES = {  # of all operators but TensorScatter
+    "batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION, "out_of_bounds": OUT_OF_BOUNDS,
+    "fill": FILL, "pad": PAD, "negatives": NO_NEGATIVES, "index_base": INDEX_BASE,
+    "include_self": NO_INCLUDE_SELF, "duplicates": DUPLICATES,
+}  # fmt: skip
 SPEC = define(
     "--spec SPEC",
     parsed("spec", _parse_spec, "spec_names"),
