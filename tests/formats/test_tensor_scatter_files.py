@@ -110,6 +110,7 @@ def test_infer(cache: Any) -> None:
         ndtool_package.infer("tensor_scatter", past, update, pad=1)
 
 
+@pytest.mark.slow("the workers of a cluster compute the indices of tensor-scatter")
 def test_a_cluster_parses_the_computed_indices(cache: Any, tmp_path: Path) -> None:
     pytest.importorskip("distributed", exc_type=ImportError)
     (past, update, write), arrays = cache
