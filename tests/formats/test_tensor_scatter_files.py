@@ -77,7 +77,7 @@ def test_a_bad_index_leaves_the_output(cache: Any, tmp_path: Path) -> None:
     assert result.status == 5
     assert result.err.splitlines()[-3:] == [
         "error: indices out of bounds: 2 of 3 elements",
-        "  --> [0, 16, -1][1] = 16",
+        "  --> write_indices[1] = 16",
         f"      data axis 2 of {past} has size 40, of which 25 are written: valid 0..15",
     ]
     assert out.read_bytes() == b"old"
