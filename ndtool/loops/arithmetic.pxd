@@ -82,6 +82,12 @@ cdef enum:    # arithmetic types
     COMPLEX64
     COMPLEX128
 
+cdef extern from *:
+    """
+    static const uint8_t ndtool_itemsizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+    """
+    const uint8_t[] itemsizes "ndtool_itemsizes"    # of these
+
 ctypedef struct boolean:
     uint8_t byte
 
@@ -99,16 +105,12 @@ ctypedef struct complex128:
     double re
     double im
 
-ctypedef fused number:
+ctypedef fused number:    # unsigned integers are reduced as signed ones
     boolean
     int8_t
     int16_t
     int32_t
     int64_t
-    uint8_t
-    uint16_t
-    uint32_t
-    uint64_t
     half
     bfloat16
     float
@@ -219,12 +221,17 @@ cdef inline bint selects_first(int op, number a, number b) noexcept nogil:
     return True
 
 
-cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
-    """Return `a op b`, in a form that compilers vectorize; op is a compile-time constant."""
+cdef inline number reduce_pair(int op, int64_t mask, number a, number b) noexcept nogil:
+    """Return `a op b`, in a form that compilers vectorize.
+
+    op: a compile-time constant, but for scalars. mask: of integers, for ADD -1 to subtract. For MAX
+    its bits are inverted in operands and result: the minimum if all are, of unsigned integers if
+    the sign is, in addition; else 0.
+    """
     cdef number r
     cdef float fa, fb
     if number is boolean:    # without branches, which would mispredict
-        if op == ADD or op == MAX:
+        if op == ADD:
             r.byte = (a.byte != 0) | (b.byte != 0)
         elif op == SUB:
             r.byte = (a.byte != 0) != (b.byte != 0)
@@ -282,19 +289,16 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
     else:
         # through uint64, where overflow wraps by definition, for every width and sign
         if op == ADD:
-            r = <number> (<uint64_t> a + <uint64_t> b)
+            r = <number> (<uint64_t> a + <uint64_t> (b ^ <number> mask) - <uint64_t> mask)
         elif op == MUL:
             r = <number> (<uint64_t> a * <uint64_t> b)
-        elif op == SUB:
-            r = <number> (<uint64_t> a - <uint64_t> b)
-        elif op == MAX:
-            r = a if a > b else b
         else:
-            r = a if a < b else b
+            a, b = a ^ <number> mask, b ^ <number> mask
+            r = (a if a > b else b) ^ <number> mask
     return r
 
 
-cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil:
+cdef inline number reduce_pair_scalar(int op, int64_t mask, number a, number b) noexcept nogil:
     """Return `a op b` with the lowest latency, for loops with a loop-carried dependency."""
     cdef number r
     if number is float or number is double:
@@ -324,4 +328,4 @@ cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil
             r.re = sub8(mul8(a.re, b.re), mul8(a.im, b.im))
             r.im = add8(mul8(a.re, b.im), mul8(a.im, b.re))
             return r
-    return reduce_pair(op, a, b)
+    return reduce_pair(op, mask, a, b)
