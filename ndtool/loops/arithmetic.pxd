@@ -48,6 +48,7 @@ cdef extern from *:
     """
     bint new_nan_is_positive "ndtool_new_nan_is_positive"
     bint one_instruction "ndtool_one_instruction"
+    bint unlikely(bint condition) noexcept nogil    # Cython's macro
     float add4 "ndtool_add4"(float, float) noexcept nogil
     double add8 "ndtool_add8"(double, double) noexcept nogil
     float mul4 "ndtool_mul4"(float, float) noexcept nogil
@@ -304,7 +305,7 @@ cdef inline number reduce_pair_scalar(int op, int64_t mask, number a, number b) 
     if number is float or number is double:
         if op == MAX or op == MIN:    # maxss or minss, then a predictable branch
             r = (a if a > b else b) if op == MAX else (a if a < b else b)
-            return a if a != a else r
+            return a if unlikely(a != a) else r
     if one_instruction:
         if number is float:
             if op == SUB or op == DIV:

@@ -128,29 +128,35 @@ cdef inline void reduce_slice(
             else:
                 half_divide(out, updates, elements)
             return
+    if number is complex64 or number is complex128:
+        if number is complex128 or elements <= 8:    # vectors are not faster
+            for c in range(elements):
+                out[c] = reduce_pair_scalar(op, mask, out[c], updates[c])
+            return
     for c in range(elements):
-        if number is complex64 or number is complex128:    # not faster in vectors
-            out[c] = reduce_pair_scalar(op, mask, out[c], updates[c])
-        else:
-            out[c] = reduce_pair(op, mask, out[c], updates[c])
+        out[c] = reduce_pair(op, mask, out[c], updates[c])
 
 
 cdef inline Py_ssize_t reduce_slices(
     int op, int64_t mask, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
     """Apply n updates of several elements each, prefetching those some distance ahead."""
-    cdef Py_ssize_t i, n = r.n, total = r.n + r.n_next, width = r.width
+    cdef Py_ssize_t i, n = r.n, total = r.n + r.n_next, width = r.width, pitch = r.pitch
     cdef Py_ssize_t elements = width // <Py_ssize_t> sizeof(number)
-    cdef Py_ssize_t ahead = max(1, PREFETCH_DISTANCE // 2 // width) if r.positions else total
+    cdef Py_ssize_t ahead = max(1, PREFETCH_DISTANCE // 2 // width)
+    cdef const int64_t* offsets = r.offsets
+    cdef const int64_t* positions = r.positions
+    cdef const uint8_t* updates = r.updates
     cdef const uint8_t* update
+    cdef uint8_t* target = r.target
+    if positions == NULL:
+        ahead = total
     for i in range(n):
         if i + ahead < total:
-            prefetch_slice(r.updates + r.positions[i + ahead] * r.pitch, width)
-            prefetch_slice(r.target + r.offsets[i + ahead], width)
-        update = r.updates + (r.positions[i] if r.positions else i) * r.pitch
-        reduce_slice(
-            op, mask, <number*> (r.target + r.offsets[i]), <const number*> update, elements
-        )
+            prefetch_slice(updates + positions[i + ahead] * pitch, width)
+            prefetch_slice(target + offsets[i + ahead], width)
+        update = updates + (positions[i] if positions != NULL else i) * pitch
+        reduce_slice(op, mask, <number*> (target + offsets[i]), <const number*> update, elements)
     return n
 
 
@@ -186,6 +192,13 @@ cdef inline void reduce_one_element(
     """Apply n updates to one element, in a register: each update depends on the previous result."""
     cdef Py_ssize_t i
     cdef number value = element[0]
+    if number in signed_integer:
+        if op == MAX:    # inverts the bits of the value once
+            value = value ^ <number> mask
+            for i in range(n):
+                value = reduce_pair_scalar(op, 0, value, updates[i] ^ <number> mask)
+            element[0] = value ^ <number> mask
+            return
     for i in range(n):
         value = reduce_pair_scalar(op, mask, value, updates[i])
     element[0] = value
@@ -242,10 +255,10 @@ cdef inline Py_ssize_t run_reduction_loop(
             if op != MUL:    # sums are rows of real numbers
                 return 0
         return reduce_slices(op, mask, typed_pointer, r)
-    if number is half or number is bfloat16:
-        return 0
     if loop == SINGLE:
         return reduce_singles(op, mask, typed_pointer, r)
+    if number is half or number is bfloat16:
+        return 0
     if op == SUB or op == DIV:
         return 0
     if r.index_itemsize == 8:
@@ -258,7 +271,7 @@ cdef inline Py_ssize_t reduce_typed(
 ) noexcept nogil:
     """Call the loop for an operation and the type of `typed_pointer`; return how many updates."""
     if number is half or number is bfloat16:    # conversions cost more than branches
-        if loop == SINGLE:
+        if loop == SINGLE and op != MAX and op != MIN:
             return reduce_singles(op, mask, typed_pointer, r)
         if number is half and has_half_loops and op != MAX and op != MIN:
             return reduce_slices(op, mask, typed_pointer, r)
@@ -360,7 +373,9 @@ cdef inline bint is_by_index(int code, int op) noexcept nogil:
 
     Its arithmetic costs less than computing an element's offset.
     """
-    return code != FLOAT16 and code != BFLOAT16 and op != SUB and op != DIV
+    if op == SUB:
+        return INT8 <= code <= UINT64
+    return code != FLOAT16 and code != BFLOAT16 and op != DIV
 
 
 cdef inline Py_ssize_t reduce_updates(
