@@ -62,6 +62,28 @@ def printable(text: str, limit: int = 200) -> str:
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
 
 
+_names_options = False  # whether messages are for the command line
+
+
+def name_options() -> None:
+    """Name options in messages as on the command line from now on, not as in Python."""
+    global _names_options
+    _names_options = True
+
+
+def option(name: str, value: object = None) -> str:
+    """Return an option as its user writes it: `--index-base 1`, in Python `index_base=1`.
+
+    value: None for the name alone; False for a flag such as `--no-negatives`.
+    """
+    if not _names_options:
+        return name if value is None else f"{name}={value!r}"
+    words = name.strip("_").replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{words}" if value else f"--no-{words}"
+    return f"--{words}" if value is None else f"--{words} {value}"
+
+
 def library_message(error: object, limit: int = 200) -> str:
     """Return the message of another package's exception on one line, without secrets."""
     text = redact_secrets(" ".join(str(error).split()))
@@ -230,6 +252,7 @@ class BoundsError(NdtoolError, IndexError):
     """
 
     status = Status.BOUNDS
+    _hint: str | None
 
     def __init__(
         self,
@@ -253,7 +276,16 @@ class BoundsError(NdtoolError, IndexError):
         self.lowest = (-size if lowest is None else lowest) + base
         if not message:  # else it is a copy, whose other attributes are set next
             self.name("indices", "data")
-            self.hint = self._cause_hint()
+            self._hint = None
+
+    @property
+    def hint(self) -> str:
+        """The hint that was set, else the likely cause, in the terms of this process."""
+        return self._cause_hint() if self._hint is None else self._hint
+
+    @hint.setter
+    def hint(self, hint: str) -> None:
+        self._hint = hint
 
     @property
     def counted(self) -> str:
@@ -280,10 +312,11 @@ class BoundsError(NdtoolError, IndexError):
     def _cause_hint(self) -> str:
         """Return the likely cause of the first index out of bounds, "" if none is known."""
         if self.size and self.value == self.size:
-            question = "are the indices 1-based? Then: --index-base 1"
+            question = f"are the indices 1-based? Then: {option('index_base', 1)}"
             return f"{self.value} equals the size of the axis: {question}"
         if self.lowest == 0 and -self.size <= self.value < 0:
-            return "negative indices are not allowed here: by the spec, or by --no-negatives"
+            excluded = option("negatives", False)
+            return f"negative indices are not allowed here: by the spec, or by {excluded}"
         return ""
 
     def fields(self) -> dict[str, object]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from ndtool.arrays import encoding
 from ndtool.arrays import memory as buffers
+from ndtool.arrays import sink
 from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
@@ -74,7 +74,7 @@ def _memory(name: str, value: Any) -> int:
 
 
 def _codec(name: str, value: Any) -> str:
-    return encoding.codec(string(name, value))
+    return sink.codec(string(name, value))
 
 
 def _sizes(name: str, value: object) -> tuple[int, ...]:

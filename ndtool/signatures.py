@@ -53,6 +53,37 @@ class CallOptions(TypedDict, total=False):
     index_base: SupportsIndex
 
 
+# The sentences about parameters that several operators have.
+_PARAMETERS = {
+    "threads": "1..1024, default all processors.",
+    "spec": 'the standard to validate against, "ndtool", "onnx:N" or "openvino:N".',
+    "negatives": "if False, negative indices are out of bounds.",
+    "index_base": "1 if indices count from 1: 0 and negative ones are out of bounds then.",
+}
+_OF_GATHERS = {
+    "out": "receives the result; unchanged when an index is out of bounds.",
+    "out_of_bounds": '"error", or what other libraries do silently: "clip" (an index clamps to the'
+    ' first or last one), "wrap" (it is taken modulo the axis size), "fill" (the slice is filled'
+    " with `fill`, a number, 0 if None). Valid negative indices stay valid.",
+    "pad": "an index equal to it selects nothing: its slice is filled with `fill`.",
+}
+_OF_SCATTERS = {
+    "reduction": 'how an update is combined with the current value: "none" (assignment), "add",'
+    ' "sub", "mul", "div" (of floats), "max", "min" or "mean" (the sum, divided once by the number'
+    " of summands; of integers rounded down), in row-major order of indices; other libraries'"
+    ' names, as "amax", are accepted. The bits are those of the sequential loop at any number of'
+    " threads.",
+    "out": "receives the result; `out=data` updates in place.",
+    "out_of_bounds": '"error", "clip" to the first or last index, "wrap" modulo the axis size, or'
+    ' "drop", which skips the update.',
+    "pad": "an index equal to it selects nothing: its update is skipped.",
+    "include_self": "if False, the first update of an element is copied and the next ones are"
+    " reduced, so that old values take no part.",
+    "duplicates": 'which of several updates of an element "none" assigns, "last" or "first"; with'
+    ' "error" no element may have several.',
+}
+
+
 class GatherND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
     """The signature of gather_nd."""
 
@@ -76,14 +107,7 @@ class GatherND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
 
         data: shape (d0, .., dr-1), any fixed-size dtype. indices: shape (.., k), any integer dtype;
         each value in -s..s-1 for its axis of size s. batch_dims: the number of leading axes that
-        both share. out: receives the result; unchanged when an index is out of bounds. threads:
-        1..1024, default all processors. spec: the standard to validate against, "ndtool", "onnx:N"
-        or "openvino:N". out_of_bounds: "error", or what other libraries do silently: "clip" (an
-        index clamps to the first or last one), "wrap" (it is taken modulo the axis size), "fill"
-        (the slice is filled with `fill`, a number, 0 if None). Valid negative indices stay valid.
-        pad: an index equal to it selects nothing: its slice is filled with `fill`. negatives: if
-        False, negative indices are out of bounds. index_base: 1 if indices count from 1: 0 and
-        negative ones are out of bounds then.
+        both share.
 
         Returns data's dtype, shape indices.shape[:-1] + data.shape[batch_dims + k:].
         Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -121,19 +145,7 @@ class ScatterND(Protocol[_Data, _Indices, _Result, _Out, _Option]):
 
         data: any fixed-size dtype. indices: shape (.., k), any integer dtype. updates: data's
         dtype, shape indices.shape[:-1] + data.shape[batch_dims + k:]. batch_dims: the number of
-        leading axes that data and indices share. reduction: how an update is combined with the
-        current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or
-        "mean" (the sum, divided once by the number of summands; of integers rounded down), in
-        row-major order of indices; other libraries' names, as "amax", are accepted. include_self:
-        if False, the first update of an element is copied and the next ones are reduced, so that
-        old values take no part. duplicates: which of several updates of an element "none" assigns,
-        "last" or "first"; with "error" no element may have several. out: receives the result;
-        `out=data` updates in place. threads: 1..1024, default all processors. spec: the standard to
-        validate against, "ndtool", "onnx:N" or "openvino:N". out_of_bounds: "error", "clip" to the
-        first or last index, "wrap" modulo the axis size, or "drop", which skips the update. pad: an
-        index equal to it selects nothing: its update is skipped. negatives: if False, negative
-        indices are out of bounds. index_base: 1 if indices count from 1: 0 and negative ones are
-        out of bounds then. The bits are those of the sequential loop at any number of threads.
+        leading axes that data and indices share.
 
         Returns data's dtype and shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
@@ -168,14 +180,7 @@ class GatherElements(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         """Gather one element per index, along an axis (ONNX GatherElements).
 
         data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than
-        data off the axis. axis: -r..r-1. out: receives the result; unchanged when an index is out
-        of bounds. threads: 1..1024, default all processors. spec: the standard to validate against,
-        "ndtool", "onnx:N" or "openvino:N". out_of_bounds: "error", or what other libraries do
-        silently: "clip" (an index clamps to the first or last one), "wrap" (it is taken modulo the
-        axis size), "fill" (the slice is filled with `fill`, a number, 0 if None). Valid negative
-        indices stay valid. pad: an index equal to it selects nothing: its slice is filled with
-        `fill`. negatives: if False, negative indices are out of bounds. index_base: 1 if indices
-        count from 1: 0 and negative ones are out of bounds then.
+        data off the axis. axis: -r..r-1.
 
         Returns data's dtype and indices' shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -213,20 +218,7 @@ class ScatterElements(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         """Copy data, then set or reduce an element per index along an axis (ONNX ScatterElements).
 
         data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than
-        data off the axis. updates: data's dtype, indices' shape. axis: -r..r-1. reduction: how an
-        update is combined with the current value: "none" (assignment), "add", "sub", "mul", "div"
-        (of floats), "max", "min" or "mean" (the sum, divided once by the number of summands; of
-        integers rounded down), in row-major order of indices; other libraries' names, as "amax",
-        are accepted. include_self: if False, the first update of an element is copied and the next
-        ones are reduced, so that old values take no part. duplicates: which of several updates of
-        an element "none" assigns, "last" or "first"; with "error" no element may have several. out:
-        receives the result; `out=data` updates in place. threads: 1..1024, default all processors.
-        spec: the standard to validate against, "ndtool", "onnx:N" or "openvino:N". out_of_bounds:
-        "error", "clip" to the first or last index, "wrap" modulo the axis size, or "drop", which
-        skips the update. pad: an index equal to it selects nothing: its update is skipped.
-        negatives: if False, negative indices are out of bounds. index_base: 1 if indices count from
-        1: 0 and negative ones are out of bounds then. The bits are those of the sequential loop at
-        any number of threads.
+        data off the axis. updates: data's dtype, indices' shape. axis: -r..r-1.
 
         Returns data's dtype and shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
@@ -263,15 +255,7 @@ class Gather(Protocol[_Data, _Indices, _Result, _Out, _Option]):
 
         data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value
         in -s..s-1 for the axis of size s. axis: -r..r-1, default batch_dims. batch_dims: the number
-        of leading axes that both share, at most axis (OpenVINO Gather-8, TensorFlow's gather). out:
-        receives the result; unchanged when an index is out of bounds. threads: 1..1024, default all
-        processors. spec: the standard to validate against, "ndtool", "onnx:N" or "openvino:N".
-        out_of_bounds: "error", or what other libraries do silently: "clip" (an index clamps to the
-        first or last one), "wrap" (it is taken modulo the axis size), "fill" (the slice is filled
-        with `fill`, a number, 0 if None). Valid negative indices stay valid. pad: an index equal to
-        it selects nothing: its slice is filled with `fill`. negatives: if False, negative indices
-        are out of bounds. index_base: 1 if indices count from 1: 0 and negative ones are out of
-        bounds then.
+        of leading axes that both share, at most axis (OpenVINO Gather-8, TensorFlow's gather).
 
         Returns data's dtype, shape data.shape[:axis] + indices.shape[batch_dims:] +
         data.shape[axis+1:].
@@ -315,19 +299,7 @@ class Scatter(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         -s..s-1 for the axis of size s. updates: data's dtype, the shape that gather returns:
         data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis+1:]. axis: -r..r-1, default
         batch_dims. batch_dims: the number of leading axes that data and indices share, at most
-        axis. reduction: how an update is combined with the current value: "none" (assignment),
-        "add", "sub", "mul", "div" (of floats), "max", "min" or "mean" (the sum, divided once by the
-        number of summands; of integers rounded down), in row-major order of indices; other
-        libraries' names, as "amax", are accepted. include_self: if False, the first update of an
-        element is copied and the next ones are reduced, so that old values take no part.
-        duplicates: which of several updates of an element "none" assigns, "last" or "first"; with
-        "error" no element may have several. out: receives the result; `out=data` updates in place.
-        threads: 1..1024, default all processors. spec: the standard to validate against, "ndtool",
-        "onnx:N" or "openvino:N". out_of_bounds: "error", "clip" to the first or last index, "wrap"
-        modulo the axis size, or "drop", which skips the update. pad: an index equal to it selects
-        nothing: its update is skipped. negatives: if False, negative indices are out of bounds.
-        index_base: 1 if indices count from 1: 0 and negative ones are out of bounds then. The bits
-        are those of the sequential loop at any number of threads.
+        axis.
 
         Returns data's dtype and shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
@@ -364,8 +336,7 @@ class TensorScatter(Protocol[_Data, _Indices, _Result, _Out, _Option]):
         any integer dtype; the index along the axis of update's first element in each batch; zeros
         if None. axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <= s
         - n, or "circular", where every index is taken modulo s. out: receives the result;
-        `out=past` updates in place. threads: 1..1024, default all processors. spec: the standard to
-        validate against, "ndtool", "onnx:N" or "openvino:N".
+        `out=past` updates in place.
 
         Returns past's dtype and shape.
         Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -423,7 +394,7 @@ def bind(
         extra = {option: annotation for option, (_, annotation) in (options or {}).items()}
         result = substituted.pop("return")
         function.__annotations__ = {**substituted, **extra, "return": result}
-        function.__doc__ = _docstring(signature.__doc__, notes, omitted)
+        function.__doc__ = _docstring(signature, notes, omitted, ALL_OPERATORS[name].scatters)
         setattr(operators, name, function)
     return operators
 
@@ -469,17 +440,23 @@ def _function(
     return function
 
 
-def _docstring(text: str | None, notes: str, omitted: tuple[str, ...]) -> str:
-    """Return a docstring with a front end's notes, without parameters that it omits."""
+def _docstring(
+    signature: FunctionType, notes: str, omitted: tuple[str, ...], scatters: bool
+) -> str:
+    """Return a docstring with all parameters but omitted ones and those in a front end's notes."""
     from textwrap import dedent, fill
 
-    first, _, remaining = (text or "").partition("\n")
+    first, _, remaining = (signature.__doc__ or "").partition("\n")
     arguments, *paragraphs = dedent(remaining).strip("\n").split("\n\n")
-    entries = re.split(r"(?<=\.) (?=[a-z_]+: )", " ".join(arguments.split()))
-    arguments = " ".join(
-        entry
-        for entry in entries
-        if not entry.startswith(omitted) and f" {entry.partition(':')[0]}: " not in notes
-    )
-    texts = [first, fill(arguments, 100), *([fill(notes, 100)] if notes else []), *paragraphs]
-    return "\n\n".join(texts) + "\n"
+    arguments = " ".join(arguments.split())
+    texts = _PARAMETERS | (_OF_SCATTERS if scatters else _OF_GATHERS)
+    entries = re.split(r"(?<=\.) (?=[a-z_]+: )", arguments)
+    entries += [
+        f"{name}: {texts[name]}"
+        for name in signature.__annotations__
+        if name in texts and f" {name}: " not in arguments
+    ]
+    left_out = [*omitted, *re.findall(r"(?<= )[a-z_]+(?=: )", notes)]
+    arguments = " ".join(entry for entry in entries if entry.partition(":")[0] not in left_out)
+    parts = [first, fill(arguments, 100), *([fill(notes, 100)] if notes else []), *paragraphs]
+    return "\n\n".join(parts) + "\n"

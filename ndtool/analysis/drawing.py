@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, product
+from itertools import islice, product
 from math import prod
 
 from ndtool.analysis import explain, preview, tuples, values
@@ -18,7 +18,7 @@ from ndtool.analysis.tuples import EDGE_TUPLES, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays.source import Source
 from ndtool.engine import layouts
-from ndtool.errors import BoundsError, argument_name
+from ndtool.errors import argument_name
 from ndtool.rules.plans import Plan, Position, Shape
 from ndtool.rules.shapes import format_type
 from ndtool.runs.calls import OpenCall
@@ -28,7 +28,6 @@ MAX_ELEMENTS = 400  # drawn elements of an array; a drawing of more is unreadabl
 _MAX_COMPLETE = 100  # elements of an array that is drawn completely although others are not
 _MAX_UPDATE_BYTES = 1 << 28  # bytes of updates that a drawing may read completely
 _MAX_CENTERS = 3  # elements in focus that one drawing shows
-_MAX_SLICE = 4  # drawn elements of a slice of a large array, if there is no output
 # Sizes of excerpts: distances from elements in focus along the last axis and the last but one, and
 # the number of updates at each end of a longer list.
 _WINDOWS = ((3, 1, EDGE_TUPLES), (2, 1, 3), (1, 1, 2), (1, 0, 2), (0, 0, 1))
@@ -86,13 +85,13 @@ class Link(Value):
 class Drawing(Value):
     """A drawing of a call.
 
-    grids: the inputs and the output, which is missing if an index is out of bounds. tuples: in
-    row-major order. links: those of each element of the output, in order; of many updates the first
-    and last. counts: the number of updates of each element of the output. valid: the lowest and
-    highest index of each component. axis: the first indexed axis. kept: the update that a scatter
-    without reduction keeps, first or last. replaces: whether the first update replaces the element
-    of data. signs: of the first update and of later ones. is_complete: whether all elements are
-    drawn. selected: elements to mark, as role and position.
+    grids: the inputs and the output. tuples: in row-major order. links: those of each element of
+    the output, in order; of many updates the first and last. counts: the number of updates of each
+    element of the output. valid: the lowest and highest index of each component. axis: the first
+    indexed axis. kept: the update that a scatter without reduction keeps, first or last. replaces:
+    whether the first update replaces the element of data. signs: of the first update and of later
+    ones. is_complete: whether all elements are drawn. selected: elements to mark, as role and
+    position.
     """
 
     grids: tuple[Grid, ...]
@@ -127,40 +126,33 @@ def draw(
 ) -> Drawing | None:
     """Return the drawing of an open call; None if too many elements are linked.
 
-    outputs, origins: elements of the output and of data in focus; an index out of bounds comes
-    first. actual: an output to verify, of the right type.
+    outputs, origins: elements of the output and of data in focus. actual: an output to verify, of
+    the right type. Raises BoundsError if an index is out of bounds.
     """
     plan, attributes = call.inference.plan, call.inference.plan.attributes
     index_tuples = tuples.load_tuples(call)
     shapes = {role: item.shape for role, item in call.inference.inputs.items()}
+    shapes["output"] = plan.output
     # Tuples without components count, too.
-    is_small = max(map(prod, (*shapes.values(), plan.output, plan.positions))) <= MAX_ELEMENTS
-    candidates = _explained(call, outputs, origins, is_small)
-    try:
-        first = next(candidates, None)
-        shapes["output"] = plan.output
-    except BoundsError as error:
-        is_small = max(map(prod, (*shapes.values(), plan.positions))) <= MAX_ELEMENTS
-        first, candidates = None, _selecting(index_tuples, error.position, is_small)
-    for candidate in chain([first] if first else [], candidates):
+    is_small = max(map(prod, (*shapes.values(), plan.positions))) <= MAX_ELEMENTS
+    for candidate in _explained(call, outputs, origins, is_small):
         elements, links = candidate
         focus = [*links, *(Link(None, position, None, None) for position in origins)]
         axes = _axes(plan, shapes, focus, MAX_ELEMENTS if is_small else _MAX_COMPLETE)
-        if "output" in axes and call.inference.scatters:
+        if call.inference.scatters:
             axes["data"] = axes["output"]
         if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
             break
     else:
         return None
-    grids = [_input_grid(call, role, axes[role]) for role in call.sources]
-    if "output" in shapes:
-        grids += _output_grids(call, axes["output"], elements, actual)
-        call.require_unchanged()
+    grids = [_input_grid(call, role, axes[role]) for role in call.inference.inputs]
+    grids += _output_grids(call, axes["output"], elements, actual)
+    call.require_unchanged()
     is_assigned = call.inference.scatters and attributes.reduction == "none"
     return Drawing(
         tuple(grids),
         tuple(_drawn_tuples(index_tuples, axes["indices"])),
-        tuple(link for link in links if link.output is not None or link.data is not None),
+        tuple(links),
         tuple(element.updates for element in elements),
         tuple(_valid(plan, size) for size in plan.sizes),
         plan.axis_of(0),
@@ -174,13 +166,10 @@ def draw(
     )
 
 
-_Candidate = tuple[list[ExplainedElement], list[Link]]  # elements of the output, their links
-
-
 def _explained(
     call: OpenCall, outputs: Sequence[Position], origins: Sequence[Position], is_small: bool
-) -> Iterator[_Candidate]:
-    """Yield explained elements of the output, the most first.
+) -> Iterator[tuple[list[ExplainedElement], list[Link]]]:
+    """Yield explained elements of the output and their links, the most first.
 
     Raises BoundsError for any index out of bounds.
     """
@@ -233,10 +222,10 @@ def _centers(
         copies = explain.explain(call, (), origins).origins if origins else []
         centers = [*outputs, *(position for origin in copies for position in origin.outputs)]
     elif not centers:  # the first element that the first block of tuples selects
-        first, block = next(tuples.blocks(plan, tuples.load_tuples(call).indices), (0, None))
-        if block is not None and len((valid := tuples.select_valid(plan, block))[0]):
-            position = layouts.unravel_index(first + int(valid[0][0]), plan.positions)
-            centers = list(islice(_selected(plan, position, tuple(valid[1][0].tolist()), False), 1))
+        for first, block in islice(tuples.blocks(plan, tuples.load_tuples(call).rows), 1):
+            for row in tuples.select(plan, first, block)[1][:1].tolist():
+                start = plan.slice_start(layouts.unravel_index(row, plan.slice_grid))
+                centers = [(*start, *(0 for _ in plan.slice_shape))]
     return centers or [(0,) * len(plan.output)]
 
 
@@ -273,41 +262,6 @@ def _axes(
     return axes
 
 
-def _selecting(call: Tuples, center: Position, is_small: bool) -> Iterator[_Candidate]:
-    """Yield the links of the tuples around an index out of bounds, or of all if there are few."""
-    plan, few = call.plan, MAX_ELEMENTS if is_small else _MAX_COMPLETE
-    everything: Axes = tuple(map(range, plan.positions))
-    for window in _WINDOWS:
-        is_complete = max(prod(plan.indices), prod(plan.positions)) <= few
-        axes = everything if is_complete else _around(plan.positions, [center], window)
-        indices = (*axes, *map(range, plan.indices[len(axes) :]))
-        links = [Link(None, None, item, None) for item in product(*axes)]
-        for item in _drawn_tuples(call, indices):
-            if item.selects is None:
-                continue
-            for target in _selected(plan, item.position, item.selects, prod(plan.data) <= few):
-                update = None
-                if call.call.inference.scatters:
-                    update = plan.output_position(target, item.position)
-                links.append(Link(None, target, item.position, update))
-        yield [], links
-
-
-def _selected(
-    plan: Plan, position: Position, index_tuple: Position, is_small: bool
-) -> Iterator[Position]:
-    """Yield positions in data of the slices that a tuple selects: all if data are small."""
-    components, groups, b = iter(index_tuple), len(plan.index_batch), len(plan.batch)
-    start = plan.slice_start(
-        tuple(next(components) if axis is None else position[axis] for axis in plan.grid_axes)
-    )
-    lengths = [*plan.batch[groups:], *plan.slice_shape]
-    if not is_small:
-        lengths = [*(min(n, 1) for n in lengths[:-1]), *(min(n, _MAX_SLICE) for n in lengths[-1:])]
-    for offsets in product(*map(range, lengths)):
-        yield (*start[:groups], *offsets[: b - groups], *start[b:], *offsets[b - groups :])
-
-
 def _valid(plan: Plan, size: int) -> tuple[int, int]:
     """Return the lowest and the highest valid index of an axis, as written."""
     base = plan.attributes.index_base
@@ -322,10 +276,10 @@ def _drawn_tuples(call: Tuples, axes: Axes) -> Iterator[DrawnTuple]:
         cells = [position]
         if len(plan.positions) < len(plan.indices):
             cells = [(*position, j) for j in range(plan.k)]
-        stored = tuple(int(call.indices[cell]) for cell in cells)
+        stored, selects = call.at(position)
         pairs = enumerate(zip(stored, ranges, strict=True))
         wrong = tuple(j for j, (i, (lowest, highest)) in pairs if not lowest <= i + base <= highest)
-        yield DrawnTuple(position, tuple(cells), call.normalized(stored), wrong)
+        yield DrawnTuple(position, tuple(cells), selects, wrong)
 
 
 def _input_grid(call: OpenCall, role: str, axes: Axes) -> Grid:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +18,13 @@ from ndtool.analysis import tuples, values
 from ndtool.analysis.answers import HIDDEN, Answer, Scalar, Value
 from ndtool.analysis.names import ElementNames
 from ndtool.analysis.oracle.blocks import BLOCK_BYTES, ProgressCallback, flat_view, silent
-from ndtool.analysis.preview import element_at, elements_at
+from ndtool.analysis.preview import elements_at
 from ndtool.analysis.running import RunningValues, rounding_advice
 from ndtool.analysis.tuples import EDGE_TUPLES, MAX_EDGE_TUPLES, Ends, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays.source import load
 from ndtool.engine import layouts
-from ndtool.errors import UsageError, format_count
+from ndtool.errors import UsageError, format_count, option
 from ndtool.notebook import Table
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Position, Shape
@@ -115,7 +114,7 @@ class ExplainedOrigin(Value):
 
 
 def _omission(count: int, noun: str) -> str:
-    return f"... {count} {noun}: --all lists up to {2 * MAX_EDGE_TUPLES}"
+    return f"... {count} {noun}: {option('all', True)} lists up to {2 * MAX_EDGE_TUPLES}"
 
 
 def _update_row(names: ElementNames, n: int, step: Step) -> _Row:
@@ -196,8 +195,8 @@ def explain(
     invalid position.
     """
     plan = call.inference.plan
-    outputs = [_normalize("--at", position, plan.output, "the output") for position in outputs]
-    origins = [_normalize("--from", position, plan.data, "data") for position in origins]
+    outputs = [_normalize("at", position, plan.output, "the output") for position in outputs]
+    origins = [_normalize("from_", position, plan.data, "data") for position in origins]
     if call.inference.requires_distinct:
         operands.validate(call)
     explainer = _Explainer(call, list_all)
@@ -209,9 +208,9 @@ def explain(
     return Explanation(call.reported.operator, explained, is_scatter, names, tuple(remarks))
 
 
-def _normalize(option: str, position: Position, shape: Shape, array: str) -> Position:
+def _normalize(name: str, position: Position, shape: Shape, array: str) -> Position:
     """Return a validated position without negative components."""
-    prefix = f"{option} {','.join(map(str, position))}"
+    prefix = f"{option(name)} {','.join(map(str, position))}"
     if len(position) != len(shape):
         raise UsageError(
             f"{prefix}: {array} has shape {format_shape(shape)}: expected one number for each of"
@@ -284,8 +283,7 @@ class _Explainer:
         self, targets: list[Position], progress: ProgressCallback
     ) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Check all tuples; yield the number of a target, and the next elements linked to it."""
-        strides = layouts.contiguous_strides(self.plan.data, 1)
-        indices = [sum(map(mul, target, strides)) for target in targets]
+        indices = [tuples.linear_index(target, self.plan.data) for target in targets]
         checked = self._tuples.checked(progress)
         for numbers, linked in tuples.links(self.plan, checked, np.array(indices, np.int64)):
             for n in np.unique(numbers).tolist():
@@ -327,8 +325,7 @@ class _Explainer:
     def _tuple(self, linked: Position) -> _FoundTuple:
         """Return the tuple that selects an element of the output or of updates."""
         position = self.plan.tuple_position(linked)
-        stored = tuple(np.atleast_1d(element_at(self._tuples.indices, position)).tolist())
-        normalized, attributes = self._tuples.normalized(stored), self.plan.attributes
+        (stored, normalized), attributes = self._tuples.at(position), self.plan.attributes
         if normalized is None and not attributes.may_skip_tuples:
             raise operands.changed_error(self.call.inference)
         written = tuple(index + attributes.index_base for index in stored)

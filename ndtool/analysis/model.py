@@ -25,7 +25,7 @@ from ndtool.analysis.engines import (
 )
 from ndtool.analysis.inspect import attributes_text
 from ndtool.analysis.modelinputs import Arrays
-from ndtool.analysis.modelrun import ModelRun, NodeFailedError, all_nodes, is_own
+from ndtool.analysis.modelrun import ModelRun, all_nodes, is_own
 from ndtool.analysis.verify import (
     ENGINE_COLUMNS,
     MAX_LISTED,
@@ -54,7 +54,6 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
 from ndtool.rules.trace import Symbol
-from ndtool.runs.calls import Request
 
 NO_NODES = "The model has no gather or scatter nodes."
 NODE_COLUMNS = ("node", "operator", "attributes", "inputs", "output")
@@ -323,7 +322,6 @@ class _ModelRun:
         self.computed: tuple[Computed, ...] = ()
         self.warnings: list[str] = []
         self._engine_names, self._settings, self._progress = engine_names, engine_settings, progress
-        self._error: NdtoolError | None = None
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
         """Run the model; return the error of the first node that fails, or None."""
@@ -333,9 +331,7 @@ class _ModelRun:
         model_run = ModelRun(path, model, self._compute, n_threads)
         try:
             model_run.run(feeds)
-        except NodeFailedError:
-            return self._error
-        except RuleError as exc:
+        except NdtoolError as exc:
             return exc
         finally:
             computed = {("ndtool", __version__): [node.title for node in self.nodes if node.runs]}
@@ -373,7 +369,7 @@ class _ModelRun:
             title = model_node.title
             result = onnxnodes.compute(model_node.operator, title, spec, inputs, attributes)
             if not model_node.runs and self._engine_names:
-                reports = self._compare_engines(node_index, names, arrays, attributes)
+                reports = self._compare_engines(node_index, arrays, attributes)
                 model_node = replace(model_node, engines=reports)
         except NdtoolError as exc:
             named_inputs = {
@@ -382,8 +378,7 @@ class _ModelRun:
             }
             inference.name_inputs(exc, named_inputs)
             exc.message = f"{printable(model_node.node)}: {exc.message}"
-            self._error = exc
-            raise NodeFailedError from exc
+            raise
         if not model_node.runs and self.folder is not None:
             tensors = {**arrays, "output": result}
             saved = modeltensors.save(self.folder, node_index, model_node.node, tensors)
@@ -419,7 +414,7 @@ class _ModelRun:
         return later.spec
 
     def _compare_engines(
-        self, node_index: int, names: dict[str, Any], arrays: Arrays, attributes: dict[str, Any]
+        self, node_index: int, arrays: Arrays, attributes: dict[str, Any]
     ) -> tuple[EngineReport, ...]:
         model_node = self.nodes[node_index]
         if model_node.operator in LOWERED:
@@ -428,9 +423,8 @@ class _ModelRun:
                 EngineReport(engine, None, None, "refused", None, message)
                 for engine in self._engine_names
             )
-        request = Request(model_node.operator, attributes=_attributes(attributes), **names)
-        expected = recompute(request, arrays)
-        engine_call = EngineCall(request, arrays, as_engine_array(expected), self._settings)
+        call = model_node.operator, _attributes(attributes), arrays
+        engine_call = EngineCall(*call, as_engine_array(recompute(*call)), self._settings)
         completed, name = node_index / len(self.nodes), printable(model_node.node, 40)
 
         def report_progress(fraction: float, engine_name: str) -> None:

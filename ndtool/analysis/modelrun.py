@@ -39,10 +39,6 @@ class _Undefined(Exception):  # noqa: N818 - not an error: another engine follow
     """An engine lacks an operator or a type."""
 
 
-class NodeFailedError(Exception):
-    """Raised by a caller's function to end a run: a gather or scatter cannot be computed."""
-
-
 class Engine(NamedTuple):
     """An engine: its name, its version, and the function that compiles a model for it."""
 
@@ -190,7 +186,7 @@ class ModelRun:
         """Return the outputs of a node with subgraphs; raise an error of ndtool if it fails."""
         try:
             return self._control(node, operands, scope, opsets)
-        except (NdtoolError, NodeFailedError):
+        except NdtoolError:
             raise
         except Exception as exc:
             name = printable(node.name or next(iter(node.output), ""))

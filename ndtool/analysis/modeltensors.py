@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ndtool.arrays.sink import Sink, write_array
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import OutputError, UsageError, printable
+from ndtool.errors import OutputError, UsageError, option, printable
 from ndtool.formats import outputs
 from ndtool.inmemory.buffers import as_bytes
 from ndtool.publish import sinks
@@ -27,7 +27,7 @@ def prepare(folder: str) -> str:
     if locations.is_url(directory):
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
     if not directory:
-        raise UsageError("--save is empty: expected a directory for tensors")
+        raise UsageError(f"{option('save')} is empty: expected a directory for tensors")
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:

@@ -28,7 +28,9 @@ class ElementNames:
         files = {
             role: argument_name(source.name)
             for role, source in call.sources.items()
-            if not isinstance(source, TypeSource) and not source.name.startswith("[")
+            if role in call.inference.inputs
+            and not isinstance(source, TypeSource)
+            and not source.name.startswith("[")
         }
         return cls(files, call.inference.plan)
 

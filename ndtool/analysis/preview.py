@@ -16,7 +16,6 @@ from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE_ITEMS
 from ndtool.arrays.source import Source, load
-from ndtool.engine import layouts
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
@@ -112,7 +111,8 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
     result = pick(data, _index_arrays(window.positions), window.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype
     updates = flat_view(arrays["updates"].view(void_type))
-    targets = _linear_indices(_index_arrays(window.positions), plan.data).reshape(-1)
+    linear: Any = tuples.linear_index(_index_arrays(window.positions), plan.data)
+    targets = np.asarray(linear).reshape(-1)
     running = RunningValues(result.reshape(-1), plan.attributes)
     blocks = tuples.blocks(plan, arrays["indices"])
     for positions, update_indices in tuples.links(plan, blocks, targets):
@@ -122,26 +122,13 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
 
 def _gather(plan: Plan, data: Array, indices: Array, window: Window, fill_value: Array) -> Array:
     """Gather the elements of a window; fill_value: an array of one element."""
-    positions = list(product(*window.positions))
-    index_tuples = np.array(
-        [
-            np.atleast_1d(element_at(indices, plan.tuple_position(position)))
-            for position in positions
-        ]
-    )
-    valid, normalized = tuples.select_valid(plan, index_tuples)
+    positions, rows = list(product(*window.positions)), indices.reshape(-1, plan.k)
     gathered = np.repeat(fill_value, len(positions))
-    for n, index_tuple in zip(valid.tolist(), normalized.tolist(), strict=True):
-        gathered[n] = element_at(data, plan.data_position(positions[n], tuple(index_tuple)))
+    for n, position in enumerate(positions):
+        selected = tuples.tuple_at(plan, rows, plan.tuple_position(position))
+        if selected is not None:
+            gathered[n] = element_at(data, plan.data_position(position, selected))
     return gathered.reshape(window.shape)
-
-
-def _linear_indices(coordinates: Sequence[Array] | Array, sizes: Shape) -> Array:
-    """Return linear indices of coordinates; np.ravel_multi_index supports only 63 axes."""
-    strides = layouts.contiguous_strides(sizes, 1)
-    return np.asarray(
-        sum(coordinate * stride for coordinate, stride in zip(coordinates, strides, strict=True))
-    )
 
 
 def element_at(array: Array, position: tuple[int, ...]) -> Array:

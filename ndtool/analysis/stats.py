@@ -24,7 +24,7 @@ from ndtool.analysis.tuples import Ends, Tuples
 from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
-from ndtool.errors import format_count, format_size
+from ndtool.errors import format_count, format_size, option
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table
@@ -195,7 +195,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     ends = [Ends() for _ in most_frequent]
     if ends:
         for first, block in index_tuples.blocks(portion(progress, 0.8, 1)):
-            numbers, rows = first_pass.selected(first, block)
+            numbers, rows = tuples.select(index_tuples.plan, first, block)
             for end, (row, _) in zip(ends, most_frequent, strict=True):
                 end.add(numbers[rows == row])
     call.require_unchanged()
@@ -311,7 +311,7 @@ class _TuplePass:
         pads = self._call.plan.attributes.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
-        _, rows = self.selected(first, block)
+        _, rows = tuples.select(self._call.plan, first, block)
         if self.is_sorted and len(rows):
             self.is_sorted = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
@@ -326,15 +326,6 @@ class _TuplePass:
             position = layouts.unravel_index(first + row, self._call.plan.positions)
             value = int(block[row, j]) + self._call.plan.attributes.index_base
             self.first_out_of_bounds.append(BadIndex(position, j, value))
-
-    def selected(self, first: int, block: Array) -> tuple[Int64Array, Int64Array]:
-        """Return the linear indices of the tuples of a block, and of the slices they select.
-
-        Modes may redirect indices out of bounds; in other modes such tuples select no slice.
-        """
-        valid, normalized = tuples.select_valid(self._call.plan, block)
-        numbers = first + valid
-        return numbers, tuples.slice_indices(self._call.plan, numbers, normalized)
 
 
 class _Column:
@@ -426,7 +417,7 @@ def _causes(
         values = [(index.value, components[index.component or 0].size) for index in out_of_bounds]
         hints, (value, _) = mistakes.likely_causes(values, dtype), values[0]
         if all(value == size for value, size in values):
-            question = "are they 1-based? Then: --index-base 1"
+            question = f"are they 1-based? Then: {option('index_base', 1)}"
             if min(lowest) <= 0:
                 question = "is it a placeholder for a missing index?"
             hints.append(f"{value} equals the size of the axis: {question}")

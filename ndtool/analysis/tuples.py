@@ -2,19 +2,21 @@
 
 from collections.abc import Iterable, Iterator
 from math import prod
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
+from ndtool._kernels import WorkItem
 from ndtool.analysis import values
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
 from ndtool.arrays.source import ContiguousSource, row_major
-from ndtool.engine import bind, check, layouts
-from ndtool.errors import BoundsError
-from ndtool.inmemory.normalizing import normalize_indices
-from ndtool.rules import inference
+from ndtool.engine import bind, check, distinct, layouts
+from ndtool.errors import BoundsError, UsageError
+from ndtool.inmemory.buffers import as_bytes
+from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.plans import Plan, Position, Shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
@@ -23,11 +25,8 @@ Array = NDArray[Any]
 Int64Array = NDArray[np.int64]
 
 BLOCK = 1 << 17  # index components in a block, which fits in a core's cache
-
-
 EDGE_TUPLES = 5  # links listed at each end of a long list
 MAX_EDGE_TUPLES = 5000  # links listed at each end if all are requested
-_MAX_FILTERED = 32  # targets for which tuples are filtered before they are normalized
 
 
 class Ends:
@@ -53,21 +52,20 @@ class Ends:
 
 
 class Tuples(NamedTuple):
-    """The index tuples of a call: the bytes and array of indices, and rows with a tuple each.
+    """The index tuples of a call: the bytes of indices, and rows with a tuple each.
 
     mapped: the source of the indices, None if they are a copy.
     """
 
     call: OpenCall
     raw: memoryview
-    indices: Array
     rows: Array
     mapped: ContiguousSource | None
 
     def blocks(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
         """Yield blocks: the linear index of the first tuple, and the tuples as rows."""
         limit, unreleased = self.call.request.memory, 0
-        for first, block in blocks(self.plan, self.indices):
+        for first, block in blocks(self.plan, self.rows):
             yield first, block
             progress((first + len(block)) / len(self.rows))
             unreleased += block.nbytes
@@ -99,11 +97,10 @@ class Tuples(NamedTuple):
         """The plan of the call's shapes."""
         return self.call.inference.plan
 
-    def normalized(self, index: Position) -> Position | None:
-        """Return a tuple without negative components; None if it selects nothing."""
-        block = np.array([index], self.indices.dtype)  # int64 cannot hold every uint64
-        _, rows = select_valid(self.plan, block)
-        return tuple(rows[0].tolist()) if len(rows) else None
+    def at(self, position: Position) -> tuple[Position, Position | None]:
+        """Return the tuple at a position as stored, and as `tuple_at` returns it."""
+        number = linear_index(position, self.plan.positions)
+        return tuple(self.rows[number].tolist()), tuple_at(self.plan, self.rows, position)
 
     @property
     def linked_shape(self) -> Shape:
@@ -114,7 +111,7 @@ class Tuples(NamedTuple):
 
 def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
     """Yield blocks: the linear index of the first tuple, and the tuples as rows of an array."""
-    count, k = prod(plan.positions), len(plan.sizes)
+    count, k = prod(plan.positions), plan.k
     step = max(1, BLOCK // max(k, 1))
     flat = flat_view(indices)
     for first in range(0, count, step):
@@ -122,31 +119,48 @@ def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
         yield first, flat[first * k : stop * k].reshape(stop - first, k)
 
 
-def select_valid(plan: Plan, block: Array) -> tuple[Int64Array, Array]:
-    """Return the rows of a block whose tuples select a slice, and these tuples, normalized."""
-    sizes = np.array(plan.sizes, np.int64)
-    normalized = np.empty(block.shape, np.int64)
-    for j, size in enumerate(plan.sizes):
-        normalized[:, j], _ = normalize_indices(block[:, j], size, plan.attributes)
-    (rows,) = np.nonzero((normalized < sizes).all(axis=1))
-    return rows, normalized[rows]
+def select(plan: Plan, first: int, block: Array) -> tuple[Int64Array, Int64Array]:
+    """Return the linear indices of the tuples of a block that select a slice, and of the slices.
 
-
-def slice_indices(plan: Plan, tuple_indices: Int64Array, block: Array) -> Int64Array:
-    """Return the linear indices of the slices that tuples from `select_valid` select.
-
-    tuple_indices: the linear indices of the tuples.
+    first: the linear index of the block's first tuple. Modes may redirect indices out of bounds; in
+    other modes, such tuples select no slice.
     """
-    components = iter(block.T)
-    position_strides = layouts.contiguous_strides(plan.positions, 1)
-    grid_strides = layouts.contiguous_strides(plan.slice_grid, 1)
-    result = np.zeros(len(block), np.int64)
-    for axis, stride in zip(plan.grid_axes, grid_strides, strict=True):
-        if axis is None:
-            result += next(components) * stride
-        else:
-            result += tuple_indices // position_strides[axis] % plan.positions[axis] * stride
-    return result
+    stored, attributes = distinct.stored_tuples(plan), plan.attributes
+    if not stored.rows or not len(block):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    if attributes.out_of_bounds == "error":
+        attributes = attributes._replace(out_of_bounds="drop")
+    indices = bind.bind_indices(
+        as_bytes(np.ascontiguousarray(block)).data, dtypes.from_numpy(block.dtype), attributes
+    )
+    boxes = bind.bind_boxes((stored.rows,), (stored.rows,))
+    is_skipped = np.empty(len(block), np.uint8)
+    rows = np.empty(len(block), f"u{boxes.row_bytes}")
+    _kernels.partition_ids(
+        stored.addressing, indices, first, WorkItem(first, len(block), 0, 0), boxes, is_skipped,
+        rows.view(np.uint8), np.zeros(2 + indices.skips, np.int64),
+    )  # fmt: skip
+    (selecting,) = np.nonzero(is_skipped == 0)
+    return first + selecting, rows[selecting].astype(np.int64)
+
+
+def tuple_at(plan: Plan, rows: Array, position: Position) -> Position | None:
+    """Return the tuple at a position without negative components; None if it selects nothing.
+
+    rows: all tuples.
+    """
+    number = linear_index(position, plan.positions)
+    _, selected = select(plan, number, rows[number : number + 1])
+    if not len(selected):
+        return None
+    coordinates = layouts.unravel_index(int(selected[0]), plan.slice_grid)
+    pairs = zip(coordinates, plan.grid_axes, strict=True)
+    return tuple(coordinate for coordinate, axis in pairs if axis is None)
+
+
+def linear_index(position: Iterable[Any], shape: Shape) -> int:
+    """Return the linear index of a position of ints, or the array of those of index arrays."""
+    return sum(map(mul, position, layouts.contiguous_strides(shape, 1)))
 
 
 def links(
@@ -163,54 +177,36 @@ def links(
     batch, row = np.divmod(targets // max(width, 1), max(slices_per_group, 1))
     group, repeat = np.divmod(batch, max(repeats, 1))
     target_slices = group * slices_per_group + row
-    order = np.argsort(target_slices, kind="stable")
-    target_slices = target_slices[order]
-    _, target_counts = np.unique(target_slices, return_counts=True)
-    step = max(1, BLOCK // int(target_counts.max(initial=1)))
-    components = np.array(
-        [plan.components_of(layouts.unravel_index(t, plan.data)) for t in targets.tolist()],
-        np.int64,
-    ).reshape(len(targets), plan.k)
+    order = np.argsort(target_slices, kind="stable")  # by slice
+    slices, starts, counts = np.unique(target_slices[order], return_index=True, return_counts=True)
+    step = max(1, BLOCK // int(counts.max(initial=1)))
+    slices_and_none = np.append(slices, -1)
     for first, block in tuple_blocks:
-        candidates = first + np.arange(len(block))
-        if len(targets) <= _MAX_FILTERED and not plan.attributes.may_alter_tuples:
-            mask = _mask_of_candidates(plan, block, components)
-            candidates, block = candidates[mask], block[mask]
-        valid, normalized = select_valid(plan, block)
-        numbers = candidates[valid]
-        rows = slice_indices(plan, numbers, normalized)
-        for begin in range(0, len(rows), step):
-            part = rows[begin : begin + step]
-            starts, stops = (
-                np.searchsorted(target_slices, part, side) for side in ("left", "right")
-            )
-            counts = stops - starts
-            selecting = np.repeat(np.arange(len(part)), counts)  # tuples that select any target
-            nth = np.arange(len(selecting)) - np.repeat(np.cumsum(counts) - counts, counts)
-            positions = order[starts[selecting] + nth]
-            if len(positions):
-                skipped = group[positions] * (repeats - 1) + repeat[positions]
-                linked = numbers[begin + selecting] + skipped * tuples_per_batch
-                yield positions, linked * width + targets[positions] % max(width, 1)
-
-
-def _mask_of_candidates(plan: Plan, block: Array, components: Int64Array) -> Array:
-    """Return a mask of the tuples of a block each of whose components selects a target's."""
-    mask, limits = np.full(len(block), True), np.iinfo(block.dtype)
-    for column, own, size in zip(block.T, components.T, plan.sizes, strict=True):
-        wanted = np.concatenate([own, own - size])
-        wanted = wanted[(wanted >= limits.min) & (wanted <= limits.max)].astype(block.dtype)
-        mask &= np.isin(column, wanted, kind="sort")
-    return mask
+        numbers, rows = select(plan, first, block)
+        nearest = np.searchsorted(slices, rows)
+        (selecting,) = np.nonzero(slices_and_none[nearest] == rows)
+        for begin in range(0, len(selecting), step):
+            part = selecting[begin : begin + step]
+            found = nearest[part]
+            repeated, ends = np.repeat(found, counts[found]), np.cumsum(counts[found])
+            nth = np.arange(len(repeated)) - np.repeat(ends - counts[found], counts[found])
+            positions = order[starts[repeated] + nth]
+            skipped = group[positions] * (repeats - 1) + repeat[positions]
+            linked = np.repeat(numbers[part], counts[found]) + skipped * tuples_per_batch
+            yield positions, linked * width + targets[positions] % max(width, 1)
 
 
 def load_tuples(call: OpenCall) -> Tuples:
     """Load the index tuples of a call, without validation."""
     _, dtype, shape = call.inference.inputs["indices"]
-    _, count, k = bind.bind_check(call.inference.plan)
-    raw, source = row_major(call, "indices", dtype.order), call.sources["indices"]
-    indices = values.as_array(raw, dtype, shape)
-    mapped = None
+    plan, source = call.inference.plan, call.sources["indices"]
+    if prod(plan.slice_grid) > shapes.MAX_SIZE:  # of a type, such as int8[N,N]
+        raise UsageError(
+            f"data of shape {shapes.format_shape(plan.data)} have too many slices to select from:"
+            " at most 2^63 - 1"
+        )
+    raw = row_major(call, "indices", dtype.order)
+    rows = values.as_array(raw, dtype, shape).reshape(prod(plan.positions), plan.k)
     if isinstance(source, ContiguousSource) and raw is source.buffer:
-        mapped = source
-    return Tuples(call, raw, indices, indices.reshape(count, k), mapped)
+        return Tuples(call, raw, rows, source)
+    return Tuples(call, raw, rows, None)

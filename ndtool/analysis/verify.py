@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +25,20 @@ from ndtool.analysis.oracle.distances import (
 )
 from ndtool.analysis.values import as_array, json_value, short_text
 from ndtool.arrays.source import Source
-from ndtool.errors import (
-    BoundsError,
-    DifferenceError,
-    NdtoolError,
-    OutputError,
-    argument_name,
-    printable,
-)
+from ndtool.errors import BoundsError, DifferenceError, NdtoolError, argument_name, printable
 from ndtool.formats import locators
-from ndtool.formats.streams import Streams
+from ndtool.inmemory.arguments import rebase
 from ndtool.notebook import Table
-from ndtool.rules import dtypes, numbers, shapes, specs
+from ndtool.rules import dtypes, inference, numbers, shapes
 from ndtool.rules.inference import Input, name_inputs
-from ndtool.rules.operators import LOWERED, operator_of
+from ndtool.rules.operators import LOWERED, LOWERED_INPUTS, Attributes, operator_of
 from ndtool.rules.plans import Position
-from ndtool.runs.calls import Request
+from ndtool.runs import operands
+from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import tempfiles
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]  # inputs by role
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
@@ -62,7 +58,7 @@ class Difference(Value):
     output: Scalar
     expected: Scalar
     ulps: int | None
-    arrays: tuple[NDArray[Any], NDArray[Any]] = field(metadata=HIDDEN, compare=False)
+    arrays: tuple[Array, Array] = field(metadata=HIDDEN, compare=False)
 
     @property
     def with_bytes(self) -> list[str]:
@@ -258,147 +254,136 @@ def disagreement(operator: str, reports: Sequence[EngineReport]) -> DifferenceEr
     )
 
 
+def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
+    """Open a call, and the output to verify, if there is one, as its source "output".
+
+    sources: inputs and output that the caller has opened, by role.
+    """
+    call = OpenCall(request, sources)
+    if request.output is not None:
+        try:
+            call.sources["output"] = (sources or {}).get("output") or locators.open_role(
+                "output", request.output, call.streams, call.inference.dtype
+            )
+        except BaseException:
+            call.close()
+            raise
+    return call
+
+
+# Returns the reports on engines, given inputs and the correct output, None if there is none.
+Against = Callable[[Arrays, Array | None], Sequence[EngineReport]]
+
+
 def verify(
-    request: Request,
+    call: OpenCall,
     progress: ProgressCallback = silent,
     within: int = 0,
-    sources: dict[str, Source] | None = None,
     against: Against | None = None,
 ) -> Verification:
-    """Check that `request.output` is the operator's output, and return the comparison.
+    """Check that the output of a call from `open_call` is the operator's; return the comparison.
 
-    within: the largest accepted distance, in units in the last place. sources: inputs and output
-    that the caller has opened, by role. against: returns the reports on other engines; then there
-    may be no output, and the answer has the error, which is raised otherwise. The recomputed output
-    is in a temporary file if memory is short. Raises DifferenceError, with the comparison, if
-    distances are larger; it names the first such element in row-major order.
+    within: the largest accepted distance, in units in the last place. against: returns the reports
+    on other engines; then there may be no output, and the answer has the error, which is raised
+    otherwise. The recomputed output is in a temporary file if memory is short. Raises
+    DifferenceError, with the comparison, if distances are larger; it names the first such element
+    in row-major order.
     """
     error: NdtoolError | None = None
-    comparison, expected, reports = None, None, None
-    with open_arrays(request, sources) as call:
-        result = call.arrays.pop("output", None)
-        try:
-            share = 0.9 if against is None else RECOMPUTATION
-            expected = recompute(request, call.arrays, portion(progress, 0, share), result)
-        except BoundsError as exc:
-            if against is None:
-                raise
-            error = exc
-        if against is not None:
-            reports = tuple(against(call, expected))
-        if result is not None and expected is not None:
-            last = silent if against else portion(progress, 0.9, 1)
-            comparison = compare(request, call.arrays, result, expected, last, within)
-            error = difference_error(comparison, output_label(request), request.operator)
-        error = error or disagreement(request.operator, reports or ())
-        if against is None and error is not None:
-            raise error
-    return Verification(request.output, True, comparison, reports, error=error)
-
-
-class OpenArrays(NamedTuple):
-    """The inputs of a call, and its output if it has one, by role."""
-
-    arrays: dict[str, NDArray[Any]]
-    sources: dict[str, Source]
-
-
-# Returns the reports on engines, given a call and its correct output, None if there is none.
-Against = Callable[[OpenArrays, NDArray[Any] | None], Sequence[EngineReport]]
-
-
-@contextmanager
-def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> Iterator[OpenArrays]:
-    """Open the inputs of a call, and its output if it has one; raise OutputError if a file changes.
-
-    sources: inputs that the caller has opened, by role.
-    """
-    specs.check_mode("ndtool", specs.resolve("ndtool", request.operator), request.attributes)
-    arguments = dict(request.arguments)
-    if request.output is not None:
-        arguments["output"] = request.output
-    call, opened_sources, streams = OpenArrays({}, {}), list[Source](), Streams()
-    with ExitStack() as stack:
-        for role, argument in arguments.items():
-            data = opened_sources[0].metadata.dtype if opened_sources else None
-            source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
-            stack.callback(source.close)
-            opened_sources.append(source)
-            call.sources[role] = source
-            call.arrays[role] = _as_array(source, role, request.dtype)
-        try:
-            yield call
-        except (DifferenceError, BoundsError):  # the cause may be a changed input
-            _recheck_all(opened_sources)
+    comparison, expected, reports, result = None, None, None, None
+    inferred, name = call.reported, call.request.output
+    operator, attributes = inferred.operator, inferred.attributes
+    label = "the output" if name is None else argument_name(name)
+    arrays = {role: _load(call, role, given) for role, given in inferred.inputs.items()}
+    if (source := call.sources.get("output")) is not None:
+        metadata = source.metadata
+        output = Input(source.name, metadata.dtype, metadata.shape).view_as(call.request.dtype)
+        result = as_array(source.load(), output.dtype, output.shape, metadata.order == "F")
+    try:
+        share = 0.9 if against is None else RECOMPUTATION
+        expected = recompute(
+            operator, attributes, arrays, portion(progress, 0, share), result, label
+        )
+    except NdtoolError as exc:
+        call.require_unchanged()  # a changed input may be the cause, here and below
+        name_inputs(exc, inferred.inputs)
+        if against is None or not isinstance(exc, BoundsError):
             raise
-        _recheck_all(opened_sources)
+        error = exc
+    except IndexError:  # indices were validated
+        raise operands.changed_error(inferred) from None
+    if "indices" in arrays:  # engines and the diagnosis count from 0
+        arrays["indices"] = rebase(arrays["indices"], attributes)
+    if against is not None:
+        reports = tuple(against(arrays, expected))
+    if result is not None and expected is not None:
+        last = silent if against else portion(progress, 0.9, 1)
+        comparison = compare(operator, attributes, arrays, result, expected, last, within)
+        error = difference_error(comparison, label, operator)
+    call.require_unchanged()
+    error = error or disagreement(operator, reports or ())
+    if against is None and error is not None:
+        raise error
+    return Verification(name, True, comparison, reports, error=error)
 
 
-def _recheck_all(sources: list[Source]) -> None:
-    for source in sources:
-        source.require_unchanged()
-
-
-def output_label(request: Request) -> str:
-    """Return the name of a call's output for messages."""
-    return "the output" if request.output is None else argument_name(request.output)
+def _load(call: OpenCall, role: str, given: Input) -> Array:
+    """Return an input as the user gave it, of a lowered operator its own."""
+    source = call.sources[LOWERED_INPUTS.get(role, role)]
+    if role.endswith("indices"):
+        source = getattr(source, "origin", None) or source
+    return as_array(source.load(), given.dtype, given.shape, source.metadata.order == "F")
 
 
 def recompute(
-    request: Request,
-    arrays: dict[str, NDArray[Any]],
+    operator: str,
+    attributes: Attributes,
+    arrays: Arrays,
     progress: ProgressCallback = silent,
-    result: NDArray[Any] | None = None,
-) -> NDArray[Any]:
+    result: Array | None = None,
+    label: str = "the output",
+) -> Array:
     """Return the correct output; raise DifferenceError if `result` has another dtype or shape."""
-    label, unchecked = output_label(request), [] if result is None else [result]
+    unchecked = [] if result is None else [result]
 
-    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if unchecked:  # the output is allocated first
-            _check_type(unchecked.pop(), shape, dtype, label, request.operator)
+            _check_type(unchecked.pop(), shape, dtype, label, operator)
         buffer = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
         return np.ndarray(shape, dtype, buffer)
 
-    attributes = request.attributes
-    keywords: dict[str, Any] = operator_of(request.operator).attribute_values(attributes)
-    if request.operator not in LOWERED:
+    keywords: dict[str, Any] = operator_of(operator).attribute_values(attributes)
+    if operator not in LOWERED:
         for name in ("out_of_bounds", "pad", "negatives"):
             keywords[name] = getattr(attributes, name)
         keywords["progress"] = progress
-    try:
-        if attributes.out_of_bounds == "fill" or attributes.fill is not None:
-            dtype = dtypes.from_numpy(arrays["data"].dtype)
-            keywords["filling"] = numbers.encode_fill(attributes.fill, dtype)
-        output: NDArray[Any] = getattr(reference, request.operator)(
-            **arrays, **keywords, allocate=allocate
-        )
-    except NdtoolError as exc:
-        named_inputs = {
-            role: Input(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
-            for role, name in request.arguments.items()
-        }
-        name_inputs(exc, named_inputs)
-        raise
-    except IndexError:  # indices were validated
-        raise OutputError(f"{argument_name(request.indices)} changed during the run") from None
+    if attributes.out_of_bounds == "fill" or attributes.fill is not None:
+        data_dtype = dtypes.from_numpy(arrays["data"].dtype)
+        keywords["filling"] = numbers.encode_fill(attributes.fill, data_dtype)
+    output: Array = getattr(reference, operator)(**arrays, **keywords, allocate=allocate)
     return output
 
 
 def compare(
-    request: Request,
-    arrays: dict[str, NDArray[Any]],
-    result: NDArray[Any],
-    expected: NDArray[Any],
+    operator: str,
+    attributes: Attributes,
+    arrays: Arrays,
+    result: Array,
+    expected: Array,
     progress: ProgressCallback = silent,
     within: int = 0,
 ) -> Comparison:
-    """Compare an output with the expected one of the same type and shape; arrays: the inputs."""
+    """Compare an output with the expected one of the same type and shape.
+
+    arrays: the inputs, with indices that count from 0.
+    """
     comparison_pass = _ComparisonPass(result, expected, within)
     comparison_pass.run(progress)
     element_diagnosis = None
     if "updates" in arrays:
+        types = {role: dtypes.from_numpy(array.dtype) for role, array in arrays.items()}
         sizes = {role: array.shape for role, array in arrays.items()}
-        plan = shapes.infer(request.operator, sizes, request.attributes)[1]
+        _, _, plan = inference.check(operator, types, sizes, attributes, "ndtool")
         wrong_indices = comparison_pass.indices_to_diagnose
         element_diagnosis = diagnosis.diagnose(plan, arrays, wrong_indices, result, expected)
     return comparison_pass.comparison(element_diagnosis)
@@ -424,15 +409,8 @@ def difference_error(comparison: Comparison, label: str, operator: str) -> Diffe
     return error
 
 
-def _as_array(source: Source, role: str, dtype: str | None) -> NDArray[Any]:
-    metadata = source.metadata
-    argument = Input(source.name, metadata.dtype, metadata.shape)
-    typed = argument if role.endswith("indices") else argument.view_as(dtype)
-    return as_array(source.load(), typed.dtype, metadata.shape, metadata.order == "F")
-
-
 def _check_type(
-    result: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], label: str, operator: str
+    result: Array, shape: tuple[int, ...], dtype: np.dtype[Any], label: str, operator: str
 ) -> None:
     if str(result.dtype) != str(dtype):  # big-endian types differ, too
         raise DifferenceError(f"{label} has dtype {result.dtype}: {operator} gives {dtype}")
@@ -446,7 +424,7 @@ def _check_type(
 class _ComparisonPass:
     """The pass that compares all elements, in row-major order."""
 
-    def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
+    def __init__(self, result: Array, expected: Array, within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
         self._flat_expected, self._flat_result = (
             flat_view(records_as_void(expected)),

@@ -198,10 +198,10 @@ def _reporting(
 
 
 def as_array(buffer: memoryview, shape: Shape, itemsize: int) -> Any:
-    """Return a buffer as an array of void elements, for copies by NumPy of any dtype."""
+    """Return a buffer as an array of integers or bytes, for copies by NumPy of any dtype."""
     import numpy as np
 
-    return np.ndarray(shape, f"V{itemsize}", buffer)
+    return np.ndarray(shape, f"{'u' if itemsize in (1, 2, 4, 8) else 'V'}{itemsize}", buffer)
 
 
 def as_bytes(array: Any) -> memoryview:

@@ -47,11 +47,8 @@ class BufferSink(Sink):
     """A sink that writes to a buffer of the caller."""
 
     def __init__(self, buffer: memoryview, metadata: ArrayMetadata) -> None:
-        self.name, self.metadata = "the result", metadata
-        self._buffer = buffer
-
-    def map(self) -> memoryview:
-        return self._buffer
+        self.name, self.metadata, self.buffer = "the result", metadata, buffer
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        self._buffer[start : start + len(view)] = view
+        assert self.buffer is not None
+        self.buffer[start : start + len(view)] = view

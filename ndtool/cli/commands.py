@@ -28,7 +28,7 @@ from ndtool.rules.operators import (
 if TYPE_CHECKING:
     from ndtool.cli.page import HtmlReport
     from ndtool.formats.outputs import Output
-    from ndtool.runs.calls import OpenCall, Request
+    from ndtool.runs.calls import OpenCall
 
 
 FILES = {
@@ -194,20 +194,6 @@ def html_report(
             raise
         report.publish()
     reporter.report_file(html)
-
-
-@contextmanager
-def html_report_of_request(
-    html: str | None, request: "Request", reporter: Reporter
-) -> "Iterator[HtmlReport | None]":
-    """Yield the HTML report of a request, whose inputs are opened again for it; see html_report."""
-    if html is None:
-        yield None
-        return
-    from ndtool.cli import page
-
-    with page.reopen_call(html, request) as call, html_report(html, call, reporter) as report:
-        yield report
 
 
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:

@@ -158,9 +158,9 @@ def _parse_memory(word: str) -> int:
 
 def _parse_codec(word: str) -> str:
     """Return the name of a codec, with a level if it has one."""
-    from ndtool.arrays import encoding
+    from ndtool.arrays import sink
 
-    return encoding.codec(word)
+    return sink.codec(word)
 
 
 def _parse_engines(word: str) -> tuple[str, ...]:

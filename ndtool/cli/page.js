@@ -52,7 +52,7 @@
     link.cells = [find("output", link.output), find("actual", link.output), find("data", link.data),
       find("updates", link.updates), ...(link.indices ? components(link.indices) : [])].filter((cell) => cell);
     for (const cell of new Set(link.cells)) cell.links.push(link);
-    if (link.output && link.updates) seen.set(`${link.output}`, [...(seen.get(`${link.output}`) ?? []), link]);
+    if (link.updates) seen.set(`${link.output}`, [...(seen.get(`${link.output}`) ?? []), link]);
   }
   for (const updates of seen.values()) { // the updates in the middle are not drawn
     const omitted = counts[find("output", updates[0].output).number] - updates.length;
@@ -110,10 +110,6 @@
     },
     data({ position, links: linked }) {
       const text = valued("data", position);
-      if (!cellsOf.output) {
-        const selectors = shorten(linked.map((link) => tupleText(link.indices))).join(", ");
-        return text + drawn(` is selected by ${selectors || "no index"}`, linked);
-      }
       if (!scatters) return text + drawn(` goes to ${list(linked, "output") || "no output"}`, linked);
       const updates = updatesOf(position);
       if (!updates.length) return `${text} is unchanged in ${named("output", position)}`;
@@ -135,7 +131,6 @@
       const own = tuple.cells.length > 1 ? `, in ${tupleText(tuple.position)}`
         : which && `${tuple.selects}` !== `${written(tuple.position)}` ? `, which is ${which}` : "";
       if (!tuple.selects) return `${text}${own}, which selects nothing: it is out of bounds`;
-      if (!cellsOf.output) return text + own + drawn(` selects ${list(linked, "data")}`, linked);
       const outputs = list(linked, "output") || "no output";
       const use = scatters ? `applies ${list(linked, "updates") || "nothing"} to` : "is used for";
       return text + own + drawn(` ${use} ${outputs}`, linked);
@@ -143,7 +138,6 @@
     updates({ position, links: [link] }) {
       const text = valued("updates", position);
       if (!link) return text + (drawing.is_complete ? " is dropped: its index is out of bounds" : "");
-      if (!link.output) return `${text} is for ${named("data", link.data)}, ${selectedBy(link)}`;
       const updates = updatesOf(link.output);
       const fate = kept === "first" && link !== updates[0] ? "; it is ignored: an earlier update was assigned"
         : kept === "last" && link !== updates.at(-1) ? "; a later update overwrites it" : gives(link);
@@ -228,7 +222,7 @@
   const selected = drawing.selected.map(([role, position]) => find(role, position)).filter((cell) => cell);
   for (const cell of selected) cell.node.classList.add("selected");
   const mostUpdates = (a, b) => (counts[b.number] > counts[a.number] ? b : a);
-  const outputs = cellsOf.output ?? [];
+  const outputs = cellsOf.output;
   const initial = cellsOf.actual?.find((cell) => cell.wrong) ?? selected[0] ?? cellsOf.indices.find((cell) => cell.wrong)
     ?? (scatters && outputs.length ? outputs.reduce(mostUpdates)
       : outputs.find((cell) => cell.links.some((link) => link.data)) ?? outputs[0]);

@@ -1,4 +1,4 @@
-"""HTML reports (`--html`) about a call or a model: one self-contained file each.
+"""HTML reports (`--html`) about a call: one self-contained file each.
 
 A report has the tables of answers, and as JSON what its script draws. Reports are reproducible:
 they contain no times and nothing about the terminal.
@@ -14,7 +14,6 @@ import platform
 import shlex
 import stat
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import replace
 from html import escape
 from importlib import resources
@@ -30,18 +29,17 @@ from ndtool.analysis.infer import inferred
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli.console import is_same_file
+from ndtool.engine import check
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
-from ndtool.formats import documents, locators
-from ndtool.formats.streams import Streams
+from ndtool.formats import locators, outputs
 from ndtool.notebook import Table, html_table
 from ndtool.publish import sinks
 from ndtool.redaction import redact_json
 from ndtool.rules.inference import Input
-from ndtool.runs.calls import OpenCall, Request
+from ndtool.runs.calls import OpenCall
 
 if TYPE_CHECKING:
     from ndtool.analysis.explain import Explanation
-    from ndtool.analysis.model import Model
     from ndtool.analysis.verify import Comparison, Verification
     from ndtool.cli.reporter import Reporter
     from ndtool.rules.plans import Position
@@ -55,9 +53,10 @@ class HtmlReport:
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
-        documents.check(path, request.clobber)
-        inputs = filter(None, request.arguments.values())  # `stats` has no updates
-        require_distinct(path, *(locators.parse(name).path for name in inputs))
+        outputs.check_document(path, request.clobber)
+        names = list(filter(None, request.arguments.values()))  # `stats` has no updates
+        names += [str(request.output)] if "output" in call.sources else []
+        require_distinct(path, *(locators.parse(name).path for name in names))
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
         self._sections: list[str] = []
@@ -91,7 +90,7 @@ class HtmlReport:
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
         request = self._call.request
-        self._sink = documents.create(
+        self._sink = outputs.create_document(
             self._path, self._content(error), request.clobber, request.sync
         )
         return self._sink
@@ -118,12 +117,12 @@ class HtmlReport:
                 self.stats = stats.stats(call, progress_bar.callback(nbytes))
         answer = inferred(call.inference, call.request.output)
         command, drawn, remark = click.get_current_context().command_path, None, ""
-        if drawing.has_large_updates(call):
+        if self.stats.out_of_bounds and check.is_error(call.inference.plan):
+            remark = "Not drawn: an index is out of bounds."
+        elif drawing.has_large_updates(call):
             remark = "Not drawn: updates would have to be read a second time."
         elif (drawn := self._draw()) is None:
             remark = f"Not drawn: an array has more than {drawing.MAX_ELEMENTS} elements to draw."
-        elif drawn.grids[-1].role not in ("output", "actual"):
-            remark = "There is no output, because an index is out of bounds."
         name = argument_name(call.inference.inputs["data"].name)
         return _page(
             f"{command}: {name}",
@@ -140,15 +139,13 @@ class HtmlReport:
     def _draw(self) -> drawing.Drawing | None:
         """Return the drawing, with the output to verify if it has the right dtype and shape."""
         call, actual = self._call, None
-        with ExitStack() as stack:
-            if self._is_verified:
-                actual = locators.open_source(call.request.output or "", Streams())
-                stack.callback(actual.close)
-                stored = Input(actual.name, actual.metadata.dtype, actual.metadata.shape)
-                _, dtype, shape = stored.view_as(call.request.dtype)
-                if (dtype, shape) != (call.inference.dtype, call.inference.plan.output):
-                    actual = None
-            return drawing.draw(call, self._outputs, self._origins, actual)
+        if self._is_verified:
+            actual = call.sources["output"]
+            stored = Input(actual.name, actual.metadata.dtype, actual.metadata.shape)
+            _, dtype, shape = stored.view_as(call.request.dtype)
+            if (dtype, shape) != (call.inference.dtype, call.inference.plan.output):
+                actual = None
+        return drawing.draw(call, self._outputs, self._origins, actual)
 
 
 def require_distinct(path: str, *others: str) -> None:
@@ -167,45 +164,11 @@ def require_distinct(path: str, *others: str) -> None:
             raise UsageError(f"--html {printable(path)} is {stream}: expected another file")
 
 
-def reopen_call(path: str, request: Request) -> OpenCall:
-    """Open the inputs of `verify` again; UsageError for a pipe, or the file of the report."""
-    names = [*request.arguments.values(), *filter(None, [request.output])]
-    for name in names:
-        if name == "-" or stat.S_ISFIFO(_mode(name)):
-            raise UsageError(
-                f"--html reads {argument_name(name)} twice: expected a file, not a pipe"
-            )
-    require_distinct(path, *(locators.parse(name).path for name in names))
-    return OpenCall(request)
-
-
 def _mode(path: str) -> int:
     try:
         return os.stat(path).st_mode
     except (OSError, ValueError):
         return 0  # opening the file raises the error
-
-
-def check_model(path: str, model: str, inputs: str | None) -> None:
-    """Raise an error if `write_model` cannot write its file, before the model runs."""
-    documents.check(path, True)
-    require_distinct(path, model, *filter(None, [inputs]))
-
-
-def write_model(path: str, model: str, answer: Model, reporter: Reporter) -> None:
-    """Write the report of a model."""
-    name = argument_name(model)
-    content = _page(
-        f"ndtool model: {name}",
-        _heading("ndtool model", name, reporter.arguments, answer.error),
-        _section("Nodes", answer.tables()),
-    )
-    sink = documents.create(path, content, True)
-    try:
-        sinks.commit(sink)
-    finally:
-        sink.abort()
-    reporter.report_file(path)
 
 
 def _page(title: str, *sections: str, **drawn: Any) -> bytes:

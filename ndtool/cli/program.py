@@ -9,7 +9,7 @@ import click
 from ndtool.cli import commands, helppages, options
 from ndtool.cli.reporter import Reporter
 from ndtool.cli.wrapping import terminal_columns
-from ndtool.errors import UsageError, printable
+from ndtool.errors import UsageError, name_options, printable
 from ndtool.redaction import register
 from ndtool.rules.operators import ALL_OPERATORS, Operator
 
@@ -105,6 +105,7 @@ def program() -> click.Group:
 def run(arguments: list[str], reporter: Reporter) -> None:
     """Run a command line; raise NdtoolError on failure: UsageError for invalid arguments."""
     arguments = arguments or ["--help"]
+    name_options()
     for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
         if "://" in text:
             register(text)

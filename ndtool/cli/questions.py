@@ -19,7 +19,6 @@ from ndtool.cli.commands import (
     command,
     example_flags,
     html_report,
-    html_report_of_request,
     input_arguments,
     omit_if_lowered,
 )
@@ -36,7 +35,7 @@ from ndtool.rules.operators import (
 )
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import EngineProgress, EngineSettings
+    from ndtool.analysis.engines import EngineSettings
     from ndtool.cli.page import HtmlReport
     from ndtool.runs.calls import OpenCall, Request
 
@@ -71,9 +70,9 @@ def _explain(
 
     if not at and not origins:
         raise UsageError("missing option: expected --at or --from with the position of an element")
-    question = _open_call(reporter, typed.open_typed_call, operator, html, options)
-    with question as (call, report, progress):
-        explanation = explain.explain(call, at, origins, list_all, progress)
+    with _open_call(reporter, typed.open_typed_call, operator, html, options) as (call, report):
+        with _progress(reporter, call) as progress:
+            explanation = explain.explain(call, at, origins, list_all, progress)
         if report:
             report.add_explanation(explanation)
     reporter.print_answer(explanation)
@@ -85,9 +84,9 @@ def _stats(
 ) -> None:
     from ndtool.analysis import stats
 
-    question = _open_call(reporter, stats.open_call, operator, html, options)
-    with question as (call, report, progress):
-        statistics = stats.stats(call, progress)
+    with _open_call(reporter, stats.open_call, operator, html, options) as (call, report):
+        with _progress(reporter, call) as progress:
+            statistics = stats.stats(call, progress)
         if report:
             report.stats = statistics
     reporter.print_answer(statistics)
@@ -100,8 +99,8 @@ def _open_call(
     operator: str,
     html: str | None,
     options: dict[str, Any],
-) -> Iterator[tuple[OpenCall, HtmlReport | None, Callable[[float], None]]]:
-    """Yield the open call of a question, its HTML report, and its progress callback."""
+) -> Iterator[tuple[OpenCall, HtmlReport | None]]:
+    """Yield the open call of a question, and its HTML report."""
     from ndtool.machine import signals
     from ndtool.runs.calls import Request
 
@@ -109,9 +108,24 @@ def _open_call(
     signals.install_handlers(*reporter.final_messages())
     with open_request(request) as call:
         reporter.print_warnings(call.warnings)
-        nbytes = call.sources["indices"].metadata.nbytes
-        with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
-            yield call, report, progress_bar.callback(nbytes)
+        with html_report(html, call, reporter) as report:
+            yield call, report
+
+
+@contextmanager
+def _progress(reporter: Reporter, call: OpenCall | None = None) -> Iterator[Callable[..., None]]:
+    """Yield a callback that shows the completed fraction, and the name of a running engine.
+
+    call: a call whose indices are read, with their bytes.
+    """
+
+    def report_progress(fraction: float, engine_name: str = "") -> None:
+        progress_bar.begin(engine_name)
+        progress(fraction)
+
+    with reporter.progress() as progress_bar:
+        progress = progress_bar.callback(call.sources["indices"].metadata.nbytes if call else 0)
+        yield report_progress
 
 
 @click.pass_obj
@@ -125,22 +139,18 @@ def _verify(
     **options: Any,
 ) -> None:
     from ndtool.analysis import verify
-    from ndtool.machine import signals
-    from ndtool.runs.calls import Request
 
     settings = _pop_engine_settings(options)
-    request = Request(operator, attributes=attributes_of(operator, options), **options)
-    if request.output is None and engines is None:
+    if options["output"] is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
-    signals.install_handlers(*reporter.final_messages())
-    with html_report_of_request(html, request, reporter) as report:
-        with _engine_progress(reporter) as progress:
+    with _open_call(reporter, verify.open_call, operator, html, options) as (call, report):
+        with _progress(reporter) as progress:
             if engines is None:
-                answer = verify.verify(request, lambda done: progress(done, ""), settings.within)
+                answer = verify.verify(call, progress, settings.within)
             else:
                 from ndtool.analysis import engines as others
 
-                answer = others.verify(request, engines, settings, progress)
+                answer = others.verify(call, engines, settings, progress)
         if report and answer.engines is not None:
             report.add_engines(answer)
         if answer.engines is not None and not reporter.json:
@@ -159,19 +169,6 @@ def _pop_engine_settings(options: dict[str, Any]) -> EngineSettings:
     return EngineSettings(**{name: options.pop(name) for name in names if name in options})
 
 
-@contextmanager
-def _engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
-    """Yield a progress callback that shows the completed fraction and the running engine."""
-
-    def report_progress(fraction: float, engine_name: str) -> None:
-        progress_bar.begin(engine_name)
-        progress(fraction)
-
-    with reporter.progress() as progress_bar:
-        progress = progress_bar.callback(0)
-        yield report_progress
-
-
 @click.pass_obj
 def _model(
     reporter: Reporter,
@@ -181,17 +178,12 @@ def _model(
     inputs: str | None,
     save: str | None,
     engines: tuple[str, ...] | None,
-    html: str | None,
     **options: Any,
 ) -> None:
     from ndtool.analysis.model import nodes, run
     from ndtool.machine import signals
 
     signals.install_handlers(*reporter.final_messages())
-    if html is not None:
-        from ndtool.cli import page
-
-        page.check_model(html, model, inputs)
     if inputs is None:
         if engines is not None:
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
@@ -199,13 +191,11 @@ def _model(
             raise UsageError("--save requires --inputs: it writes the tensors of a run")
         answer = nodes(model)
     else:
-        with _engine_progress(reporter) as report_progress:
+        with _progress(reporter) as report_progress:
             answer = run(
                 model, inputs, engines or (), _pop_engine_settings(options), report_progress, save
             )
     reporter.print_warnings(list(answer.warnings))
-    if html is not None:
-        page.write_model(html, model, answer, reporter)
     if answer.error is None or not reporter.json:
         reporter.print_answer(answer)
     answer.raise_error()
@@ -335,7 +325,6 @@ def model() -> click.Command:
             options.WITHIN,
             *options.ENGINES,
             options.THREADS,
-            options.HTML,
             *options.REPORTING,
         ),
         "Show the gather and scatter nodes of an ONNX model. --inputs runs the model, with ndtool"

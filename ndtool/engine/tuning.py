@@ -41,6 +41,10 @@ SAMPLED_PAGES = 64  # random pages read to measure the cost of a page read
 SAMPLED_BYTES = 1 << 22  # bytes read sequentially, to compare that cost with
 SORT_COST = 64  # cost of sorting a tuple, in bytes read sequentially
 
+# Chunks
+BLOCK_TUPLE_COST = 32  # cost of a tuple gathered from a block, in bytes of assembled blocks
+MAX_BLOCK_TUPLES = 1 << 20  # maximum number of tuples that are gathered so
+
 # Arrays
 COMPILED_CALL = 1 << 26  # bytes that a scatter planned by compiled code may move
 RELEASING = 1 << 15  # bytes that a call moves, from which it releases the GIL and may use threads

@@ -34,13 +34,12 @@ from ndtool.storage.local import File, Fingerprint
 from ndtool.storage.localfolder import LocalFolder, digest
 
 TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
-BATCH_BYTES = 1 << 20  # approximate bytes of rows that are decoded together
-BLOCK_BYTES = 4 << 20  # maximum bytes of a block of rows
+BLOCK_BYTES = 4 << 20  # maximum bytes of a block of rows, which are decoded together
 GROUP_BYTES = 8 << 20  # approximate bytes of a written row group
 DEFAULT_NAME = "output"  # name of a written column if none is given
 PARQUET, ENCRYPTED, ARROW, FEATHER_1 = b"PAR1", b"PARE", b"ARROW1", b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"  # before the first message of an Arrow stream
-_READ_BYTES = 1 << 20  # bytes of a column chunk that are read together
+_READ_BYTES = 1 << 20  # bytes of a remote column chunk that are read together
 _MAX_RANK = 8  # of the value in a row
 _DTYPE_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
 
@@ -263,7 +262,6 @@ class ColumnsSource(ChunkedSource):
         self._lock = Lock()
         self._touched: AccessedElements | None = None
         row_nbytes = prod(self.metadata.shape[1:]) * self.metadata.dtype.itemsize
-        self._batch_rows = max(1, BATCH_BYTES // (row_nbytes or 1))
         self._batches: Iterator[tuple[int, Any]] = iter(())
         self._current: tuple[int, Any] | None = None  # the first row of a batch, and the batch
         if not row_nbytes:  # blocks without bytes are not read
@@ -276,8 +274,8 @@ class ColumnsSource(ChunkedSource):
     def read_chunk(self, index: int, box: grid.Box) -> Any:
         import numpy as np
 
-        metadata, ((first, last), *_) = self.metadata, box
-        block = np.empty((last - first, *metadata.shape[1:]), metadata.dtype.descr)
+        (first, last), *_ = box
+        parts = []
         with self._lock, library_errors(self._columns.label):
             self._seek(first)
             while first < last:
@@ -286,10 +284,9 @@ class ColumnsSource(ChunkedSource):
                     continue
                 row, batch = self._current
                 part = batch.slice(first - row, last - first)
-                start = first - last + len(block)
-                block[start : start + part.num_rows] = self._values(part, first)
+                parts.append(self._values(part, first))
                 first += part.num_rows
-        return block
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _seek(self, row: int) -> None:
         """Continue with the batches of a row's group, unless they are the next ones anyway."""
@@ -303,7 +300,9 @@ class ColumnsSource(ChunkedSource):
         starts, names = self._table.group_starts, [path[0] for path in self._columns.paths]
         row, unique_names = starts[group], list(dict.fromkeys(names))
         with library_errors(self._columns.label):
-            for batch in self._table.batches(group, unique_names, self._batch_rows):
+            for batch in self._table.batches(
+                group, unique_names, max(1, self.metadata.block_shape[0])
+            ):
                 if batch.num_columns != len(unique_names) or row + batch.num_rows > starts[-1]:
                     break
                 yield row, batch
@@ -318,7 +317,7 @@ class ColumnsSource(ChunkedSource):
         """Return the rows of a batch as an ndarray. row: the number of the first one."""
         import numpy as np
 
-        columns, rows = [], np.arange(row, row + batch.num_rows)
+        columns, rows = [], range(row, row + batch.num_rows)
         for path in self._columns.paths:
             array = _column_of(batch, path)
             try:
@@ -326,8 +325,9 @@ class ColumnsSource(ChunkedSource):
             except InputError:
                 if self._touched is None:
                     raise
-                kept = np.isin(rows, self._touched_rows)
-                read = _flatten(array.filter(_column(kept)), self._columns, rows[kept])
+                numbers = np.array(rows)
+                kept = np.isin(numbers, self._touched_rows)
+                read = _flatten(array.filter(_column(kept)), self._columns, numbers[kept])
                 values = np.zeros((len(rows), *read.shape[1:]), read.dtype)
                 values[kept] = read
             columns.append(values)
@@ -364,7 +364,7 @@ def _flatten(array: Any, columns: Columns, rows: Any) -> Any:
             refuse(columns.label, f"row {row} is null: expected a value in every row")
         if size is None or not per_row:
             break
-        lengths = _values(array.value_lengths()) if hasattr(array, "value_lengths") else None
+        lengths = _values(array.value_lengths()) if _is_list(array.type) else None
         if lengths is not None and (lengths != size).any():
             index, like = (
                 int((lengths != size).argmax()),
@@ -476,8 +476,13 @@ class _ParquetFile(Table):
         import pyarrow.parquet
 
         with library_errors(path):
+            if storage.is_remote:
+                source, buffer_size = InputFile(storage, path), _READ_BYTES
+            else:  # reads of a map copy nothing
+                view, _ = storage.view(0, storage.size, path)
+                source, buffer_size = pyarrow.BufferReader(pyarrow.py_buffer(view)), 0
             self._file = pyarrow.parquet.ParquetFile(
-                InputFile(storage, path), pre_buffer=False, buffer_size=_READ_BYTES
+                source, pre_buffer=False, buffer_size=buffer_size
             )
             metadata = self._file.metadata
             self.schema = self._file.schema_arrow

@@ -62,7 +62,8 @@ class Chain:
         self._stored_shape = tuple(shape[axis] for axis in axes)
         self._inverse_axes = tuple(sorted(range(len(shape)), key=self._axes.__getitem__))
         self.nbytes = prod(shape) * dtype.itemsize
-        self.max_nbytes, self.is_fixed_size = self._sizes_of(self._codecs)[-1]
+        self._sizes = self._sizes_of(self._codecs)
+        self.max_nbytes, self.is_fixed_size = self._sizes[-1]
 
     def _sizes_of(self, codecs: Sequence[Codec]) -> list[tuple[int, bool]]:
         """Return the maximum size after each codec, and whether it is the size of every chunk."""
@@ -87,8 +88,10 @@ class Chain:
         """Decode a chunk. skipped: a bit is set for each codec that was not applied."""
         import numpy as np
 
-        codecs = [codec for i, codec in enumerate(self._codecs) if not skipped >> i & 1]
-        sizes = self._sizes_of(codecs)
+        codecs, sizes = self._codecs, self._sizes
+        if skipped:
+            codecs = tuple(codec for i, codec in enumerate(codecs) if not skipped >> i & 1)
+            sizes = self._sizes_of(codecs)
         chunk = memoryview(raw)
         _check_size(chunk, sizes[-1], "a chunk")
         for codec, size in zip(reversed(codecs), sizes[-2::-1], strict=True):

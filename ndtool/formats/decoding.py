@@ -1,4 +1,4 @@
-"""Decoding of arrays on opening, into a contiguous buffer in memory or in an unnamed file."""
+"""Elements as files store them: decoded on opening, into one buffer, and converted on writing."""
 
 import io
 import os
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Storage
-from ndtool.errors import UsageError, printable
-from ndtool.storage.descriptors import BLOCK_SIZE
+from ndtool.errors import OutputError, UsageError, printable
+from ndtool.rules.dtypes import Dtype
+from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import File
 
 # Attributes by which NetCDF libraries convert the values.
@@ -115,3 +116,27 @@ def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> memoryview:
         buffer[position : position + len(elements)] = elements
         position += len(elements)
     return buffer.toreadonly()
+
+
+def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> None:
+    """Convert written elements in place to little-endian byte order, or pack them.
+
+    Model files require both. Packed elements must be the last of the file, which becomes shorter.
+    """
+    is_swapped = dtype.order == ">" and dtype.swap_size > 1
+    if not is_swapped and dtype.bits % 8 == 0:
+        return
+    from ndtool.engine import copies, packing
+
+    for offset in range(start, stop, BLOCK_SIZE):  # a multiple of all swap and group sizes
+        block = bytearray(read_at(fd, offset, min(BLOCK_SIZE, stop - offset)))
+        if len(block) < min(BLOCK_SIZE, stop - offset):
+            raise OutputError(f"{printable(name)}: the file became shorter")
+        if is_swapped:
+            copies.swap_bytes(memoryview(block), dtype.swap_size)
+            write_at(fd, offset, block)
+        else:
+            packed = packing.pack(bytes(block), dtype.bits)
+            write_at(fd, start + (offset - start) * dtype.bits // 8, packed)
+    if not is_swapped:
+        os.ftruncate(fd, start + -(-(stop - start) * dtype.bits // 8))

@@ -5,14 +5,14 @@ import os
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from ndtool.arrays.encoding import Encoding
+from ndtool.arrays.sink import Encoding
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import DtypeError, OutputError, UsageError, argument_name, printable
+from ndtool.errors import DtypeError, OutputError, UsageError, argument_name, option, printable
 from ndtool.formats import locators, table
-from ndtool.formats.suffixes import require_supported
 from ndtool.formats.table import Format
 from ndtool.machine import threads
 from ndtool.publish.targets import Target, existing
+from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
 from ndtool.storage.descriptors import failure, os_errors
@@ -50,7 +50,8 @@ class Output(NamedTuple):
             return []
         destination = "standard output" if self.target is None else argument_name(self.name)
         stored = self.stored_dtype.name
-        return [f"{destination}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
+        reads = option("dtype", dtype.name)
+        return [f"{destination}: {dtype.name} is stored as {stored}: {reads} reads it"]
 
 
 def resolve(
@@ -164,7 +165,7 @@ def _resolve_target(
     target = Target(path, member, status, clobber, sync, only, encoding)
     target = target._replace(list_arrays=table.array_names, preserves=table.preserves)
     if not named_format and member is None and target.is_file and not target.is_store:
-        require_supported(path.partition("?")[0] if is_url else path)
+        table.require_supported_suffix(path.partition("?")[0] if is_url else path)
     file_format = named_format or table.FORMATS[0]
     if is_url:
         return file_format, _remote_target(argument, file_format, target)
@@ -214,3 +215,29 @@ def _with_current_version(target: Target, file_format: Format) -> Target:
     if (current.is_file, current.is_store) != (target.is_file, target.is_store):
         raise OutputError(f"{printable(target.path)} changed during the run")
     return current
+
+
+# Outputs that are no arrays, such as HTML reports
+
+
+def create_document(path: str, content: bytes, clobber: bool, sync: bool = False) -> Any:
+    """Return a sink with the content of a file."""
+    from ndtool.publish.sinks import Container, FileSink
+
+    metadata = ArrayMetadata(dtypes.from_name("uint8"), (0,), "C", (0,), {})
+    return FileSink(_document_target(path, clobber, sync), metadata, Container(content, 0))
+
+
+def check_document(path: str, clobber: bool) -> None:
+    """Raise the errors of `create_document` that can be detected without writing."""
+    _document_target(path, clobber, False).require_folder()
+
+
+def _document_target(path: str, clobber: bool, sync: bool) -> Target:
+    if locations.is_url(path):
+        raise OutputError(f"{printable(path)}: expected a file on this machine")
+    target = Target(path, None, existing(path), clobber, sync, only=True)
+    if target.is_store or not target.is_file:
+        raise OutputError(f"{printable(path)} is not a regular file: expected one")
+    target.require_replaceable()
+    return target

@@ -19,10 +19,12 @@ take an open file or store as `storage`:
 The `entries` and `open_source` of text take a `TextOptions`, too.
 """
 
+import os
 from contextlib import closing
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from ndtool.errors import UsageError, printable
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
 from ndtool.storage.local import File, Folder
@@ -157,3 +159,21 @@ def recognised_format(storage: File | Folder, path: str) -> Format | None:
         if is_candidate and not file_format.text and file_format.module.recognises(storage):
             return file_format
     return None
+
+
+def require_supported_suffix(path: str) -> None:
+    """Raise UsageError if a path or URL has the suffix of an unsupported output format.
+
+    A colon separates a member name, unless a file of the complete name exists. A suffix without
+    letters is ignored, as it may be part of a number.
+    """
+    name = os.path.basename(path)
+    for file_name in (name if os.path.lexists(path) else name.partition(":")[0], name):
+        suffix = os.path.splitext(file_name)[1]
+        if any(map(str.isalpha, suffix)) and ":" not in suffix:
+            raise UsageError(
+                f"{printable(path)}: ndtool does not write {printable(suffix)}: expected .npy,"
+                " .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt"
+                + ("" if suffix == suffix.lower() else ", in lower case"),
+                hint=f"npy:{printable(path)} writes a .npy file of this name",
+            )

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -24,7 +25,12 @@ def parse_size(text: str) -> int | None:
 
 def available() -> int:
     """Return the bytes that are free or reclaimable, limited by the control groups."""
-    return lowest_limit("memory", _limit, _free())
+    return min(_free(), _group_limit())
+
+
+@cache
+def _group_limit() -> int:
+    return lowest_limit("memory", _limit, sys.maxsize)
 
 
 def can_hold(nbytes: int, limit: int | None = None) -> bool:

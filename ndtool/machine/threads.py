@@ -1,16 +1,17 @@
 """The number of threads for a run (the option, OMP_NUM_THREADS, or the available processors).
 
-Also a pool of Python threads for work that blocks on I/O, and reusable buffers for it.
+Also a pool of Python threads for work that blocks on I/O, reusable buffers for it, and a lock that
+stops the threads that write an output before the output is removed.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread, get_ident
 from typing import TypeVar
 
-from ndtool.errors import UsageError, format_value
+from ndtool.errors import OutputError, UsageError, argument_name, format_value
 from ndtool.machine import memory
 
 Item = TypeVar("Item")
@@ -142,3 +143,39 @@ class BufferPool:
     def release(self, buffer: memoryview) -> None:
         """Return a buffer to the free list."""
         self._free.append(buffer)
+
+
+class AdmissionLock:
+    """A lock that admits writers until it is closed, so that none recreates a removed folder.
+
+    name: the output's name in messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._threads, self._closed = list[int](), False  # IDs of the threads that write
+        self._changed = Condition()
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Admit a writer; OutputError if the lock is closed."""
+        with self._changed:
+            if self._closed:
+                raise OutputError(f"{argument_name(self._name)}: the run has ended")
+            self._threads.append(get_ident())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(get_ident())
+                self._changed.notify_all()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Admit no more writers, and wait for the admitted ones, at most `timeout` seconds.
+
+        Writers of this thread are ignored: if this is called by a signal handler, the handler has
+        interrupted the write, which never completes.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: {*self._threads} <= {get_ident()}, timeout)

@@ -25,6 +25,7 @@ from ndtool.errors import (
     UsageError,
     argument_name,
     library_message,
+    option,
     printable,
     redact_urls,
 )
@@ -168,7 +169,7 @@ def _result(phase: str, future: Any, outcome: Any) -> Any:
     if isinstance(error, library().KilledWorker):
         raise ResourceError(
             f"workers were lost repeatedly in a {phase} task",
-            hint="a smaller --memory makes tasks smaller",
+            hint=f"a smaller {option('memory')} makes tasks smaller",
         )
     raise error.with_traceback(trace)
 
@@ -210,7 +211,7 @@ def connect(
     cleans: whether to remove what killed runs have left in the folder of temporary files.
     """
     if scheduler is not None and workers is not None:
-        raise UsageError("--scheduler and --workers: expected one of them")
+        raise UsageError(f"{option('scheduler')} and {option('workers')}: expected one of them")
     distributed, kill = library(), None
     with ExitStack() as stack:
         if scheduler is None:
@@ -259,7 +260,7 @@ def _client(distributed: Any, scheduler: str) -> Any:
         return distributed.Client(address, timeout=ANSWER_TIMEOUT, set_as_default=False)
     except ValueError as exc:
         error: NdtoolError = UsageError(
-            f"--scheduler {display_name} is not an address: {library_message(exc)}:"
+            f"{option('scheduler')} {display_name} is not an address: {library_message(exc)}:"
             " expected tcp://host:port, or a scheduler file"
         )
     except Exception as exc:  # the package documents no exception type
@@ -345,7 +346,8 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
         raise ResourceError(
             f"a task takes {chosen.task_memory} bytes of memory:"
             f" a worker has {cluster.memory} per thread",
-            hint="--memory sets the memory of a worker, --chunks the size of the output's chunks",
+            hint=f"{option('memory')} sets the memory of a worker, {option('chunks')} the size of"
+            " the output's chunks",
         )
     if chosen is None or not layout.writes_complete_chunks(chosen):
         raise ResourceError(
@@ -505,7 +507,7 @@ class ClusterRun:
             is_resumable = self._resumes and None not in self._fingerprints.values()
             if is_resumable and not dry and isinstance(error, ResourceError):
                 folder.suspend()
-                error.hint = error.hint or "--resume continues this run"
+                error.hint = error.hint or f"{option('resume', True)} continues this run"
             raise
         finally:
             signals.remove_cleanup(abort)

@@ -21,7 +21,7 @@ from ndtool import _kernels
 from ndtool._kernels import MAX_BYTE_IDS
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Source
 from ndtool.engine import bind, counting, tuning
-from ndtool.errors import ResourceError, format_size
+from ndtool.errors import ResourceError, format_size, option
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
@@ -482,7 +482,7 @@ def memory_error(needed: int, allowed: int) -> ResourceError:
     unit = 10 ** max(0, len(str(needed)) - 3)
     needed = -(-needed // unit) * unit  # rounded up to three digits
     return ResourceError(
-        f"--memory {format_size(allowed)} is less than the {format_size(needed)} that this run"
-        " needs at least",
-        hint=f"--memory {needed}, or more",
+        f"{option('memory')} {format_size(allowed)} is less than the {format_size(needed)} that"
+        " this run needs at least",
+        hint=f"{option('memory', needed)}, or more",
     )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
 from ndtool.machine import threads
-from ndtool.machine.admission import AdmissionLock
+from ndtool.machine.threads import AdmissionLock
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
 from ndtool.publish.newfolder import NewFolder, write_file

@@ -14,7 +14,7 @@ from ndtool.arrays.source import Source
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.machine.admission import AdmissionLock
+from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Partitioning
 from ndtool.outofcore.phases import StoredOffsets, Work

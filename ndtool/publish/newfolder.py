@@ -9,7 +9,7 @@ from contextlib import suppress
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import OutputError, printable
 from ndtool.machine import signals
-from ndtool.machine.admission import AdmissionLock
+from ndtool.machine.threads import AdmissionLock
 from ndtool.publish.cleanup import NEW_FOLDER, PARTIAL_SUFFIX, boot_id, clean, open_locked, remove
 from ndtool.publish.newfile import sync_errors
 from ndtool.publish.targets import exists_error

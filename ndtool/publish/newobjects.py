@@ -6,9 +6,9 @@ import asyncio
 import os
 
 from ndtool.arrays.sink import Unpublished
-from ndtool.errors import NdtoolError, OutputError, redact_urls
+from ndtool.errors import NdtoolError, OutputError, option, redact_urls
 from ndtool.machine import signals
-from ndtool.machine.admission import AdmissionLock
+from ndtool.machine.threads import AdmissionLock
 from ndtool.publish import claims
 from ndtool.publish.claims import Claim
 from ndtool.publish.targets import CurrentFile, Target, exists_error
@@ -65,7 +65,7 @@ class NewObject(Unpublished):
         if self._current.requires_unchanged:
             return OutputError(
                 f"{self.path} was created by another process during the run",
-                hint="--only replaces it in any case",
+                hint=f"{option('only', True)} replaces it in any case",
             )
         return exists_error(self.path)
 

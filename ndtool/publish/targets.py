@@ -6,8 +6,8 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ndtool.arrays.encoding import Encoding
-from ndtool.errors import InputError, OutputError, printable, redact_urls
+from ndtool.arrays.sink import Encoding
+from ndtool.errors import InputError, OutputError, option, printable, redact_urls
 from ndtool.storage import locations
 from ndtool.storage.descriptors import is_closed, os_errors
 from ndtool.storage.local import FILE_TYPES, File, is_zarr_store
@@ -123,7 +123,7 @@ class CurrentFile:
         except BaseException as exc:
             self.close()
             if isinstance(exc, InputError):
-                hint = f"--only replaces it with {content} alone"
+                hint = f"{option('only', True)} replaces it with {content} alone"
                 raise OutputError(exc.message, hint=hint) from None
             raise
 
@@ -163,7 +163,7 @@ def _require_one_array(target: Target) -> None:
         with os_errors(path, OutputError):
             arrays = target.list_arrays(path)
     except InputError as exc:
-        hint = "--only replaces it in any case"
+        hint = f"{option('only', True)} replaces it in any case"
         raise OutputError(exc.message, hint=hint) from None
     if len(arrays) > 1:
         more = (f"and {len(arrays) - MAX_LISTED} more",) if len(arrays) > MAX_LISTED else ()
@@ -171,13 +171,13 @@ def _require_one_array(target: Target) -> None:
             f"{printable(label)} has {len(arrays)} arrays: which is to be written?",
             places=(*(printable(name, 80) for name in arrays[:MAX_LISTED]), *more),
             hint=f"name it, as {printable(label)}:{printable(arrays[0])}; " * target.preserves(path)
-            + "--only replaces the whole file",
+            + f"{option('only', True)} replaces the whole file",
         )
     if target.member is not None and any(name not in ("", target.member) for name in arrays):
         raise OutputError(
             f"{printable(label)} has {printable(arrays[0])}, which would be lost:"
             " no other array can be added to it",
-            hint="--only replaces the whole file",
+            hint=f"{option('only', True)} replaces the whole file",
         )
 
 

@@ -11,8 +11,8 @@ ndtool.files; any other array is also accepted. Answers have the fields of the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, SupportsIndex, Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
 
 from ndtool.analysis.explain import Explanation
 from ndtool.analysis.infer import Inferred
@@ -36,6 +36,10 @@ from ndtool.options import (
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.signatures import CallOptions, OperatorName, Reduction, WriteMode
+
+if TYPE_CHECKING:
+    from ndtool.arrays.source import Source
+    from ndtool.runs.calls import OpenCall, Request
 
 __all__ = ["explain", "infer", "stats", "verify"]
 _Position = int | tuple[int, ...]
@@ -126,17 +130,9 @@ def explain(
     if not outputs and not origins:
         raise UsageError("missing element: expected at or from_ with a position")
     inputs = arguments_by_role(operator, arguments)
-    request, arrays = request_of(
-        operator,
-        inputs,
-        validate_attributes(operator, attributes),
-        spec=spec,
-        dtype=dtype,
-        text=text,
-        memory=memory,
-    )
+    options = {"spec": spec, "dtype": dtype, "text": text, "memory": memory}
     with (
-        typed.open_typed_call(request, arrays) as call,
+        _open(typed.open_typed_call, operator, inputs, attributes, options) as call,
         ProgressReporter("explain", progress) as report,
     ):
         return explaining.explain(call, outputs, origins, all, report)
@@ -172,17 +168,9 @@ def stats(
 
     roles = None if operator_name(operator) in LOWERED else ("data", "indices")
     inputs = arguments_by_role(operator, arguments, roles)
-    request, arrays = request_of(
-        operator,
-        inputs,
-        validate_attributes(operator, attributes),
-        spec=spec,
-        dtype=dtype,
-        text=text,
-        memory=memory,
-    )
+    options = {"spec": spec, "dtype": dtype, "text": text, "memory": memory}
     with (
-        statistics.open_call(request, arrays) as call,
+        _open(statistics.open_call, operator, inputs, attributes, options) as call,
         ProgressReporter("stats", progress) as report,
     ):
         return statistics.stats(call, report)
@@ -224,24 +212,31 @@ def verify(
 
     roles = (*operator_of(operator_name(operator)).inputs, "output")
     inputs = arguments_by_role(operator, arguments, roles, optional=against is not None)
-    request, arrays = request_of(
-        operator,
-        inputs,
-        validate_attributes(operator, attributes),
-        dtype=dtype,
-        text=text,
-        threads=threads,
-        memory=memory,
-    )
+    options = {"dtype": dtype, "text": text, "threads": threads, "memory": memory}
     settings = engine_settings(within, runs, timeout, threads)
-    with ProgressReporter("verify", progress) as report:
+    with (
+        _open(verifying.open_call, operator, inputs, attributes, options) as call,
+        ProgressReporter("verify", progress) as report,
+    ):
         if against is None:
-            return verifying.verify(request, report, settings.within, arrays)
+            return verifying.verify(call, report, settings.within)
         answer = engines.verify(
-            request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
+            call, engine_names(against), settings, lambda fraction, _: report(fraction)
         )
     answer.raise_error()
     return answer
+
+
+def _open(
+    open_request: Callable[[Request, dict[str, Source]], OpenCall],
+    operator: str,
+    inputs: dict[str, Any],
+    attributes: AttributeOptions,
+    options: dict[str, Any],
+) -> OpenCall:
+    """Open the call of a question; options: unchecked, without progress."""
+    checked = validate_attributes(operator, attributes)
+    return open_request(*request_of(operator, inputs, checked, **options))
 
 
 def _positions(name: str, value: Any) -> list[tuple[int, ...]]:

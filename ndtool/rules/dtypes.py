@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from ndtool.errors import DtypeError, format_value
+from ndtool.errors import DtypeError, format_value, option
 
 NATIVE = "<" if sys.byteorder == "little" else ">"
 # Element types that have reductions, by the kernels' names.
@@ -259,7 +259,7 @@ def require_one_of(dtype: Dtype, names: Iterable[str], owner: str) -> None:
         void = dtype.kind == "V" and dtype.name not in (*EXTENSION_DTYPES, "struct")
         raise DtypeError(
             f"{owner} cannot hold {dtype.name}: valid {', '.join(names)}",
-            hint="--dtype sets the type of elements that are stored as void" if void else "",
+            hint=f"{option('dtype')} sets the type of elements stored as void" if void else "",
         )
 
 

@@ -36,12 +36,9 @@ def box(shape: Shape, block_shape: Shape, index: int) -> Box:
     ((4, 5), (0, 4))
     """
     bounds = []
-    counts = grid_shape(shape, block_shape)
-    for size, block_size, count in zip(
-        reversed(shape), reversed(block_shape), reversed(counts), strict=True
-    ):
-        index, coordinate = divmod(index, count)
-        bounds.append((coordinate * block_size, min(size, (coordinate + 1) * block_size)))
+    for size, step in zip(reversed(shape), reversed(block_shape), strict=True):
+        index, coordinate = divmod(index, -(-size // max(1, step)))
+        bounds.append((coordinate * step, min(size, (coordinate + 1) * step)))
     return tuple(reversed(bounds))
 
 

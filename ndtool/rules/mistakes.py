@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ndtool.errors import printable
+from ndtool.errors import option, printable
 from ndtool.rules.dtypes import Dtype
 
 _BIT_WIDTHS = (16, 32, 64)
@@ -27,7 +27,7 @@ def likely_causes(values: Sequence[tuple[int, int]], dtype: Dtype) -> list[str]:
     if any(value in _LOWEST_INTEGERS for value, _ in values):
         guesses.append("NaN converts to the lowest integer: were the indices floats?")
     if first in _PLACEHOLDERS and all(value == first for value, _ in values):
-        guesses.append(f"{first} is often padding. Then: --pad {first}")
+        guesses.append(f"{first} is often padding. Then: {option('pad', first)}")
     if dtype.itemsize == 8 and all(
         0 <= value & 0xFFFFFFFF < size and 0 < value >> 32 < size for value, size in values
     ):
@@ -113,7 +113,7 @@ def padding_warning(count: int, total: int, sample: str = "", components: int = 
         subject = f"indices{sample} are -1, and no other is negative"
     return (
         f"{count} of {total} {subject}: -1 selects the last element of an axis; is it padding?"
-        " --pad -1 lets it select nothing"
+        f" {option('pad', -1)} lets it select nothing"
     )
 
 

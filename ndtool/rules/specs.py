@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ndtool.errors import DtypeError, RuleError, UsageError, format_value
+from ndtool.errors import DtypeError, RuleError, UsageError, format_value, option
 from ndtool.rules import dtypes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.operators import (
@@ -320,44 +320,42 @@ def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
     mode = attributes.out_of_bounds
     if mode not in MODES:
         raise UsageError(
-            f"out_of_bounds is {format_value(mode)}: expected one of {', '.join(MODES)}"
+            f"{option('out_of_bounds')} is {format_value(mode)}: expected one of {', '.join(MODES)}"
         )
     scatters = operator_of(row.operator).scatters
     if not MODES[mode].is_valid_for(scatters):
         kind, others = "scatter" if scatters else "gather", ", ".join(mode_names(scatters))
-        raise UsageError(f"a {kind} has no out_of_bounds {mode}: expected one of {others}")
+        raise UsageError(
+            f"a {kind} has no {option('out_of_bounds', mode)}: expected one of {others}"
+        )
     if attributes.fill is not None and scatters:
-        raise UsageError("a scatter has no fill: it skips indices out of bounds and padding")
+        raise UsageError(
+            f"a scatter has no {option('fill')}: it skips indices out of bounds and padding"
+        )
     if attributes.fill is not None and mode != "fill" and attributes.pad is None:
-        raise UsageError(f"fill requires out_of_bounds fill or pad, not out_of_bounds {mode}")
-    extension = (
-        "pad"
-        if attributes.pad is not None
-        else f"index_base {attributes.index_base}"
-        if attributes.index_base
-        else ""
-        if attributes.negatives
-        else "no negatives"
-    )
-    if extension and row.standard != "ndtool":
-        raise RuleError(
-            f"{spec} ({_versioned_title(row)}) does not accept {extension}: it requires spec ndtool"
+        raise UsageError(
+            f"{option('fill')} requires {option('out_of_bounds', 'fill')} or {option('pad')}"
         )
+    for name in ("pad", "index_base", "negatives"):
+        value = getattr(attributes, name)
+        if row.standard != "ndtool" and value != Attributes._field_defaults[name]:
+            raise RuleError(
+                f"{spec} ({_versioned_title(row)}) does not accept {option(name, value)}:"
+                f" it requires {option('spec', 'ndtool')}"
+            )
     if mode not in row.out_of_bounds:
-        raise _unsupported_error(
-            RuleError, spec, row, "out_of_bounds", mode, f"out_of_bounds {mode}"
-        )
+        given = option("out_of_bounds", mode)
+        raise _unsupported_error(RuleError, spec, row, "out_of_bounds", mode, given)
     if row.standard != "ndtool" and attributes.fill not in (None, "0"):
-        raise RuleError(f"{spec} ({_versioned_title(row)}) fills with 0: fill is {attributes.fill}")
+        raise RuleError(f"{spec} ({_versioned_title(row)}) fills with 0, not {attributes.fill}")
 
 
 def _check_include_self(spec: str, row: OperatorVersion, reduction: str) -> None:
     if not OPERATORS[row.operator].scatters:
-        raise UsageError("a gather has no include_self: it reduces nothing")
+        raise UsageError(f"a gather has no {option('include_self', False)}: it reduces nothing")
     if row.standard != "ndtool" and "include_self" not in row.attributes:
-        raise _unsupported_error(
-            RuleError, spec, row, "attributes", "include_self", "no include_self"
-        )
+        given = option("include_self", False)
+        raise _unsupported_error(RuleError, spec, row, "attributes", "include_self", given)
     if REDUCTIONS[reduction].requires_self:
         others = ", ".join(
             name for name, candidate in REDUCTIONS.items() if not candidate.requires_self
@@ -370,16 +368,19 @@ def _check_include_self(spec: str, row: OperatorVersion, reduction: str) -> None
 def _check_duplicates(spec: str, row: OperatorVersion, duplicates: str, reduction: str) -> None:
     if duplicates not in DUPLICATES:
         raise UsageError(
-            f"duplicates is {format_value(duplicates)}: expected one of {', '.join(DUPLICATES)}"
+            f"{option('duplicates')} is {format_value(duplicates)}: expected one of"
+            f" {', '.join(DUPLICATES)}"
         )
     if not OPERATORS[row.operator].scatters:
-        raise UsageError("a gather has no duplicates: it may select an element several times")
-    if duplicates == "first" and row.standard != "ndtool":
-        raise _unsupported_error(
-            RuleError, spec, row, "attributes", "duplicates", "duplicates first"
+        raise UsageError(
+            f"a gather has no {option('duplicates')}: it may select an element several times"
         )
+    if duplicates == "first" and row.standard != "ndtool":
+        given = option("duplicates", duplicates)
+        raise _unsupported_error(RuleError, spec, row, "attributes", "duplicates", given)
     if duplicates == "first" and reduction != "none":
-        raise RuleError(f"duplicates first is for reduction none: the reduction is {reduction}")
+        given = option("duplicates", duplicates)
+        raise RuleError(f"{given} is for reduction none: the reduction is {reduction}")
 
 
 def _check_index_dtype(spec: str, row: OperatorVersion, indices: Dtype) -> None:
@@ -411,7 +412,9 @@ def _undefined_reduction_error(data: Dtype, reduction: str) -> DtypeError:
     is_void = data.name == f"V{dtypes.EXTENSION_DTYPES['bfloat16']}"
     return DtypeError(
         f"reduction {reduction} is not defined for data of {data.name}: only {allowed}",
-        hint="a bfloat16 array is stored as V2: read it with --dtype bfloat16" if is_void else "",
+        hint="a bfloat16 array is stored as V2: read it with " + option("dtype", "bfloat16")
+        if is_void
+        else "",
     )
 
 

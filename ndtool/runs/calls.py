@@ -8,7 +8,14 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
-from ndtool.errors import BoundsError, DuplicatesError, OutputError, UsageError, argument_name
+from ndtool.errors import (
+    BoundsError,
+    DuplicatesError,
+    OutputError,
+    UsageError,
+    argument_name,
+    option,
+)
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
@@ -29,7 +36,7 @@ class Request(NamedTuple):
     one, or a URL; None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client.
     workers: the number of processes to start, None for none. resume: whether a cluster reuses the
     spilled data of a killed run. text: whether indices and updates in an unknown format are text.
-    chunks, shards, codec: see Encoding in arrays/encoding.py.
+    chunks, shards, codec: see Encoding in arrays/sink.py.
     """
 
     operator: str
@@ -76,31 +83,32 @@ class Request(NamedTuple):
         """The locations of temporary files, none for TMPDIR; UsageError if one is unusable."""
         if self.resume and not self.on_cluster:
             raise UsageError(
-                "--resume: only a run on a cluster can be resumed: expected --scheduler or"
-                " --workers"
+                f"{option('resume', True)}: only a run on a cluster can be resumed: expected"
+                f" {option('scheduler')} or {option('workers')}"
             )
         spill = [self.spill] if isinstance(self.spill, str) else self.spill or ()
         if self.on_cluster and len(spill) > 1:
             raise UsageError(
-                f"--spill is given {len(spill)} times: a cluster spills to one directory or URL,"
-                " which all workers share"
+                f"{option('spill')} has {len(spill)} directories: a cluster spills to one, or to a"
+                " URL, which all workers share"
             )
         return tuple(map(self._spill_location, spill))
 
     def _spill_location(self, argument: str) -> str:
         location = locations.local_path(argument)
         if not location:
-            raise UsageError("--spill is empty: expected a directory")
+            raise UsageError(f"{option('spill')} is empty: expected a directory")
         if locations.is_url(location):
             if not self.on_cluster:
                 raise UsageError(
-                    f"--spill {argument_name(location)}: only a cluster spills to a URL:"
+                    f"{option('spill')} {argument_name(location)}: only a cluster spills to a URL:"
                     " expected a directory"
                 )
         elif not os.path.isdir(location):
             problem = "is not a directory" if os.path.lexists(location) else "does not exist"
             raise UsageError(
-                f"--spill {argument_name(location)} {problem}: expected an existing directory"
+                f"{option('spill')} {argument_name(location)} {problem}: expected an existing"
+                " directory"
             )
         return location
 
@@ -127,7 +135,8 @@ class OpenCall:
     inference to report, with the inputs as the user gave them. threads: the maximum number of
     threads. spill_directories: the directories for spilled data, empty for TMPDIR. spill: the
     directory for other temporary files, None for TMPDIR. started: the start time by
-    time.perf_counter. from_caller: the roles of inputs that the caller had open.
+    time.perf_counter. from_caller: the roles of inputs that the caller had open. streams: pipes
+    whose next arrays are not read yet.
     """
 
     def __init__(self, request: Request, open_sources: dict[str, Source] | None = None) -> None:
@@ -167,10 +176,10 @@ class OpenCall:
         return inferred._replace(inputs={**inputs, "indices": indices})
 
     def _open(self, open_sources: dict[str, Source]) -> None:
-        streams = Streams(directory=self.spill)
+        self.streams = Streams(directory=self.spill)
         for role, argument in self.request.arguments.items():
             source = open_sources.get(role)
-            source = source or locators.open_role(role, argument, streams, self._data_dtype)
+            source = source or locators.open_role(role, argument, self.streams, self._data_dtype)
             if role == "indices" and self.request.attributes.rebases_indices:
                 from ndtool.formats import computed
 
@@ -210,7 +219,7 @@ class OpenCall:
             if 3 * prod(lowering.indices) > declared.MAX_CHARACTERS:
                 raise UsageError(
                     f"{prod(lowering.indices)} computed indices are too many for a cluster",
-                    hint="without --scheduler and --workers, there is no limit",
+                    hint="without a cluster there is no limit",
                 )
             indices = declared.open_source(str(computed.as_array(indices).tolist()))
             name = indices.name

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from ndtool.arrays.encoding import Encoding
-from ndtool.arrays.sink import Sink, output_buffer, write_array
+from ndtool.arrays.sink import Encoding, Sink, output_buffer, write_array
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout, ContiguousSource, Source
 from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
-from ndtool.errors import DtypeError, OutputError, argument_name
+from ndtool.errors import DtypeError, OutputError, argument_name, option
 from ndtool.formats import locators, outputs
 from ndtool.formats.outputs import Output
 from ndtool.formats.streams import Streams
@@ -105,7 +104,8 @@ def _resolve_output(
         raise DtypeError(
             f"{name}: its format does not support {dtype}, which would be stored as"
             f" {stored}: expected a format that does, such as .safetensors",
-            hint=f"--as-void stores it as {stored}, and --dtype {dtype} reads that",
+            hint=f"{option('as_void', True)} stores it as {stored}, and {option('dtype', dtype)}"
+            " reads that",
         )
     return output
 

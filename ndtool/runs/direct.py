@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
-from ndtool._kernels import MADVISE_BYTES, WorkItem
+from ndtool._kernels import MADVISE_BYTES, MAX_BYTE_IDS, WorkItem, partition_ids, permute
 from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.arrays.source import Constant, ContiguousSource, Source, row_major
-from ndtool.engine import gathers, layouts, tuning
+from ndtool.engine import bind, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
 from ndtool.engine.gathers import GatherKernel, ProgressCallback
 from ndtool.machine import memory
 from ndtool.machine.threads import BufferPool, limit_threads, run_all
+from ndtool.rules import grid
+from ndtool.rules.plans import Plan
 from ndtool.runs import operands
 from ndtool.runs.operands import Validated
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 PAGE = 1 << 12  # bytes: the system's smallest read
+MAX_BLOCKS = (1 << 16) - 1  # block numbers have 16 bits; the last is for skipped tuples
 
 
 def gather(
@@ -26,8 +33,13 @@ def gather(
     dry: whether the caller stops at the yield, so that no data are read.
     """
     call, inference = validated.call, validated.call.inference
-    data, nbytes = operands.load_data(validated, dry), inference.nbytes
-    source = call.sources["data"]
+    source, nbytes = call.sources["data"], inference.nbytes
+    if gathers_by_block(source, inference.plan):
+        with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
+            yield ""
+            _gather_blocks(validated, source, out, progress)
+        return
+    data = operands.load_data(validated, dry)
     if not inference.inputs["data"].size:
         with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
@@ -58,6 +70,64 @@ def gather(
             raise operands.changed_error(inference)
 
 
+def gathers_by_block(source: Source, plan: Plan) -> bool:
+    """Whether rows are copied from each block to the output, since few of a block are gathered."""
+    if isinstance(source, ContiguousSource) or plan.tuples > tuning.MAX_BLOCK_TUPLES:
+        return False
+    metadata, axes = source.metadata, len(plan.all_slices)
+    blocks = grid.count_blocks(plan.all_slices, metadata.block_shape[:axes])
+    return blocks <= MAX_BLOCKS and plan.tuples * tuning.BLOCK_TUPLE_COST <= metadata.nbytes
+
+
+def _gather_blocks(
+    validated: Validated, source: Source, out: memoryview, progress: ProgressCallback
+) -> None:
+    """Gather from the blocks that tuples select; each is read once."""
+    import numpy as np
+
+    from ndtool.arrays import assembly
+
+    assert isinstance(source, assembly.ChunkedSource), "other data have no blocks"
+    metadata, inference = source.metadata, validated.call.inference
+    plan, shape, steps = inference.plan, metadata.shape, metadata.block_shape
+    count, axes, slice_shape = plan.tuples, len(plan.all_slices), plan.slice_shape
+    boxes = bind.bind_boxes(plan.all_slices, tuple(map(min, steps, plan.all_slices)))
+    total = boxes.partitions + validated.attributes.may_skip_tuples  # the last: skipped tuples
+    ids = np.empty(count * (1 + (total > MAX_BYTE_IDS)), np.uint8)
+    rows, offsets = np.empty(count, f"u{boxes.row_bytes}"), np.zeros(total + 1, np.int64)
+    if partition_ids(
+        bind.bind_rows(plan), validated.bound_indices, 0, WorkItem(0, count, 0, 0), boxes, ids,
+        rows.view(np.uint8), offsets,
+    ):  # fmt: skip
+        raise operands.changed_error(inference)
+
+    def by_block(values: NDArray[Any]) -> NDArray[Any]:
+        result = np.empty_like(values)
+        permute(ids, offsets.copy(), values.view(np.uint8), result.view(np.uint8), count, False)
+        return result
+
+    rows, tuples = by_block(rows), by_block(np.arange(count, dtype=np.uint32))
+    table = assembly.as_array(out, (count, *slice_shape), metadata.dtype.itemsize)
+    if len(skipped := tuples[offsets[boxes.partitions] :]):
+        table[skipped] = np.frombuffer(inference.fill_bytes, table.dtype)[0]
+    along_slices = grid.count_blocks(slice_shape, steps[axes:])
+
+    def gather_block(number: int) -> None:
+        part = slice(offsets[number], offsets[number + 1])
+        for index in range(number * along_slices, (number + 1) * along_slices):
+            box = grid.box(shape, steps, index)
+            block = source.read_block(index, box).view(table.dtype)
+            block = block.reshape(-1, *block.shape[axes:])
+            table[(tuples[part], *assembly.box_slices(box[axes:]))] = block.take(rows[part], 0)
+        progress(float(offsets[number + 1] / count))
+
+    source.prefetch(operands.touched_by(validated))
+    selected = np.flatnonzero(np.diff(offsets[: boxes.partitions + 1])).tolist()
+    is_decoded = metadata.layout is not None and not metadata.layout.is_unencoded
+    threads = max(source.concurrency, validated.call.threads if is_decoded else 1)
+    run_all(gather_block, iter(selected), min(threads, len(selected)))
+
+
 def _stored(source: Source) -> ContiguousSource | None:
     """Return a source whose bytes are read where they are stored, None for other sources."""
     if isinstance(source, ContiguousSource) and not isinstance(source, Constant):
@@ -81,6 +151,7 @@ def _gather_items(
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else limit_threads(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
+    streams = sink.buffer is not None and nbytes >= tuning.NON_TEMPORAL
     # whether to prefetch for each work item
     prefetches = source is not None and _advise_access(source, slices, nbytes)
     limit = validated.call.request.memory
@@ -92,15 +163,16 @@ def _gather_items(
     def gather_item(item: WorkItem) -> None:
         if prefetches:
             gathers.prefetch_pages(slices, data, indices, item)
-        buffer = buffers.acquire()
+        written = item.byte_range(slices.width)
+        buffer = buffers.acquire() if sink.buffer is None else sink.buffer[written]
         rows = buffer[: item.tuples * item.width]
-        if not gathers.gather_item(slices, data, indices, item, rows, team_size):
+        if not gathers.gather_item(slices, data, indices, item, rows, team_size, streams):
             raise operands.changed_error(inference)
         if releases and source is not None:
             source.advise("dontneed")
-        written = item.byte_range(slices.width)
-        sink.write(written.start, rows)
-        buffers.release(buffer)
+        if sink.buffer is None:
+            sink.write(written.start, rows)
+            buffers.release(buffer)
         progress(written.stop / nbytes)
 
     buffers = BufferPool(min(nbytes, max(item_bytes, slices.itemsize)))

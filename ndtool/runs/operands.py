@@ -6,7 +6,7 @@ Indices of -1 select the last element, but may be meant as padding, of which a r
 from __future__ import annotations
 
 import array
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool._kernels import Indices
 from ndtool.arrays.source import Constant, ContiguousSource, load, row_major
@@ -18,6 +18,9 @@ from ndtool.rules.inference import Inference, Input, is_literal
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan
 from ndtool.runs.calls import OpenCall, named_inputs
+
+if TYPE_CHECKING:
+    from ndtool.runs.touched import TouchedByGather
 
 SAMPLE_SIZE = 1 << 14  # maximum indices to inspect: a fraction of a millisecond
 _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
@@ -48,17 +51,22 @@ class Validated(NamedTuple):
 
 def load_data(validated: Validated, dry: bool = False) -> Operand:
     """Load data; for a gather, only the blocks or byte ranges that its indices select."""
-    call, touched = validated.call, None
+    call = validated.call
     data = call.sources["data"]
     if isinstance(data, Constant):
         return data.operand(call.inference.plan)
     is_in_memory = isinstance(data, ContiguousSource) and data.is_local
-    if not (call.inference.scatters or is_in_memory):  # the import would load NumPy
-        from ndtool.runs.touched import TouchedByGather
+    is_complete = call.inference.scatters or is_in_memory
+    return load(call, "data", None if is_complete else touched_by(validated), dry)
 
-        plan, dtype = call.inference.plan, call.inference.inputs["indices"].dtype
-        touched = TouchedByGather(plan, validated.indices, dtype, validated.attributes)
-    return load(call, "data", touched, dry)
+
+def touched_by(validated: Validated) -> TouchedByGather:
+    """Return the blocks and byte ranges of data that a gather reads."""
+    from ndtool.runs.touched import TouchedByGather
+
+    inferred = validated.call.inference
+    dtype = inferred.inputs["indices"].dtype
+    return TouchedByGather(inferred.plan, validated.indices, dtype, validated.attributes)
 
 
 def load_indices(call: OpenCall) -> memoryview:

@@ -16,12 +16,12 @@ from ndtool._kernels import WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
-from ndtool.errors import ResourceError, argument_name, format_size
+from ndtool.errors import ResourceError, argument_name, format_size, option
 from ndtool.machine import memory
 from ndtool.rules.operators import CLIP, Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.direct import PAGE
+from ndtool.runs.direct import PAGE, gathers_by_block
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices
 TUPLES_PER_SAMPLE = 64
+BLOCK_TUPLE_BYTES = 32  # memory for each tuple that is gathered from its block
 
 
 class Plan(NamedTuple):
@@ -100,7 +101,7 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
         nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         raise ResourceError(
             f"{argument_name(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory:"
-            f" more than the {limit} of --memory"
+            f" more than the {limit} of {option('memory')}"
         )
     if not buffers:
         return call
@@ -130,6 +131,8 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
+        if gathers_by_block(data, call.inference.plan):
+            nbytes += BLOCK_TUPLE_BYTES * call.inference.plan.tuples
     return nbytes
 
 
@@ -212,7 +215,8 @@ def _partition_chunked(
     if fits_in_memory:
         budget = min(budget, tuning.UNUSED_CHUNKS)
         is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
-        if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
+        may_sweep = gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS
+        if not may_sweep or gathers_by_block(data, call.inference.plan):
             return None, reason
 
     minimums = list[int]()
@@ -314,8 +318,9 @@ def _require_partitionable(call: OpenCall, data: ContiguousSource, allowed: int)
         return
     obstacle = "is in Fortran order" if metadata.order == "F" else "is remote"
     raise ResourceError(
-        f"{argument_name(data.name)} {obstacle} and larger than --memory {format_size(allowed)}, so"
-        " it cannot be read in parts: expected a local file or a store, in C order",
+        f"{argument_name(data.name)} {obstacle} and larger than {option('memory')}"
+        f" {format_size(allowed)}, so it cannot be read in parts: expected a local file or a store,"
+        " in C order",
         hint=f"ndtool convert {argument_name(data.name)} NEW makes one",
     )
 

@@ -11,11 +11,10 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool.arrays.encoding import Encoding
-from ndtool.arrays.sink import Sink
+from ndtool.arrays.sink import Encoding, Sink
 from ndtool.arrays.source import ContiguousSource
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
-from ndtool.errors import BoundsError
+from ndtool.errors import BoundsError, option
 from ndtool.formats import outputs
 from ndtool.formats.outputs import Output
 from ndtool.publish import sinks
@@ -115,7 +114,7 @@ def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack
     from ndtool.outofcore.cluster import ClusterRun
 
     run = ClusterRun(call, output, stack)
-    reason = "--scheduler or --workers was given"
+    reason = f"{option('scheduler')} or {option('workers')} was given"
     planned = plan.partitioned_plan("cluster", call, run.partitioning, reason, output, run.spill)
     return PreparedRun(call, output, planned, None, run.execute, run)
 

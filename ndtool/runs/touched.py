@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Flags = NDArray[np.bool_] | list[int]  # flags, or the sorted indices of those that are set
+
+FEW_TUPLES = 1 << 9  # for which the import of NumPy would take longer than a loop
 BATCH_TUPLES = 1 << 18  # tuples that are processed together
 GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
 _TEMPORARY_ARRAYS = 6  # arrays of BATCH_TUPLES int64 values that exist at a time
@@ -52,7 +55,7 @@ class TouchedByGather:
         self._partitions = 1 + attributes.may_skip_tuples  # the last has skipped tuples
         self._row_shape, self._slice_shape = plan.all_slices, plan.slice_shape
         self._block_step: Shape | None = None
-        self._touched_blocks: NDArray[np.bool_] | None = None
+        self._touched_blocks: Flags | None = None
 
     def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the linear indices of the blocks of a grid that the gather reads, ascending."""
@@ -99,28 +102,27 @@ class TouchedByGather:
         if stop > first:
             yield first, stop
 
-    def _flags(self, steps: Shape, strides: Shape, granule: int, count: int) -> NDArray[np.bool_]:
+    def _flags(self, steps: Shape, strides: Shape, granule: int, count: int) -> Flags:
         """Return a flag for each position // granule, set if a tuple has it.
 
         The position of a tuple is the sum of strides * (coordinate // steps) of its row.
         """
+        axes = list(zip(self._row_shape, steps, strides, strict=True))
+        if self._plan.tuples <= FEW_TUPLES:
+            found = set()
+            for is_skipped, rows in self._selected():
+                for row in (row for row, skip in zip(rows, is_skipped, strict=True) if not skip):
+                    position = 0
+                    for size, step, stride in reversed(axes):
+                        row, coordinate = divmod(row, size)
+                        position += coordinate // step * stride
+                    found.add(position // granule)
+            return sorted(found)
         import numpy as np
 
-        touched, plan = np.zeros(count, np.bool_), self._plan
-        if not prod(plan.output) or not prod(plan.data):
-            return touched
-        rows, row_count = bind.bind_rows(plan), prod(self._row_shape)
-        boxes = bind.bind_boxes((row_count,), (row_count,))
-        axes = list(zip(self._row_shape, steps, strides, strict=True))
-        for first in range(0, plan.tuples, BATCH_TUPLES):
-            n = min(BATCH_TUPLES, plan.tuples - first)
-            is_skipped, selected = np.empty(n, np.uint8), np.empty(n, f"u{boxes.row_bytes}")
-            if partition_ids(
-                rows, self._indices, 0, WorkItem(first, n, 0, 0), boxes, is_skipped,
-                selected.view(np.uint8), np.zeros(self._partitions + 1, np.int64),
-            ):  # fmt: skip
-                raise OutputError("indices changed during the run")
-            remaining = selected[is_skipped == 0].astype(np.int64)
+        touched = np.zeros(count, np.bool_)
+        for is_skipped, rows in self._selected():
+            remaining = np.asarray(rows)[np.frombuffer(is_skipped, np.uint8) == 0].astype(np.int64)
             positions = np.zeros(len(remaining), np.int64)
             for size, step, stride in reversed(axes):
                 remaining, coordinates = np.divmod(remaining, size)
@@ -130,9 +132,27 @@ class TouchedByGather:
                 break
         return touched
 
+    def _selected(self) -> Iterator[tuple[bytearray, memoryview]]:
+        """Yield in batches whether tuples are skipped, and the rows that they select."""
+        plan, row_count = self._plan, prod(self._row_shape)
+        if not prod(plan.output) or not prod(plan.data):
+            return
+        rows, boxes = bind.bind_rows(plan), bind.bind_boxes((row_count,), (row_count,))
+        for first in range(0, plan.tuples, BATCH_TUPLES):
+            n = min(BATCH_TUPLES, plan.tuples - first)
+            is_skipped, selected = bytearray(n), bytearray(n * boxes.row_bytes)
+            offsets = memoryview(bytearray(8 * (self._partitions + 1))).cast("q")
+            item = WorkItem(first, n, 0, 0)
+            if partition_ids(rows, self._indices, 0, item, boxes, is_skipped, selected, offsets):
+                raise OutputError("indices changed during the run")
+            yield is_skipped, memoryview(selected).cast("I" if boxes.row_bytes == 4 else "Q")
 
-def _batches(flags: NDArray[np.bool_]) -> Iterator[list[int]]:
+
+def _batches(flags: Flags) -> Iterator[list[int]]:
     """Yield the indices of the flags that are set, ascending, in batches."""
+    if isinstance(flags, list):
+        yield flags
+        return
     import numpy as np
 
     for first in range(0, len(flags), BATCH_TUPLES):

@@ -116,8 +116,10 @@ class LocalFile:
 
     def read(self, start: int, nbytes: int, label: str) -> bytes:
         """Read bytes of the file; OutputError, with the name `label`, if the file is too short."""
-        with descriptors.os_errors(label):
+        try:  # `os_errors` would take longer than a small read
             data = descriptors.read_at(self.fd, start, nbytes)
+        except OSError as exc:
+            raise descriptors.failure(exc, label) from None
         if len(data) < nbytes:
             raise shortened_error(label)
         return data

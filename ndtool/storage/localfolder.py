@@ -126,6 +126,7 @@ def digest(files: list[tuple[Any, ...]]) -> Fingerprint:
     return [len(files), hashlib.sha256(repr(sorted(files)).encode()).hexdigest()]
 
 
-def size_error(path: str, size: int, limit: int) -> InputError:
-    """Return the error for a file of a store that exceeds the size limit."""
-    return InputError(f"{printable(path)} has {size} bytes: at most {limit} are valid")
+def size_error(path: str, size: int | None, limit: int) -> InputError:
+    """Return the error for a file of a store whose size exceeds the limit, or is unknown."""
+    count = "an unknown number of" if size is None else size
+    return InputError(f"{printable(path)} has {count} bytes: at most {limit} are valid")

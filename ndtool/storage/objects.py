@@ -11,9 +11,9 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent import futures
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from types import SimpleNamespace
@@ -52,6 +52,7 @@ _SIGNED_SECONDS = 3600  # validity of a signed URL; it is replaced after a sixth
 # Stores that create an object atomically, once it is uploaded.
 _ATOMIC_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")
 _awaited: set[futures.Future[Any]] = set()  # requests for which a thread waits
+_uncertified: list[tuple[Any, ...]] = []  # SSL contexts without certificates, and their purposes
 
 
 class Version(NamedTuple):
@@ -137,13 +138,11 @@ def open_output(url: str) -> RemoteObject:
 def filesystem(url: str) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the object's path in it."""
     register(url)
-    if url.startswith("s3") and signals.is_command_line():
-        # s3fs imports it for 0.1 s, and does not use it
-        sys.modules.setdefault("httpx", None)  # type: ignore[arg-type]
     try:
-        import fsspec
+        with _spared_imports(url):
+            import fsspec
 
-        fs, path = fsspec.core.url_to_fs(url)
+            fs, path = fsspec.core.url_to_fs(url)
     except ImportError as exc:
         package = getattr(exc.__cause__, "name", None) or ""
         is_named = package and package in str(exc)
@@ -155,10 +154,37 @@ def filesystem(url: str) -> tuple[Any, str]:
         raise UsageError(f"{printable(url)}: {library_message(exc)}{expected}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
-    finally:
-        if sys.modules.get("httpx", sys) is None:
-            del sys.modules["httpx"]
     return fs, path
+
+
+@contextmanager
+def _spared_imports(url: str) -> Iterator[None]:
+    """Spare the command line what s3fs imports and does not use: httpx, and 140 certificates.
+
+    aiohttp loads the system's certificates when it is imported. aiobotocore loads its own.
+    """
+    if not signals.is_command_line():
+        yield
+        return
+    if not url.startswith("s3"):
+        while _uncertified:
+            context, *arguments = _uncertified.pop()
+            context.load_default_certs(*arguments)
+        yield
+        return
+    import ssl
+
+    names = [name for name in ("httpx", "httpx2") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
+    contexts: Any = ssl.SSLContext
+    load = contexts.load_default_certs
+    contexts.load_default_certs = lambda *call: _uncertified.append(call)
+    try:
+        yield
+    finally:
+        contexts.load_default_certs = load
+        for name in names:
+            sys.modules.pop(name, None)
 
 
 class RemoteObject:
@@ -253,7 +279,7 @@ class HttpObject(RemoteObject):
                 head += block
             if not self.is_ranged and len(head) < count:
                 version = version._replace(size=len(head))
-            if version.size is None:
+            if self.is_ranged and version.size is None:
                 raise InputError(f"{printable(self.url)}: the server does not report its size")
             return version, head
 
@@ -264,6 +290,8 @@ class HttpObject(RemoteObject):
             position = _content_range(response)[0] or 0
             while position < stop:
                 block = await response.content.read(min(_BLOCK_SIZE, stop - position))
+                if not block and version.size is None:  # the end of the response is the object's
+                    return
                 if not block:
                     raise failures.TruncatedError
                 position += len(block)

@@ -36,6 +36,8 @@ class RemoteFile:
         self.address, self.url = url, redact_urls(url)
         self._object = objects.open_object(url)
         self.version, self._head = self._wait(lambda: self._object.open(MIN_REQUEST))
+        if self.version.size is None:
+            self._wait(self._download_all)
         self.size: int = self.version.size or 0
         self._read_end = 0  # the end of the last large `peek`
 
@@ -51,6 +53,21 @@ class RemoteFile:
         file.write(0, self._head)
         file.record(0, len(self._head))
         return file
+
+    async def _download_all(self) -> None:
+        """Download an object of unknown size up to the end of the response, or of the disk."""
+        file = self._buffer = _SparseFile(f"temporary copy of {self.url}", 0)
+
+        def write(start: int, block: bytes) -> None:
+            stop = start + len(block)
+            with os_errors(file.label, ResourceError):
+                reserve(file.descriptor, stop, file.label, [(start, stop)])
+            file.write(start, block)
+
+        await self._object.fetch(0, sys.maxsize, self.version, write)
+        size = os.fstat(file.descriptor).st_size
+        file.record(0, size)
+        self.version, self._head = self.version._replace(size=size), b""
 
     def peek(self, start: int, nbytes: int) -> bytes:
         """Read a few bytes, fewer than `nbytes` only at the end of the object."""

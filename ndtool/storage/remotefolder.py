@@ -43,10 +43,6 @@ class RemoteFolder(Folder):
         self._versions: dict[str, Version | None] = {}  # of objects read by range requests
         self._indices: dict[tuple[str, ByteSlice], bytes] = {}
 
-    def subfolder(self, key: str) -> RemoteFolder:
-        """Return a subfolder, or this folder for "", without cached objects."""
-        return RemoteFolder(join(self.url, key))
-
     def read(self, key: str) -> bytes | None:
         """Read a metadata object, None if it does not exist; the result is cached."""
         if key not in self._metadata:
@@ -156,8 +152,8 @@ def read_small(
 async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]:
     """Read a complete object of at most `limit` bytes."""
     version, head = await failures.retry(lambda: source.open(min(source.max_request, limit + 1)))
-    size = version.size or 0
-    if size > limit:
+    size = version.size
+    if size is None or size > limit:
         raise size_error(source.url, size, limit)
     if len(head) < size:
         head += await _read_bytes(source, len(head), size, version)

@@ -364,8 +364,8 @@ def test_all_blocks_are_compared(
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     request = save_wrong_output(workdir)
-    with pytest.raises(DifferenceError) as excinfo:
-        verify.verify(request)
+    with verify.open_call(request) as call, pytest.raises(DifferenceError) as excinfo:
+        verify.verify(call)
     compared: Any = excinfo.value.comparison
     assert (compared.different, compared.lost_updates, compared.doubled_updates) == (11, 7, 3)
     assert compared.ulps == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}

@@ -19,6 +19,7 @@ from strategies import Array, Case, bits_equal, call, cases_of, many
 
 from ndtool import verify
 from ndtool.analysis import engines
+from ndtool.analysis import verify as verifying
 from ndtool.analysis.engines import ENGINES, EngineSettings, child
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.verify import EngineReport
@@ -45,7 +46,15 @@ def reports_of(
     """Return the reports of engines on the arrays in data.npy, idx.npy and upd.npy."""
     updates = "upd.npy" if "updates" in OPERATORS[operator].inputs else None
     request = Request(operator, "data.npy", "idx.npy", updates, None, Attributes(**attributes))
-    return engines.verify(request, names, settings, ignore_progress).engines
+    return verified(request, names, settings).engines
+
+
+def verified(
+    request: Request, names: tuple[str, ...], settings: EngineSettings
+) -> verifying.Verification:
+    """Return the answer about engines."""
+    with verifying.open_call(request) as call:
+        return engines.verify(call, names, settings, ignore_progress)
 
 
 def test_names_of_engines_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +162,7 @@ def test_bfloat16_is_passed_to_engines_that_support_it() -> None:
     request = Request(
         "scatter_nd", "data.npy", "idx.npy", "upd.npy", None, Attributes(reduction="add"), dtype="bfloat16"
     )  # fmt: skip
-    reports = engines.verify(
-        request, names, EngineSettings(runs=1, threads=1), ignore_progress
-    ).engines
+    reports = verified(request, names, EngineSettings(runs=1, threads=1)).engines
     assert {report.engine: report.result for report in reports} == dict.fromkeys(names, "same")
 
 
@@ -312,7 +319,7 @@ def test_indices_out_of_bounds_are_refused_by_all_engines(run_fake_engine: Any) 
         "index 5 is out of bounds for axis 0 with size 5"
     ]
     request = Request("gather_elements", "data.npy", "idx.npy")
-    verdict = engines.verify(request, ("numpy",), EngineSettings(), ignore_progress)
+    verdict = verified(request, ("numpy",), EngineSettings())
     assert isinstance(verdict.error, BoundsError)
     assert verdict.engines[0].result == "refused"
 

@@ -424,7 +424,9 @@ def test_long_lists_have_their_first_and_last_items(
         tracemalloc.stop()
     assert (fractions, fractions[-1]) == (sorted(fractions), 1)
     (table,) = explanation.tables()
-    remark = f"... {count - 2 * edge} more{' updates' * is_scatter}: --all lists up to {2 * edge}"
+    remark = (
+        f"... {count - 2 * edge} more{' updates' * is_scatter}: all=True lists up to {2 * edge}"
+    )
     assert [row for row in table.rows if len(row) == 1] == [(remark,)]
     if isinstance(item, explain.ExplainedOrigin):
         assert item.count == count

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from command import ndtool, snapshot
 from nodetests import CASES, OPERATORS
-from test_html_report import MARKUP, Page
 
 from ndtool.analysis import engines, verify
 from ndtool.analysis import model as models
@@ -241,8 +240,8 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
         expected = engine_call.expected
         assert expected is not None
         comparison = verify.compare(
-            engine_call.request, engine_call.arrays, np.nextafter(expected, np.float32(99)), expected,
-            within=engine_call.settings.within,
+            engine_call.operator, engine_call.attributes, engine_call.arrays,
+            np.nextafter(expected, np.float32(99)), expected, within=engine_call.settings.within,
         )  # fmt: skip
         return [verify.EngineReport("torch", "2", 1, "same").with_outputs([comparison])]
 
@@ -405,33 +404,3 @@ def test_files_that_are_no_models(workdir: Path) -> None:
     assert ndtool("model", "nowhere.onnx").status == 3
     save_embedding_model()
     assert ndtool("model", "m.onnx", "--against", "numpy").status == 2
-
-
-def test_the_report_of_a_model() -> None:
-    save_embedding_model()
-    np.savez("in.npz", rows=np.array([[1], [-1]]))
-    command = "model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--html", "p.html"
-    assert ndtool(*command).status == 0
-    page_text = " ".join(Page("p.html").visible_text.split())
-    for cell in (
-        "take GatherND-13",
-        "table float32[4,3], rows int64[2,1]",
-        "taken float32[2,3] ok",
-    ):
-        assert cell in page_text
-    assert page_text.count(f"numpy {np.__version__} 1 the same bits") == 2
-    np.savez("in.npz", rows=np.array([[1], [4]]))
-    assert ndtool(*command, "--json").json["error"] == "BoundsError"
-    page_text = " ".join(Page("p.html").visible_text.split())
-    assert "error: take: indices out of bounds: 1 of 2 index tuples rows[1, 0] = 4" in page_text
-
-
-def test_names_in_the_report_of_a_model_are_escaped() -> None:
-    node = helper.make_node("GatherND", ["d", "i"], [MARKUP], name=MARKUP)
-    inputs = [value_info("d", FLOAT, ["<b>", 3]), value_info("i", INT64, [2, 1])]
-    save_model(helper.make_graph([node], "g", inputs, [value_info(MARKUP)]))
-    assert ndtool("model", "m.onnx", "--html", "p.html").status == 0
-    page = Page("p.html")
-    assert MARKUP in page.visible_text
-    assert "<b>" in page.visible_text
-    assert [tag for tag, _ in page.tags].count("script") == 2

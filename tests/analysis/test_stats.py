@@ -249,7 +249,7 @@ def test_tuples_without_components_are_no_padding() -> None:
     ("indices", "data", "guess"),
     [
         ([[2**32 - 1], [5]], "f4[9]", "4294967295 is -1 as uint32: was a sign lost?"),
-        ([[1], [9]], "f4[9]", "are they 1-based? Then: --index-base 1"),
+        ([[1], [9]], "f4[9]", "are they 1-based? Then: index_base=1"),
         ([[0], [9]], "f4[9]", "is it a placeholder for a missing index?"),
         ([[-1], [5], [-1]], "f4[9]", "2 of 3 indices are -1, and no other is negative"),
         ([[-1], [5], [-2]], "f4[9]", ""),

@@ -103,12 +103,16 @@ def test_records_with_gaps_are_verified(tmp_path: Path) -> None:
     data = np.zeros(3, ALIGNED)
     data["b"] = 1, 2, 3
     names = save_array(tmp_path, data=data, indices=[[2], [0]], output=data[[2, 0]])
-    compared = verify.verify(Request("gather_nd", **names))
+    with verify.open_call(Request("gather_nd", **names)) as call:
+        compared = verify.verify(call)
     assert compared.comparison is not None
     assert compared.comparison.description == "struct[2]"
     names = save_array(tmp_path, data=data, indices=[[2], [0]], output=data[[2, 1]])
-    with pytest.raises(DifferenceError, match="in 1 of 2 elements") as excinfo:
-        verify.verify(Request("gather_nd", **names))
+    with (
+        verify.open_call(Request("gather_nd", **names)) as call,
+        pytest.raises(DifferenceError, match="in 1 of 2 elements") as excinfo,
+    ):
+        verify.verify(call)
     assert excinfo.value.places[0].endswith("output.npy[1] = (0, 2) (bytes 0000000002000000)")
 
 

@@ -82,7 +82,8 @@ def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
     before = snapshot(workdir)
     tracemalloc.start()
     try:
-        comparison = verify.verify(request).comparison
+        with verify.open_call(request) as call:
+            comparison = verify.verify(call).comparison
         assert comparison is not None
         assert comparison.description == "float64[4000000]"
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
@@ -102,8 +103,11 @@ def test_an_input_that_changes_during_the_run_is_an_error(name: str) -> None:
                 file.write(b"\x7f" * 8)
             os.utime(name, ns=(0, 0))
 
-    with pytest.raises(OutputError, match=f"^{name} changed during the run$"):
-        verify.verify(request, corrupt)
+    with (
+        verify.open_call(request) as call,
+        pytest.raises(OutputError, match=f"^{name} changed during the run$"),
+    ):
+        verify.verify(call, corrupt)
 
 
 def test_a_wrong_index_is_reported_before_a_wrong_output() -> None:
@@ -111,7 +115,7 @@ def test_a_wrong_index_is_reported_before_a_wrong_output() -> None:
     bad = np.load("idx.npy")
     bad[-2:] = 10
     save(idx=bad, out=np.zeros(1))
-    with pytest.raises(BoundsError) as excinfo:
-        verify.verify(request)
+    with verify.open_call(request) as call, pytest.raises(BoundsError) as excinfo:
+        verify.verify(call)
     assert excinfo.value.position == (len(bad) - 2,)
     assert (excinfo.value.count, excinfo.value.total) == (2, len(bad))

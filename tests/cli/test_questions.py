@@ -193,7 +193,7 @@ def test_errors_are_those_of_the_operator() -> None:
         (lambda: ndtool.explain("gather_nd", DATA, IDX), "missing element"),
         (lambda: ndtool.explain("gather_nd", DATA, at=0), "takes data, indices: 1 arguments"),
         (lambda: ndtool.explain("gather", DATA, IDX, at=0.5), "at is 0.5: it must be an integer"),
-        (lambda: ndtool.explain("gather", DATA, IDX, at=(0,)), "--at 0: the output has shape"),
+        (lambda: ndtool.explain("gather", DATA, IDX, at=(0,)), "at 0: the output has shape"),
         (lambda: ndtool.stats("gathers", DATA, IDX), "is not an operator"),
         (lambda: ndtool.infer(["gather_nd"], "f4[1]", "i8[1]"), "operator is"),
         (lambda: ndtool.infer("gather_nd", "f4[1]", "i8[1]", axis=0), "has no attribute 'axis'"),

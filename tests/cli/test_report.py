@@ -90,6 +90,6 @@ def test_types_under_another_name() -> None:
 def test_negative_indices_where_none_are_taken(attribute: Any) -> None:
     with pytest.raises(BoundsError) as excinfo:
         ops.gather_nd(np.zeros((2, 3)), np.array([[-1]]), **attribute)
-    hint = "negative indices are not allowed here: by the spec, or by --no-negatives"
+    hint = "negative indices are not allowed here: by the spec, or by negatives=False"
     assert str(excinfo.value.hint).startswith(hint)
     assert "has size 2: valid 0..1" in str(excinfo.value)

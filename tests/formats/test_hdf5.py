@@ -16,7 +16,7 @@ from outputs import list_preserved_members, save
 from outputs import open_sink as opened_output
 from strategies import bits_equal
 
-from ndtool.arrays.encoding import Encoding
+from ndtool.arrays.sink import Encoding
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
 
@@ -408,7 +408,7 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
         ("x.h5:/soft", "soft is a soft or external link"),
         ("x.h5:/soft/a", "soft is a soft or external link"),
         ("x.h5:/", "cannot name a dataset"),
-        ("x.nc:/a", "ndtool does not write .nc: expected .npy"),
+        ("x.nc:/a", "NetCDF files are read, not written"),
     ],
 )
 def test_names_that_are_not_written(target: str, message: str) -> None:

@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -292,12 +293,39 @@ def test_a_server_without_ranges_is_read_once(server: Server, workdir: Path) -> 
     assert spans(server, "/x.npy") == [(0, 1 << 16), (1 << 16, 128 + ROWS.nbytes), (0, 1)]
 
 
-def test_a_server_without_ranges_or_length(server: Server) -> None:
-    """A small object ends with the first response; the end of others would be unknown."""
-    url = server.add("/x.npy", npy(ROWS[:10]), ranges=False, length=False)
+@pytest.mark.parametrize("body", [{"length": False}, {"chunked": True}], ids=str)
+def test_a_server_without_ranges_or_length(server: Server, workdir: Path, body: Any) -> None:
+    """The end of the response is the end of the object."""
+    url = server.add("/x.npy", npy(ROWS[:10]), ranges=False, **body)
     assert np.array_equal(load(url), ROWS[:10])
-    url = server.add("/y.npy", npy(ROWS), ranges=False, length=False)
-    assert_refused(url, "the server does not report its size")
+    save(idx=np.array([[7], [399_999]]))
+    for name, content in (("y.npy", npy(ROWS)), ("y.npz", npz(True, rows=ROWS))):
+        url = server.add(f"/{name}", content, ranges=False, **body)
+        assert np.array_equal(run_gather(url, "idx.npy"), ROWS[[7, -1]])
+    url = server.add("/ids", b"7\n" * 50_000, ranges=False, etag=None, **body)
+    assert np.array_equal(load(f"text:{url}"), np.full(50_000, 7))
+    url = server.add("/y.npy", npy(ROWS)[:-5], ranges=False, **body)
+    assert_refused(url, "expected 6400000 bytes of data")
+
+
+def test_a_response_of_unknown_length_that_is_cut(server: Server) -> None:
+    """It is read again from its start, as it may have changed, then refused."""
+    url = server.add("/x.npy", npy(ROWS), ranges=False, chunked=True, cut_at=1 << 19, cuts=2)
+    assert np.array_equal(load(url), ROWS)
+    server.objects["/x.npy"].cuts = 99
+    assert_refused(url, "the connection was lost 3 times")
+
+
+def test_a_response_without_end(server: Server, workdir: Path) -> None:
+    """The temporary copy ends where the disk, or the limit on files, does."""
+    url = server.add("/x.npy", npy(ROWS), ranges=False, chunked=True, endless=True)
+    command = f"ulimit -f 20000; {shlex.join([*NDTOOL, 'gather', url, '[7]', '-o', 'out.npy'])}"
+    ended = subprocess.run(
+        ["bash", "-c", command], env=environment(), capture_output=True, text=True
+    )
+    assert (ended.returncode, os.listdir()) == (6, [])
+    assert f"temporary copy of {url}: File too large" in ended.stderr
+    assert server.sent < 40 << 20
 
 
 def test_a_truncated_response_is_resumed(server: Server) -> None:

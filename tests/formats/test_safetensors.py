@@ -378,7 +378,7 @@ def test_a_file_that_is_no_safetensors_file_stays() -> None:
     Path("m.safetensors").write_bytes(b"something else")
     with pytest.raises(OutputError, match="not a safetensors file") as excinfo:
         open_sink("m.safetensors:x", ARRAYS["a"])
-    assert "--only" in excinfo.value.hint
+    assert "only=True" in excinfo.value.hint
     assert Path("m.safetensors").read_bytes() == b"something else"
     write("m.safetensors:x", ARRAYS["a"], only=True)
     check_file("m.safetensors", {"x": ARRAYS["a"]}, None)

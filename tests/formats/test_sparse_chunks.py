@@ -42,13 +42,16 @@ def run_gather(data: str, indices: Any, **options: Any) -> tuple[str, Any]:
 
 @pytest.mark.parametrize("name", ["x.h5", "x.zarr", "x.parquet"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_few_rows_are_swept_and_many_assembled(
+def test_few_rows_are_copied_from_their_chunks_more_swept_and_many_assembled(
     workdir: Path, monkeypatch: pytest.MonkeyPatch, name: str, threads: int
 ) -> None:
     data, rng = write_table(name), np.random.default_rng(3)
     few, many = rng.integers(-20_000, 20_000, 300), rng.integers(-20_000, 20_000, 30_000)
-    assert run_gather(data, few, threads=threads)[0] == "direct"  # the table is small
     monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
+    executed_way, output = run_gather(data, few, threads=threads)
+    assert executed_way == "direct"
+    assert output.tobytes() == TABLE[few].tobytes()
+    monkeypatch.setattr(tuning, "MAX_BLOCK_TUPLES", 0)
     for rows, expected in ((few, "sweep"), (many, "direct"), (np.array([3, 7]), "direct")):
         executed_way, output = run_gather(data, rows, threads=threads)
         assert executed_way == expected

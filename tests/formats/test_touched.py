@@ -196,5 +196,7 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
     np.save("out.npy", DATA[ROWS[:, 0]])
     infer.infer("gather_nd", {"data": "data.toy", "indices": "indices.toy"})
     assert read == []
-    verify.verify(Request("gather_nd", "data.toy", "indices.toy", output="out.npy"))
+    request = Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
+    with verify.open_call(request) as call:
+        verify.verify(call)
     assert block_numbers(read, "data.toy") == list(range(15))

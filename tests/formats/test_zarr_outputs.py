@@ -177,19 +177,6 @@ def test_a_new_array_leaves_the_others_as_they_are(version: int) -> None:
     assert not [name for name in os.listdir("x.zarr") if "ndtool" in name]
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_no_array_is_added_to_consolidated_metadata(version: int) -> None:
-    put("x.zarr:g/a", DATA, zarr_format=version)
-    zarr.consolidate_metadata("x.zarr/g", zarr_format=version)
-    before = all_files()
-    for attempt in (write, list_preserved_members):
-        for name in ("a", "b", "h/b"):
-            with pytest.raises(OutputError, match=r"x.zarr/g has consolidated metadata"):
-                attempt(f"x.zarr:g/{name}", DATA)
-    assert all_files() == before
-    assert write("x.zarr:c", DATA) == ("g/a",)
-
-
 KILLED_WRITER_SCRIPT = """
 import os, signal, sys
 from ndtool.formats.zarr import writer

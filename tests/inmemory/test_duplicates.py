@@ -128,9 +128,9 @@ def test_dropped_and_padding_indices_are_no_duplicates() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"duplicates": "first", "reduction": "add"}, "duplicates first is for reduction none"),
+        ({"duplicates": "first", "reduction": "add"}, "duplicates='first' is for reduction none"),
         ({"duplicates": "any"}, "duplicates is 'any': expected one of last, first, error"),
-        ({"duplicates": "first", "spec": "onnx:18"}, "does not accept duplicates first"),
+        ({"duplicates": "first", "spec": "onnx:18"}, "does not accept duplicates='first'"),
     ],
 )
 def test_invalid_combinations_of_duplicates_are_refused(

@@ -125,20 +125,20 @@ def test_fill_values_that_a_type_cannot_hold_are_refused(
 def test_invalid_modes_are_refused() -> None:
     with pytest.raises(
         UsageError,
-        match="a gather has no out_of_bounds drop: expected one of error, clip, wrap, fill",
+        match="a gather has no out_of_bounds='drop': expected one of error, clip, wrap, fill",
     ):
         ndtool.gather([1], [0], out_of_bounds="drop")
     with pytest.raises(
         UsageError,
-        match="a scatter has no out_of_bounds fill: expected one of error, clip, wrap, drop",
+        match="a scatter has no out_of_bounds='fill': expected one of error, clip, wrap, drop",
     ):
         ndtool.scatter_nd([1], [[0]], [1], out_of_bounds="fill")
-    with pytest.raises(UsageError, match="fill requires out_of_bounds fill or pad, not"):
+    with pytest.raises(UsageError, match="fill requires out_of_bounds='fill' or pad"):
         ndtool.gather([1], [0], out_of_bounds="clip", fill=0)
     with pytest.raises(UsageError, match="expected one of error, clip, wrap, fill, drop"):
         ndtool.gather([1], [0], out_of_bounds="ignore")
     with pytest.raises(
-        RuleError, match=r"onnx:13.* does not accept out_of_bounds clip: no version"
+        RuleError, match=r"onnx:13.* does not accept out_of_bounds='clip': no version"
     ):
         ndtool.gather_nd([1], [[0]], out_of_bounds="clip", spec="onnx:13")
     with pytest.raises(DtypeError, match="more than 64 bits cannot be wrapped"):

@@ -101,7 +101,7 @@ def test_the_option_and_its_variable(inputs: Path) -> None:
 
 
 def test_a_cluster_spills_to_one_directory(inputs: Path) -> None:
-    with pytest.raises(UsageError, match="--spill is given 2 times: a cluster spills to one"):
+    with pytest.raises(UsageError, match="spill has 2 directories: a cluster spills to one"):
         files.gather_nd("data.npy", "idx.npy", out="out.npy", workers=1, spill=["a", "b"])
 
 

@@ -259,13 +259,18 @@ def check_concurrent_writers(target: str, writers: int = 4) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
+@pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr", "g.zarr"])
 def test_outputs_of_concurrent_runs_are_present(target: str) -> None:
-    pytest.importorskip("zarr", exc_type=ImportError)
+    zarr = pytest.importorskip("zarr", exc_type=ImportError)
+    if target == "g.zarr":  # its metadata list all arrays
+        zarr.create_group(target)
+        zarr.consolidate_metadata(target)
     names = check_concurrent_writers(target)
     assert os.listdir() == [target]
     if target.endswith(".zarr"):
         assert set(os.listdir(target)) == names | {"zarr.json"}
+    if target == "g.zarr":
+        assert set(zarr.open_consolidated(target)) == names
 
 
 @pytest.mark.slow("concurrent runs on one object lose no array")

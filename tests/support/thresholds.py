@@ -8,7 +8,7 @@ import pytest
 
 from ndtool.arrays import sink
 from ndtool.engine import tuning
-from ndtool.formats import modelbytes, npz, streams
+from ndtool.formats import decoding, npz, streams
 from ndtool.machine import threads
 from ndtool.storage import descriptors, local, tempfiles
 
@@ -28,7 +28,7 @@ TEAMS: Table = {
 # Of files and streams: what is mapped, read at once, and spooled.
 STORAGE: Table = {
     (local, "MAP_THRESHOLD"): 16, (descriptors, "BLOCK_SIZE"): 48, (streams, "BLOCK_SIZE"): 48,
-    (tempfiles, "MAX_IN_MEMORY"): 64, (sink, "BLOCK_SIZE"): 48, (modelbytes, "BLOCK_SIZE"): 48, (npz, "BLOCK_SIZE"): 48,
+    (tempfiles, "MAX_IN_MEMORY"): 64, (sink, "BLOCK_SIZE"): 48, (decoding, "BLOCK_SIZE"): 48, (npz, "BLOCK_SIZE"): 48,
     (tuning, "WRITE_SIZE"): 96, (tuning, "FILE_SCRATCH"): 256,
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.arrays.assembly import ChunkedSource, box_slices
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
+from ndtool.engine import tuning
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError, NdtoolError
 from ndtool.outofcore import execution
@@ -153,6 +155,23 @@ def direct(case: Case, draw: st.DrawFn) -> Any:
         sink, result = output_of(call, case)
         with steps.prepare(call, None) as prepared:
             steps.execute(prepared, sink=sink)
+        return result()
+
+
+def direct_chunks(case: Case, draw: st.DrawFn) -> Any:
+    """Execute a call on chunked data as a run does, with a cost of tuples that selects the way."""
+    sources = flat_sources(case)
+    chunks = np.array(void_view(case.arrays[0]), order="C")
+    sources["data"] = Chunks(in_chunks(sources["data"].metadata, draw), chunks)
+    cost = draw(st.sampled_from((0, 1 << 40)))
+    with (
+        patch.object(tuning, "BLOCK_TUPLE_COST", cost),
+        open_call(case, sources, threads=draw(st.integers(1, 3))) as call,
+    ):
+        sink, result = output_of(call, case)
+        with steps.prepare(call, None) as prepared:
+            steps.execute(prepared, sink=sink)
+        assert max(sources["data"].counts.values(), default=0) <= 1
         return result()
 
 
@@ -304,6 +323,7 @@ def with_type_of_torch(case: Case, draw: st.DrawFn) -> Case:
 WAYS: dict[str, Callable[[Case, Any], Any]] = {
     "arrays": arrays,
     "files": direct,
+    "chunked files": direct_chunks,
     "functions of files": from_python,
     "out of core": swept,
     "chunks out of core": swept_chunks,

@@ -17,7 +17,8 @@ class Object:
     the number of the request, or None for a server without. cuts: so many responses end after
     `cut_at` bytes. refusals: statuses of the first responses. claims: the excess of Content-Length.
     content_range: a header in place of the right one. delay: seconds between two blocks. moved: the target of a redirect. before: called with the
-    number of each request.
+    number of each request. chunked: whether responses have neither a length nor an end but their last chunk, which an
+    endless one never sends.
     """
 
     def __init__(self, content: bytes | Path, **changes: object) -> None:
@@ -30,6 +31,7 @@ class Object:
         self.stalls = False  # after the first block of a body
         self.moved = ""
         self.length = True
+        self.chunked = self.endless = False
         self.before: Callable[[int], None] = lambda number: None
         self.headers: dict[str, str] = {}
         self.shift = 0
@@ -135,7 +137,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", found.etag)
         for name, value in found.headers.items():
             self.send_header(name, value)
-        if found.length:
+        if found.chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        elif found.length:
             self.send_header("Content-Length", str(stop - start + found.claims))
         else:
             self.send_header("Connection", "close")
@@ -148,17 +152,21 @@ class Handler(BaseHTTPRequestHandler):
         if cut:
             found.cuts -= 1
             stop = start + found.cut_at
-        for position in range(start, stop, BLOCK_SIZE):
-            block = found.read(position, min(position + BLOCK_SIZE, stop))
-            self.wfile.write(block)
+        position = start
+        while position < stop or found.endless:
+            block = found.read(position, min(position + BLOCK_SIZE, stop)) or bytes(BLOCK_SIZE)
+            position += BLOCK_SIZE
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if found.chunked else block)
             with self.server.lock:
                 self.server.sent += len(block)
-            if found.stalls and position + BLOCK_SIZE < stop:
+            if found.stalls and position < stop:
                 self.wfile.flush()
                 self.server.ended.wait()
                 return
         if cut or found.claims > 0:
             self.close_connection = True
+        elif found.chunked:
+            self.wfile.write(b"0\r\n\r\n")
 
     def plain(self, status: int, **headers: str) -> None:
         self.send_response(status)

@@ -24,13 +24,13 @@ from ndtool.analysis.engines.child import ENGINES as ENGINES
 from ndtool.analysis.oracle.blocks import block_ranges, flat_view
 from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import native
-from ndtool.analysis.verify import Comparison, EngineReport, OpenArrays, Verification, compare
+from ndtool.analysis.verify import Arrays, Comparison, EngineReport, Verification, compare
 from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.errors import UsageError, format_count, printable
 from ndtool.machine import threads
 from ndtool.rules import shapes, specs
-from ndtool.rules.operators import LOWERED, OPERATORS, operator_of
-from ndtool.runs.calls import Request
+from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
+from ndtool.runs.calls import OpenCall
 from ndtool.storage import tempfiles
 from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
 
@@ -81,42 +81,43 @@ def require_any(names: tuple[str, ...]) -> None:
 
 
 def verify(
-    request: Request,
+    call: OpenCall,
     names: tuple[str, ...],
     engine_settings: EngineSettings,
     progress: EngineProgress,
-    sources: dict[str, Source] | None = None,
 ) -> Verification:
-    """Compare engines, and `request.output` if there is one, with the correct output.
-
-    sources: inputs and output that the caller has opened, by role.
-    """
-    if request.operator in LOWERED:
-        command = operator_of(request.operator).command
+    """Compare engines, and the output of a call from `verify.open_call`, with the correct one."""
+    operator, attributes = call.reported.operator, call.reported.attributes
+    if operator in LOWERED:
+        command = operator_of(operator).command
         raise UsageError(f"{command} cannot be compared with other engines")
     require_any(names)
 
-    def against(call: OpenArrays, expected: NDArray[Any] | None) -> list[EngineReport]:
+    def against(arrays: Arrays, expected: NDArray[Any] | None) -> list[EngineReport]:
         correct = None if expected is None else as_engine_array(expected)
-        engine_call = EngineCall(request, call.arrays, correct, engine_settings, call.sources)
+        engine_call = EngineCall(
+            operator, attributes, arrays, correct, engine_settings, call.sources
+        )
         done = verifying.RECOMPUTATION
         return engine_call.reports(
             names, lambda fraction, name: progress(done + (1 - done) * fraction, name)
         )
 
     return verifying.verify(
-        request, lambda fraction: progress(fraction, ""), engine_settings.within, sources, against
+        call, lambda fraction: progress(fraction, ""), engine_settings.within, against
     )
 
 
 class EngineCall(NamedTuple):
     """A call to run on engines; expected: its correct output, from `as_engine_array`, if any.
 
-    sources: of the inputs; mapped files are not copied.
+    arrays: the inputs, with indices that count from 0. sources: of the inputs; mapped files are not
+    copied.
     """
 
-    request: Request
-    arrays: dict[str, NDArray[Any]]
+    operator: str
+    attributes: Attributes
+    arrays: Arrays
     expected: NDArray[Any] | None
     settings: EngineSettings
     sources: dict[str, Source] = {}  # noqa: RUF012 - it is never changed
@@ -130,7 +131,7 @@ class EngineCall(NamedTuple):
             cases += [(name, 0)] if is_missing(name) else [(name, n) for n in dict.fromkeys(counts)]
         reports, fields = [], self._call_fields()
         with ExitStack() as stack:
-            roles = OPERATORS[self.request.operator].inputs
+            roles = OPERATORS[self.operator].inputs
             files = {role: self._input_file(role, stack) for role in roles}
             nbytes = 0 if self.expected is None else self.expected.nbytes
             output = _create_file(nbytes, stack)
@@ -144,14 +145,13 @@ class EngineCall(NamedTuple):
 
     def _call_fields(self) -> dict[str, Any]:
         """Return the fields of the child's Call, but threads and arrays."""
-        operator, attributes = OPERATORS[self.request.operator], self.request.attributes
-        axis = attributes.batch_dims if attributes.axis is None else attributes.axis
+        operator, attributes = OPERATORS[self.operator], self.attributes
         names = ("batch_dims", "reduction", "include_self", "duplicates")
         return {
             "operator": operator.name,
             "title": operator.title,
             "version": max((row.version for row in specs.rows("onnx", operator.name)), default=0),
-            "axis": axis % max(self.arrays["data"].ndim, 1),
+            "axis": attributes.resolved_axis % max(self.arrays["data"].ndim, 1),
             **{name: getattr(attributes, name) for name in names},
         }
 
@@ -203,8 +203,8 @@ class EngineCall(NamedTuple):
         view = map_bytes(fd, place, self.expected.nbytes)
         try:
             output = np.ndarray(self.expected.shape, self.expected.dtype, view)
-            within = self.settings.within
-            return compare(self.request, self.arrays, output, self.expected, within=within)
+            call = self.operator, self.attributes, self.arrays
+            return compare(*call, output, self.expected, within=self.settings.within)
         finally:
             release(view)
 

@@ -56,7 +56,7 @@ class ChunkTable:
         is_valid = (coordinates < np.array(counts, np.uint64)).all(1) & ~remainders.any(1)
         strides = np.array(layouts.contiguous_strides(counts, 1), np.uint64)
         indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
-        self._indices, first_rows = np.unique(indices, return_index=True)
+        self._indices, first_rows = np.unique(indices.astype(np.int64), return_index=True)
         self._chunks = table[is_valid][first_rows, rank:]
         self._start, self._size, self._max_nbytes = start, size, max_nbytes
 
@@ -66,9 +66,9 @@ class ChunkTable:
         None if it was never written; ValueError if it is invalid.
         """
         row = int(self._indices.searchsorted(index))
-        if row == len(self._indices) or int(self._indices[row]) != index:
+        if row == len(self._indices) or self._indices[row] != index:
             return None
-        position, nbytes, skipped = map(int, self._chunks[row])
+        position, nbytes, skipped = self._chunks[row].tolist()
         position += self._start
         if position + nbytes > self._size or nbytes > self._max_nbytes:
             raise ValueError(
@@ -128,6 +128,8 @@ class DatasetSource(ChunkedSource):
 
     def read_chunk(self, index: int, box: grid.Box) -> Any:
         """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
+        if self._stored.extent == self.metadata.shape:
+            return self._read(index, box)
         pairs = zip(box, self._stored.extent, strict=True)
         stored_box = tuple((first, max(first, min(stop, size))) for (first, stop), size in pairs)
         if stored_box == box:
@@ -149,10 +151,11 @@ class DatasetSource(ChunkedSource):
         chunk = self._find_chunk(index)
         if chunk is None:
             return self._read_by_library(box) if self._stored.inner_shape else None
-        sizes = grid.box_shape(box)
         # Chunks at the end of an axis may be stored without filters, which no mask indicates.
         is_ambiguous = (
-            self._stored.filters and sizes != self.metadata.block_shape and chunk[1] == self._nbytes
+            self._stored.filters
+            and chunk[1] == self._nbytes
+            and grid.box_shape(box) != self.metadata.block_shape
         )
         if self._chain is None or is_ambiguous:
             return self._read_by_library(box)

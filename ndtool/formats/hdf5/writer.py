@@ -7,17 +7,15 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.arrays.assembly import library_errors
-from ndtool.arrays.encoding import Encoding
-from ndtool.arrays.sink import ChunkSink
+from ndtool.arrays.sink import ChunkSink, Encoding
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import InputError, OutputError, UsageError, printable, refuse
+from ndtool.errors import InputError, OutputError, UsageError, option, printable, refuse
 from ndtool.formats import numpytypes
 from ndtool.formats.codecs import MAX_CHUNK_BYTES, default_chunks
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import Lengths
 from ndtool.formats.hdf5.library import OutputFile, library, open_file
-from ndtool.formats.suffixes import unsupported_error
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.rules import grid
@@ -121,7 +119,7 @@ def layout_of(
         return reused.metadata.layout
     options, shape = target.encoding, metadata.shape
     if options.shards is not None:
-        raise UsageError("--shards: HDF5 has no shards")
+        raise UsageError(f"{option('shards')}: HDF5 has no shards")
     codecs = _codecs(options)
     chunks = options.chunks
     options.require_rank(len(shape))
@@ -134,7 +132,7 @@ def layout_of(
         chunks = default_chunks(shape, metadata.dtype.itemsize)
     chunks = tuple(map(min, chunks, shape))
     if (nbytes := prod(chunks) * metadata.dtype.itemsize) > MAX_CHUNK_BYTES:
-        raise UsageError(f"--chunks: {nbytes} bytes: at most {MAX_CHUNK_BYTES} are valid")
+        raise UsageError(f"{option('chunks')}: {nbytes} bytes: at most {MAX_CHUNK_BYTES} are valid")
     return ChunkLayout(chunks, None, codecs, None)
 
 
@@ -143,7 +141,7 @@ def _codecs(options: Encoding) -> tuple[str, ...]:
     if options.codec is not None:
         name, _, level = options.codec.partition(":")
         if name not in datasets.CODECS:
-            raise UsageError(f"--codec {name}: HDF5 has gzip or none")
+            raise UsageError(f"{option('codec')} {name}: HDF5 has gzip or none")
         return () if name == "none" else (f"gzip {level or _DEFAULT_GZIP_LEVEL}",)
     like = options.data_layout.codecs if options.data_layout else ()
     levels = [codec.split()[1:] for codec in like if codec.split()[0] in ("gzip", "zlib")]
@@ -158,7 +156,9 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     UsageError for a NetCDF file, which needs named dimensions.
     """
     if target.path.partition("?")[0].endswith(".nc"):
-        raise unsupported_error(target.path, ".nc")
+        raise UsageError(
+            f"{printable(target.path)}: NetCDF files are read, not written: expected .h5"
+        )
     old_file = CurrentFile(target)
     try:
         content = read_content(old_file, target, metadata)

@@ -2,7 +2,7 @@
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import InputError, OutputError, UsageError, printable, refuse
-from ndtool.formats.modelbytes import convert_stored
+from ndtool.formats.decoding import convert_stored
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.tensorproto import Tensor

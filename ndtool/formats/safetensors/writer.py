@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable, refuse
-from ndtool.formats.modelbytes import convert_stored
+from ndtool.formats.decoding import convert_stored
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 from ndtool.publish.sinks import Container, FileSink

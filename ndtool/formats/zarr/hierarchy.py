@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ndtool.errors import InputError, OutputError, printable, refuse
 from ndtool.storage.local import ZARR_METADATA, Folder
-from ndtool.storage.localfolder import LocalFolder
+from ndtool.storage.localfolder import MAX_METADATA_SIZE, LocalFolder
 
 Read = Callable[[str], bytes | None]  # returns the value of a key, None if the key is missing
 Body = bytes | memoryview
@@ -41,17 +41,61 @@ def array_paths(storage: Folder) -> list[str]:
     return sorted(arrays)
 
 
-def require_no_consolidated(storage: Folder, label: str, version: int) -> None:
-    """Raise OutputError if a group has consolidated metadata, which would lack a new array."""
-    if version == 2:
-        has_consolidated = storage.read(".zmetadata") is not None
-    else:
-        has_consolidated = _consolidated_entries(_parse_json(storage, "zarr.json")) is not None
-    if has_consolidated:
+def consolidated_key(version: int) -> str:
+    """Return the key of a group's consolidated metadata in a version of the format."""
+    return "zarr.json" if version == 3 else ".zmetadata"
+
+
+def read_consolidated(storage: Folder, version: int) -> dict[str, Any] | None:
+    """Return the document with a group's consolidated metadata, None if it has none."""
+    key = consolidated_key(version)
+    root = parse_json(storage, key)
+    entries = _consolidated_entries(root)
+    if entries is None and (root or storage.read(key) is None):
+        return None
+    if not isinstance(entries, dict):
+        raise OutputError(f"{printable(storage.path)}: its consolidated metadata are damaged")
+    return root
+
+
+def update_consolidated(
+    storage: Folder, version: int, documents: Mapping[str, dict[str, Any] | None]
+) -> bytes | None:
+    """Return a group's consolidated metadata with other metadata, None if there is no difference.
+
+    documents: the metadata by key, None to remove them. Raises OutputError if the consolidated
+    metadata are damaged, or would exceed the limits for reading.
+    """
+    if (root := read_consolidated(storage, version)) is None:
+        return None
+    entries = _consolidated_entries(root)
+    before = dict(entries)
+    for key, document in documents.items():
+        entry = key if version == 2 else key.rpartition("/")[0]
+        entries.pop(entry, None)
+        if document is not None and document.get("node_type") == "group":
+            inline = {"kind": "inline", "must_understand": False, "metadata": {}}
+            document = {**document, "consolidated_metadata": inline}
+        if document is not None:
+            entries[entry] = document
+    body = json.dumps(root, indent=2).encode()
+    if len(body) > MAX_METADATA_SIZE or _count_values(body) > _MAX_VALUES:
         raise OutputError(
-            f"{printable(label)} has consolidated metadata, which would not describe the array",
-            hint="write the array to a store of its own",
+            f"{printable(storage.path)}: its consolidated metadata would have {len(body)} bytes"
+            f" and {_count_values(body)} values: at most {MAX_METADATA_SIZE} and {_MAX_VALUES}"
+            " are read"
         )
+    return None if entries == before else body
+
+
+def dimension_names(root: dict[str, Any], other_than: str) -> set[str]:
+    """Return the names of dimensions in consolidated metadata, but those of the array at a path."""
+    names = set[str]()
+    for key, document in _consolidated_entries(root).items():
+        if isinstance(document, dict) and key.removesuffix("/.zattrs") != other_than:
+            found = document.get("dimension_names", document.get("_ARRAY_DIMENSIONS"))
+            names.update(map(str, found if isinstance(found, list) else ()))
+    return names
 
 
 def _consolidated_entries(root: dict[str, Any]) -> Any:
@@ -67,17 +111,17 @@ def _count_values(body: bytes) -> int:
 
 def _consolidated_arrays(storage: Folder) -> list[str]:
     """Return the paths of the arrays in a store's consolidated metadata."""
-    if isinstance(nodes := _consolidated_entries(_parse_json(storage, "zarr.json")), dict):
+    if isinstance(nodes := _consolidated_entries(parse_json(storage, "zarr.json")), dict):
         return [
             path for path, node in nodes.items()
             if isinstance(node, dict) and node.get("node_type") == "array"
         ]  # fmt: skip
-    documents = _consolidated_entries(_parse_json(storage, ".zmetadata"))
+    documents = _consolidated_entries(parse_json(storage, ".zmetadata"))
     paths = documents if isinstance(documents, dict) else ()
     return [path.removesuffix(".zarray").rstrip("/") for path in paths if path.endswith(".zarray")]
 
 
-def _parse_json(storage: Folder, key: str) -> dict[str, Any]:
+def parse_json(storage: Folder, key: str) -> dict[str, Any]:
     """Parse metadata, {} if they are missing or damaged."""
     try:
         document = json.loads(read_metadata(storage.read, key, storage.path) or b"{}")
@@ -103,7 +147,7 @@ def node_type(storage: Folder, path: str) -> str:
     )
     if storage.read(version_3_key) is not None:
         return (
-            "group" if _parse_json(storage, version_3_key).get("node_type") == "group" else "array"
+            "group" if parse_json(storage, version_3_key).get("node_type") == "group" else "array"
         )
     if storage.read(array_key) is not None:
         return "array"

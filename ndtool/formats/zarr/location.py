@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from ndtool.errors import InputError, OutputError, UsageError, printable
+from ndtool.errors import InputError, OutputError, UsageError, option, printable
 from ndtool.formats.members import MAX_LISTED
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr.metadata import label
@@ -63,7 +63,8 @@ def local_target(target: Target) -> ZarrTarget:
             raise OutputError(
                 f"{path} is a group of {len(arrays)} arrays: which is to be written?",
                 places=tuple(map(printable, arrays[:MAX_LISTED])),
-                hint=f"name it, as {path}:{printable(arrays[0])}; --only replaces them all",
+                hint=f"name it, as {path}:{printable(arrays[0])};"
+                f" {option('only', True)} replaces them all",
             )
         return ZarrTarget(root, "/".join(names), (), exists, None, None)
     path, groups, remaining = root, list[str](), list(names)
@@ -80,8 +81,6 @@ def local_target(target: Target) -> ZarrTarget:
         node_type = "a group" if node_type == "group" else "neither an array nor a group"
         raise OutputError(f"{printable(path)} is {node_type}: only an array is replaced")
     version = 3 if os.path.isfile(os.path.join(root, "zarr.json")) else 2
-    for group in groups:
-        hierarchy.require_no_consolidated(LocalFolder(group), group, version)
     return ZarrTarget(path, "/".join(remaining), tuple(groups), path_exists, version, None)
 
 
@@ -129,8 +128,12 @@ def _remote_target(target: Target) -> ZarrTarget:
     preserved = tuple(hierarchy.array_paths(storage))
     version = 3 if storage.read("zarr.json") is not None else 2
     for group in groups:
-        group_label = label(storage.path, group)
-        hierarchy.require_no_consolidated(storage.subfolder(group), group_label, version)
+        if hierarchy.read_consolidated(RemoteFolder(join(url, group)), version) is not None:
+            raise OutputError(
+                f"{printable(label(storage.path, group))} has consolidated metadata, to which no"
+                " array is added at a URL",
+                hint="write the array to a store of its own",
+            )
     return ZarrTarget(url, path, tuple(groups), False, version, preserved)
 
 

@@ -512,8 +512,8 @@ def data_type(dtype: Dtype) -> Any:
 
 def zero_fill(dtype: Dtype) -> Any:
     """Return the fill value of zeros in JSON."""
-    kind = "V" if isinstance(dtype.descr, list) else str(dtype.descr).lstrip("<>|=")[0]
-    if kind in "V":
+    kind = str(dtype.descr).lstrip("<>|=")[0]
+    if kind == "V":
         return base64.b64encode(bytes(dtype.itemsize)).decode()
     zeros = {"b": False, "f": 0.0, "c": [0.0, 0.0], "S": "", "U": ""}
     return zeros.get(kind, 0)
@@ -542,11 +542,12 @@ def create_documents(
         for key, document in groups.items():
             yield "/".join([*parts[:depth], key]), document
     prefix = f"{array_path}/" if array_path else ""
-    fields = {"zarr_format": version, "shape": list(shape), "fill_value": zero_fill(dtype)}
+    fields = {"zarr_format": version, "shape": list(shape)}
     if version == 2:
         descr = dtype.descr
+        # All chunks are written. Elements equal to a fill value would be missing ones for xarray.
         yield f"{prefix}.zarray", {
-            **fields, "chunks": list(chunks), "order": "C", "filters": None,
+            **fields, "fill_value": None, "chunks": list(chunks), "order": "C", "filters": None,
             "dtype": descr if isinstance(descr, str) else [list(field) for field in descr],
             "dimension_separator": ".", "compressor": compressor,
         }  # fmt: skip
@@ -566,7 +567,8 @@ def create_documents(
         chain = [{"name": SHARDING, "configuration": sharding}]
     grid = {"name": "regular", "configuration": {"chunk_shape": list(shards or chunks)}}
     yield f"{prefix}zarr.json", {
-        **fields, "node_type": "array", "data_type": data_type(dtype), "chunk_grid": grid,
+        **fields, "fill_value": zero_fill(dtype), "node_type": "array",
+        "data_type": data_type(dtype), "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "codecs": chain, "attributes": {}, "storage_transformers": [],
     }  # fmt: skip

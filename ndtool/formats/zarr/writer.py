@@ -5,31 +5,33 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.assembly import library_errors
-from ndtool.arrays.encoding import Encoding
-from ndtool.arrays.sink import ChunkSink, Unpublished
+from ndtool.arrays.sink import ChunkSink, Encoding, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import DtypeError, OutputError, UsageError, printable
+from ndtool.errors import DtypeError, NdtoolError, OutputError, UsageError, option, printable
 from ndtool.formats.codecs import default_chunks
+from ndtool.formats.decoding import NETCDF_ATTRIBUTES
 from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
-from ndtool.formats.zarr import location
+from ndtool.formats.zarr import hierarchy, location
 from ndtool.formats.zarr.hierarchy import WriteKey
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.formats.zarr.metadata import ZarrArray, flat_config, read_array
 from ndtool.formats.zarr.metadata import create_documents as new_documents
 from ndtool.machine import threads
+from ndtool.publish.newfile import new_file
 from ndtool.publish.newfolder import NewFolder, write_file
 from ndtool.publish.sinks import SharedOutput
 from ndtool.publish.targets import Target, existing
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
 from ndtool.storage import locations
-from ndtool.storage.descriptors import os_errors, require_space
+from ndtool.storage.descriptors import os_errors, require_space, write_at
 from ndtool.storage.local import Folder
 from ndtool.storage.localfolder import LocalFolder
 from ndtool.storage.urls import join
@@ -188,14 +190,16 @@ def _create_documents(
                 for limit, shard in zip(map(min, chunks, shards), shards, strict=True)
             )
     compressor = _compressor(options, version, dtype.itemsize)
+    layout = chunks, shards
     try:
-        documents = {
-            key: json.dumps(document, indent=2).encode()
-            for key, document in new_documents(
-                array_path, dtype, metadata.shape, (chunks, shards), compressor, version
+        with library_errors(target.path, OutputError):  # kept attributes may be nested too deeply
+            new = dict(
+                new_documents(array_path, dtype, metadata.shape, layout, compressor, version)
             )
-        }
-        array = read_array(documents.get, target.path, array_path)
+            if not target.url:
+                _describe(new, array_path, metadata, version, zarr_target)
+            documents = {key: json.dumps(value, indent=2).encode() for key, value in new.items()}
+            array = read_array(documents.get, target.path, array_path)
         array.require_packages()
     except DtypeError:
         array = None
@@ -204,13 +208,64 @@ def _create_documents(
     return documents, array
 
 
+def _describe(
+    documents: dict[str, dict[str, Any]],
+    array_path: str,
+    metadata: ArrayMetadata,
+    version: int,
+    zarr_target: ZarrTarget,
+) -> None:
+    """Give a member the attributes and names of dimensions of the array that it replaces.
+
+    It must have its shape; attributes that say how the values of another type are packed are not
+    kept. Where metadata are consolidated, as by xarray, which opens no array without names, a
+    member without any gets some that no other array has.
+    """
+    prefix = f"{array_path}/" if array_path else ""
+    array = documents[prefix + (".zarray" if version == 2 else "zarr.json")]
+    attributes = documents[f"{prefix}.zattrs"] if version == 2 else array["attributes"]
+    named, key = (attributes, "_ARRAY_DIMENSIONS") if version == 2 else (array, "dimension_names")
+    if zarr_target.groups and zarr_target.exists:
+        storage = LocalFolder(zarr_target.path)
+        with suppress(NdtoolError):  # a damaged array is replaced, too
+            old = read_array(storage.read, "", "").metadata
+            if old.shape == metadata.shape and old.notes["zarr_format"] == version:
+                _keep_description(array, attributes, storage, old.dtype == metadata.dtype)
+    path = os.path.join(zarr_target.path, array_path).rstrip("/")
+    for group in zarr_target.groups if named.get(key) is None else ():
+        if root := hierarchy.read_consolidated(LocalFolder(group), version):
+            stem = f"{os.path.basename(path)}_dim"
+            others = hierarchy.dimension_names(root, os.path.relpath(path, group))
+            while any(name.startswith(stem) for name in others):
+                stem += "_"
+            named[key] = [f"{stem}_{axis}" for axis in range(len(metadata.shape))]
+            break
+
+
+def _keep_description(
+    array: dict[str, Any], attributes: dict[str, Any], storage: Folder, is_same_type: bool
+) -> None:
+    """Copy the attributes and names of dimensions of an array in a store to a new one's."""
+    version = array["zarr_format"]
+    old = hierarchy.parse_json(storage, ".zarray" if version == 2 else "zarr.json")
+    kept = hierarchy.parse_json(storage, ".zattrs") if version == 2 else old.get("attributes")
+    attributes.update(kept if isinstance(kept, dict) else {})
+    names = old.get("dimension_names")
+    if version == 3 and isinstance(names, list) and len(names) == len(array["shape"]):
+        array["dimension_names"] = names
+    if is_same_type:
+        array["fill_value"] = old["fill_value"]
+    for name in () if is_same_type else NETCDF_ATTRIBUTES:
+        attributes.pop(name, None)
+
+
 def _choose_chunks(
     shape: Shape, options: Encoding, version: int
 ) -> tuple[Shape | None, Shape | None]:
     """Return the shapes of chunks and shards: as requested, else of data if the ranks are equal."""
     options.require_rank(len(shape))
     if options.shards is not None and version == 2:
-        raise UsageError("--shards: Zarr version 2 has no shards")
+        raise UsageError(f"{option('shards')}: Zarr version 2 has no shards")
     chunks, shards, like = options.chunks, options.shards, options.data_layout
     if chunks is None and shards is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks or None
@@ -219,7 +274,7 @@ def _choose_chunks(
             chunks = tuple(min(step, max(1, n)) for step, n in zip(chunks, shape, strict=True))
     if chunks and shards and any(n % step for n, step in zip(shards, chunks, strict=True)):
         raise UsageError(
-            f"--shards {','.join(map(str, shards))} is not a multiple of the chunks"
+            f"{option('shards')} {','.join(map(str, shards))} is not a multiple of the chunks"
             f" {','.join(map(str, chunks))}"
         )
     return chunks, shards or None
@@ -268,7 +323,11 @@ class LocalStore(NewFolder):
     def __init__(
         self, zarr_target: ZarrTarget, target: Target, documents: Mapping[str, bytes]
     ) -> None:
-        self._zarr_target, self._target = zarr_target, target
+        self._zarr_target, self._target, self._documents = zarr_target, target, documents
+        # Files of consolidated metadata without the array, as they are now, and with it.
+        self._hiding, self._restoring, self._listing = (list[Unpublished]() for _ in range(3))
+        for group in zarr_target.groups:
+            self._consolidated(group)  # raises if it cannot be updated
         clobber, sync, cleans = target.clobber, target.sync, not target.is_dry_run
         super().__init__(zarr_target.path, zarr_target.exists, clobber, sync, cleans=cleans)
         for key, body in documents.items():
@@ -285,3 +344,64 @@ class LocalStore(NewFolder):
             is_new = current.exists and not self._zarr_target.exists
             change = "was created by another process" if is_new else "changed"
             raise OutputError(f"{printable(self.path)} {change} during the run")
+        for group in current.groups:
+            if (listed := self._consolidated(group)) is None:
+                continue
+            path = os.path.join(group, hierarchy.consolidated_key(self._version))
+            unchanged = LocalFolder(group).read(os.path.basename(path))
+            hidden = self._consolidated(group, False)
+            for files, body in (
+                (self._hiding, hidden),
+                (self._restoring, hidden and unchanged),
+                (self._listing, listed),
+            ):
+                if body is not None:
+                    status, sync = existing(path), self._target.sync
+                    file = new_file(Target(path, None, status, sync=sync, only=True))
+                    files.append(file)
+                    write_at(file.descriptor, 0, body)
+                    file.sync()
+
+    @property
+    def _version(self) -> int:
+        return self._zarr_target.version or 3
+
+    def _consolidated(self, group: str, is_listed: bool = True) -> bytes | None:
+        """Return a group's consolidated metadata with or without the array, None if they are so."""
+        prefix = os.path.relpath(self._zarr_target.path, group)
+        documents = {
+            f"{prefix}/{key}": json.loads(body) if is_listed else None
+            for key, body in self._documents.items()
+        }
+        with library_errors(self._zarr_target.path, OutputError):  # nested too deeply
+            return hierarchy.update_consolidated(LocalFolder(group), self._version, documents)
+
+    def publish(self) -> None:
+        """Publish the array; meanwhile, no consolidated metadata describe it."""
+        try:
+            _publish(self._hiding)
+            super().publish()
+        except BaseException:
+            _publish(self._restoring)
+            raise
+        try:
+            _publish(self._listing)
+        except (NdtoolError, OSError):
+            raise OutputError(
+                f"{printable(self.path)} is written, but its group's consolidated metadata lack it"
+            ) from None
+
+    def sync_folder(self) -> None:
+        super().sync_folder()
+        for file in self._listing:
+            file.sync_folder()
+
+    def drop(self) -> None:
+        for file in (*self._hiding, *self._restoring, *self._listing):
+            file.drop()
+        super().drop()
+
+
+def _publish(files: Iterable[Unpublished]) -> None:
+    for file in files:
+        file.publish()
