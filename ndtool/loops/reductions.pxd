@@ -20,8 +20,8 @@ cdef extern from *:
       #define ndtool_flatten
     #endif
     /* a function for each type: gcc takes several times as long for one that has all loops */
-    #define NDTOOL_REDUCE(type) static inline Py_ssize_t ndtool_reduce_##type( \\
-        int, int, int64_t, void const *) ndtool_flatten
+    #define NDTOOL_REDUCE(type) \\
+        static inline Py_ssize_t ndtool_reduce_##type(void const *) ndtool_flatten
     NDTOOL_REDUCE(bool);
     NDTOOL_REDUCE(int8);
     NDTOOL_REDUCE(int16);
@@ -110,6 +110,13 @@ cdef struct Reduction:
     const uint8_t* rows         # instead of offsets: row indices of elements from `target` on
     int index_itemsize          # itemsize of these indices, 4 or 8
     uint64_t size               # the number of rows: indices from `size` on are out of bounds
+
+
+cdef struct TypedReduction:
+    # arguments of the functions below that are compiled for one element type
+    const Reduction* slices
+    int loop, op
+    int64_t mask    # see `reduce_pair`
 
 
 cdef inline void reduce_slice(
@@ -266,10 +273,12 @@ cdef inline Py_ssize_t run_reduction_loop(
     return reduce_by_index(op, mask, typed_pointer, 4, r)
 
 
-cdef inline Py_ssize_t reduce_typed(
-    int loop, int op, int64_t mask, number* typed_pointer, const Reduction* r
-) noexcept nogil:
-    """Call the loop for an operation and the type of `typed_pointer`; return how many updates."""
+cdef inline Py_ssize_t reduce_typed(const TypedReduction* c, number* no_element) noexcept nogil:
+    """Call the loop for an operation and the type of `no_element`; return how many updates."""
+    cdef const Reduction* r = c.slices
+    cdef number* typed_pointer = <number*> r.target
+    cdef int loop = c.loop, op = c.op
+    cdef int64_t mask = c.mask
     if number is half or number is bfloat16:    # conversions cost more than branches
         if loop == SINGLE and op != MAX and op != MIN:
             return reduce_singles(op, mask, typed_pointer, r)
@@ -291,81 +300,48 @@ cdef inline Py_ssize_t reduce_typed(
     return run_reduction_loop(loop, MUL, mask, typed_pointer, r)
 
 
-cdef inline Py_ssize_t reduce_bool "ndtool_reduce_bool"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <boolean*> r.target, r)
+cdef inline Py_ssize_t reduce_bool "ndtool_reduce_bool"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <boolean*> NULL)
 
 
-cdef inline Py_ssize_t reduce_int8 "ndtool_reduce_int8"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <int8_t*> r.target, r)
+cdef inline Py_ssize_t reduce_int8 "ndtool_reduce_int8"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int8_t*> NULL)
 
 
-cdef inline Py_ssize_t reduce_int16 "ndtool_reduce_int16"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <int16_t*> r.target, r)
+cdef inline Py_ssize_t reduce_int16 "ndtool_reduce_int16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int16_t*> NULL)
 
 
-cdef inline Py_ssize_t reduce_int32 "ndtool_reduce_int32"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <int32_t*> r.target, r)
+cdef inline Py_ssize_t reduce_int32 "ndtool_reduce_int32"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int32_t*> NULL)
 
 
-cdef inline Py_ssize_t reduce_int64 "ndtool_reduce_int64"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <int64_t*> r.target, r)
+cdef inline Py_ssize_t reduce_int64 "ndtool_reduce_int64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int64_t*> NULL)
 
 
-cdef inline Py_ssize_t reduce_float16 "ndtool_reduce_float16"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <half*> r.target, r)
+cdef inline Py_ssize_t reduce_float16 "ndtool_reduce_float16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <half*> NULL)
 
 
-cdef inline Py_ssize_t reduce_bfloat16 "ndtool_reduce_bfloat16"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <bfloat16*> r.target, r)
+cdef inline Py_ssize_t reduce_bfloat16 "ndtool_reduce_bfloat16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <bfloat16*> NULL)
 
 
-cdef inline Py_ssize_t reduce_float32 "ndtool_reduce_float32"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <float*> r.target, r)
+cdef inline Py_ssize_t reduce_float32 "ndtool_reduce_float32"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <float*> NULL)
 
 
-cdef inline Py_ssize_t reduce_float64 "ndtool_reduce_float64"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <double*> r.target, r)
+cdef inline Py_ssize_t reduce_float64 "ndtool_reduce_float64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <double*> NULL)
 
 
-cdef inline Py_ssize_t reduce_complex64 "ndtool_reduce_complex64"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <complex64*> r.target, r)
+cdef inline Py_ssize_t reduce_complex64 "ndtool_reduce_complex64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <complex64*> NULL)
 
 
-cdef inline Py_ssize_t reduce_complex128 "ndtool_reduce_complex128"(
-    int loop, int op, int64_t mask, const void* slices
-) noexcept nogil:
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(loop, op, mask, <complex128*> r.target, r)
+cdef inline Py_ssize_t reduce_complex128 "ndtool_reduce_complex128"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <complex128*> NULL)
 
 
 cdef inline bint is_by_index(int code, int op) noexcept nogil:
@@ -386,6 +362,7 @@ cdef inline Py_ssize_t reduce_updates(
     Integers have three operations: see `reduce_pair`.
     """
     cdef int64_t mask = 0
+    cdef TypedReduction c
     if code == BOOL:
         op = ADD if op == MAX else MUL if op == MIN else op
     elif INT8 <= code <= UINT64:
@@ -396,27 +373,28 @@ cdef inline Py_ssize_t reduce_updates(
         code = code - (UINT8 - INT8 if code >= UINT8 else 0)
     elif loop == ROWS and (op == ADD or op == SUB):
         code = FLOAT32 if code == COMPLEX64 else FLOAT64 if code == COMPLEX128 else code
+    c.slices, c.loop, c.op, c.mask = r, loop, op, mask
     if code == INT32:
-        return reduce_int32(loop, op, mask, r)
+        return reduce_int32(&c)
     if code == INT64:
-        return reduce_int64(loop, op, mask, r)
+        return reduce_int64(&c)
     if code == FLOAT32:
-        return reduce_float32(loop, op, mask, r)
+        return reduce_float32(&c)
     if code == FLOAT64:
-        return reduce_float64(loop, op, mask, r)
+        return reduce_float64(&c)
     if code == BOOL:
-        return reduce_bool(loop, op, mask, r)
+        return reduce_bool(&c)
     if code == INT8:
-        return reduce_int8(loop, op, mask, r)
+        return reduce_int8(&c)
     if code == INT16:
-        return reduce_int16(loop, op, mask, r)
+        return reduce_int16(&c)
     if code == FLOAT16:
-        return reduce_float16(loop, op, mask, r)
+        return reduce_float16(&c)
     if code == BFLOAT16:
-        return reduce_bfloat16(loop, op, mask, r)
+        return reduce_bfloat16(&c)
     if code == COMPLEX64:
-        return reduce_complex64(loop, op, mask, r)
-    return reduce_complex128(loop, op, mask, r)
+        return reduce_complex64(&c)
+    return reduce_complex128(&c)
 
 
 cdef inline Py_ssize_t reduce_rows(int code, int op, const Reduction* r) noexcept nogil:
