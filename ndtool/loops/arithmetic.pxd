@@ -48,7 +48,6 @@ cdef extern from *:
     """
     bint new_nan_is_positive "ndtool_new_nan_is_positive"
     bint one_instruction "ndtool_one_instruction"
-    bint unlikely(bint condition) noexcept nogil    # Cython's macro
     float add4 "ndtool_add4"(float, float) noexcept nogil
     double add8 "ndtool_add8"(double, double) noexcept nogil
     float mul4 "ndtool_mul4"(float, float) noexcept nogil
@@ -106,12 +105,16 @@ ctypedef struct complex128:
     double re
     double im
 
-ctypedef fused number:    # unsigned integers are reduced as signed ones
+ctypedef fused number:
     boolean
     int8_t
     int16_t
     int32_t
     int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
     half
     bfloat16
     float
@@ -222,13 +225,8 @@ cdef inline bint selects_first(int op, number a, number b) noexcept nogil:
     return True
 
 
-cdef inline number reduce_pair(int op, int64_t mask, number a, number b) noexcept nogil:
-    """Return `a op b`, in a form that compilers vectorize.
-
-    op: a compile-time constant, but for scalars. mask: of integers, for ADD -1 to subtract. For MAX
-    its bits are inverted in operands and result: the minimum if all are, of unsigned integers if
-    the sign is, in addition; else 0.
-    """
+cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
+    """Return `a op b`, in a form that compilers vectorize; op is a constant, but for scalars."""
     cdef number r
     cdef float fa, fb
     if number is boolean:    # without branches, which would mispredict
@@ -290,22 +288,30 @@ cdef inline number reduce_pair(int op, int64_t mask, number a, number b) noexcep
     else:
         # through uint64, where overflow wraps by definition, for every width and sign
         if op == ADD:
-            r = <number> (<uint64_t> a + <uint64_t> (b ^ <number> mask) - <uint64_t> mask)
+            r = <number> (<uint64_t> a + <uint64_t> b)
         elif op == MUL:
             r = <number> (<uint64_t> a * <uint64_t> b)
+        elif op == SUB:
+            r = <number> (<uint64_t> a - <uint64_t> b)
+        elif op == MAX:
+            r = a if a > b else b
         else:
-            a, b = a ^ <number> mask, b ^ <number> mask
-            r = (a if a > b else b) ^ <number> mask
+            r = a if a < b else b
     return r
 
 
-cdef inline number reduce_pair_scalar(int op, int64_t mask, number a, number b) noexcept nogil:
+cdef inline real ordered_extreme(int op, real a, real b) noexcept nogil:
+    """Return the maximum or minimum, by an instruction, unless a is a NaN."""
+    return (a if a > b else b) if op == MAX else (a if a < b else b)
+
+
+cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil:
     """Return `a op b` with the lowest latency, for loops with a loop-carried dependency."""
     cdef number r
     if number is float or number is double:
         if op == MAX or op == MIN:    # maxss or minss, then a predictable branch
-            r = (a if a > b else b) if op == MAX else (a if a < b else b)
-            return a if unlikely(a != a) else r
+            r = ordered_extreme(op, a, b)
+            return a if a != a else r
     if one_instruction:
         if number is float:
             if op == SUB or op == DIV:
@@ -329,4 +335,4 @@ cdef inline number reduce_pair_scalar(int op, int64_t mask, number a, number b) 
             r.re = sub8(mul8(a.re, b.re), mul8(a.im, b.im))
             r.im = add8(mul8(a.re, b.im), mul8(a.im, b.re))
             return r
-    return reduce_pair(op, mask, a, b)
+    return reduce_pair(op, a, b)

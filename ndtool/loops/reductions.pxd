@@ -2,14 +2,17 @@
 # Reductions: loops over `out = out op update`, compiled for each element type and operation: over
 # rows of elements (vectorized), over single elements, and over single elements by row index.
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+)
 
 from ndtool.loops.indices cimport load_row_index, read_once
 from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines, prefetch_slice
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
-    INT64, MAX, MIN, MUL, SUB, UINT8, UINT64, bfloat16, boolean, complex64, complex128, half,
-    itemsizes, number, reduce_pair, reduce_pair_scalar, signed_integer,
+    INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, complex64,
+    complex128, half, itemsizes, number, ordered_extreme, reduce_pair, reduce_pair_scalar,
+    signed_integer,
 )
 
 cdef extern from *:
@@ -27,6 +30,10 @@ cdef extern from *:
     NDTOOL_REDUCE(int16);
     NDTOOL_REDUCE(int32);
     NDTOOL_REDUCE(int64);
+    NDTOOL_REDUCE(uint8);
+    NDTOOL_REDUCE(uint16);
+    NDTOOL_REDUCE(uint32);
+    NDTOOL_REDUCE(uint64);
     NDTOOL_REDUCE(float16);
     NDTOOL_REDUCE(bfloat16) ndtool_twice;
     NDTOOL_REDUCE(float32);
@@ -116,11 +123,10 @@ cdef struct TypedReduction:
     # arguments of the functions below that are compiled for one element type
     const Reduction* slices
     int loop, op
-    int64_t mask    # see `reduce_pair`
 
 
 cdef inline void reduce_slice(
-    int op, int64_t mask, number* out, const number* updates, Py_ssize_t elements
+    int op, number* out, const number* updates, Py_ssize_t elements
 ) noexcept nogil:
     """out[c] = out[c] op updates[c] for the elements of one slice."""
     cdef Py_ssize_t c
@@ -138,14 +144,14 @@ cdef inline void reduce_slice(
     if number is complex64 or number is complex128:
         if number is complex128 or elements <= 8:    # vectors are not faster
             for c in range(elements):
-                out[c] = reduce_pair_scalar(op, mask, out[c], updates[c])
+                out[c] = reduce_pair_scalar(op, out[c], updates[c])
             return
     for c in range(elements):
-        out[c] = reduce_pair(op, mask, out[c], updates[c])
+        out[c] = reduce_pair(op, out[c], updates[c])
 
 
 cdef inline Py_ssize_t reduce_slices(
-    int op, int64_t mask, number* typed_pointer, const Reduction* r
+    int op, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
     """Apply n updates of several elements each, prefetching those some distance ahead."""
     cdef Py_ssize_t i, n = r.n, total = r.n + r.n_next, width = r.width, pitch = r.pitch
@@ -163,12 +169,12 @@ cdef inline Py_ssize_t reduce_slices(
             prefetch_slice(updates + positions[i + ahead] * pitch, width)
             prefetch_slice(target + offsets[i + ahead], width)
         update = updates + (positions[i] if positions != NULL else i) * pitch
-        reduce_slice(op, mask, <number*> (target + offsets[i]), <const number*> update, elements)
+        reduce_slice(op, <number*> (target + offsets[i]), <const number*> update, elements)
     return n
 
 
 cdef inline Py_ssize_t reduce_singles(
-    int op, int64_t mask, number* typed_pointer, const Reduction* r
+    int op, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
     """Apply n contiguous updates of one element each."""
     cdef Py_ssize_t i, n = r.n
@@ -177,11 +183,11 @@ cdef inline Py_ssize_t reduce_singles(
     cdef uint8_t* target = r.target
     cdef number* out
     if all_equal(offsets, n):
-        reduce_one_element(op, mask, <number*> (target + offsets[0]), updates, n)
+        reduce_one_element(op, <number*> (target + offsets[0]), updates, n)
         return n
     for i in range(n):
         out = <number*> (target + offsets[i])
-        out[0] = reduce_pair_scalar(op, mask, out[0], updates[i])
+        out[0] = reduce_pair_scalar(op, out[0], updates[i])
     return n
 
 
@@ -194,25 +200,24 @@ cdef inline bint all_equal(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline void reduce_one_element(
-    int op, int64_t mask, number* element, const number* updates, Py_ssize_t n
+    int op, number* element, const number* updates, Py_ssize_t n
 ) noexcept nogil:
     """Apply n updates to one element, in a register: each update depends on the previous result."""
     cdef Py_ssize_t i
     cdef number value = element[0]
-    if number in signed_integer:
-        if op == MAX:    # inverts the bits of the value once
-            value = value ^ <number> mask
-            for i in range(n):
-                value = reduce_pair_scalar(op, 0, value, updates[i] ^ <number> mask)
-            element[0] = value ^ <number> mask
-            return
     for i in range(n):
-        value = reduce_pair_scalar(op, mask, value, updates[i])
+        if number is float or number is double:
+            if op == MAX or op == MIN:    # without a select, which would double the latency
+                if value != value:
+                    break
+                value = ordered_extreme(op, value, updates[i])
+                continue
+        value = reduce_pair_scalar(op, value, updates[i])
     element[0] = value
 
 
 cdef inline Py_ssize_t reduce_element_group(
-    int op, int64_t mask, number* out, int index_itemsize, const uint8_t* rows,
+    int op, number* out, int index_itemsize, const uint8_t* rows,
     const number* updates, uint64_t size, Py_ssize_t n
 ) noexcept nogil:
     """Apply n updates by row index, up to one out of bounds; return the number applied."""
@@ -223,12 +228,12 @@ cdef inline Py_ssize_t reduce_element_group(
         read_once(row)
         if row >= size:
             return i
-        out[row] = reduce_pair_scalar(op, mask, out[row], updates[i])
+        out[row] = reduce_pair_scalar(op, out[row], updates[i])
     return n
 
 
 cdef inline Py_ssize_t reduce_by_index(
-    int op, int64_t mask, number* out, int index_itemsize, const Reduction* r
+    int op, number* out, int index_itemsize, const Reduction* r
 ) noexcept nogil:
     """Apply updates by row index, in groups of PREFETCH_INTERVAL, so that the loop is unrolled.
 
@@ -243,34 +248,34 @@ cdef inline Py_ssize_t reduce_by_index(
             <const uint8_t*> updates + PREFETCH_DISTANCE, PREFETCH_INTERVAL * sizeof(number)
         )
         applied = reduce_element_group(
-            op, mask, out, index_itemsize, rows, updates, r.size, PREFETCH_INTERVAL
+            op, out, index_itemsize, rows, updates, r.size, PREFETCH_INTERVAL
         )
         i += applied
         rows += PREFETCH_INTERVAL * index_itemsize
         updates += PREFETCH_INTERVAL
     if applied == PREFETCH_INTERVAL:
-        i += reduce_element_group(op, mask, out, index_itemsize, rows, updates, r.size, r.n - i)
+        i += reduce_element_group(op, out, index_itemsize, rows, updates, r.size, r.n - i)
     return i
 
 
 cdef inline Py_ssize_t run_reduction_loop(
-    int loop, int op, int64_t mask, number* typed_pointer, const Reduction* r
+    int loop, int op, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
     """Run a loop with the operation and the itemsize of row indices as compile-time constants."""
     if loop == ROWS:
         if number is complex64 or number is complex128:
             if op != MUL:    # sums are rows of real numbers
                 return 0
-        return reduce_slices(op, mask, typed_pointer, r)
+        return reduce_slices(op, typed_pointer, r)
     if loop == SINGLE:
-        return reduce_singles(op, mask, typed_pointer, r)
+        return reduce_singles(op, typed_pointer, r)
     if number is half or number is bfloat16:
         return 0
     if op == SUB or op == DIV:
         return 0
     if r.index_itemsize == 8:
-        return reduce_by_index(op, mask, typed_pointer, 8, r)
-    return reduce_by_index(op, mask, typed_pointer, 4, r)
+        return reduce_by_index(op, typed_pointer, 8, r)
+    return reduce_by_index(op, typed_pointer, 4, r)
 
 
 cdef inline Py_ssize_t reduce_typed(const TypedReduction* c, number* no_element) noexcept nogil:
@@ -278,26 +283,26 @@ cdef inline Py_ssize_t reduce_typed(const TypedReduction* c, number* no_element)
     cdef const Reduction* r = c.slices
     cdef number* typed_pointer = <number*> r.target
     cdef int loop = c.loop, op = c.op
-    cdef int64_t mask = c.mask
     if number is half or number is bfloat16:    # conversions cost more than branches
         if loop == SINGLE and op != MAX and op != MIN:
-            return reduce_singles(op, mask, typed_pointer, r)
+            return reduce_singles(op, typed_pointer, r)
         if number is half and has_half_loops and op != MAX and op != MIN:
-            return reduce_slices(op, mask, typed_pointer, r)
-    if op == ADD:
-        return run_reduction_loop(loop, ADD, mask, typed_pointer, r)
+            return reduce_slices(op, typed_pointer, r)
     if number is not boolean and number is not complex64 and number is not complex128:
         if op == MAX:
-            return run_reduction_loop(loop, MAX, mask, typed_pointer, r)
-    if number is half or number is bfloat16 or number is float or number is double:
+            return run_reduction_loop(loop, MAX, typed_pointer, r)
         if op == MIN:
-            return run_reduction_loop(loop, MIN, mask, typed_pointer, r)
+            return run_reduction_loop(loop, MIN, typed_pointer, r)
+    if number in signed_integer:    # the other operations are those of unsigned integers
+        return 0
+    if number is half or number is bfloat16 or number is float or number is double:
         if op == DIV:
-            return run_reduction_loop(loop, DIV, mask, typed_pointer, r)
-    if number not in signed_integer:
-        if op == SUB:
-            return run_reduction_loop(loop, SUB, mask, typed_pointer, r)
-    return run_reduction_loop(loop, MUL, mask, typed_pointer, r)
+            return run_reduction_loop(loop, DIV, typed_pointer, r)
+    if op == ADD:
+        return run_reduction_loop(loop, ADD, typed_pointer, r)
+    if op == SUB:
+        return run_reduction_loop(loop, SUB, typed_pointer, r)
+    return run_reduction_loop(loop, MUL, typed_pointer, r)
 
 
 cdef inline Py_ssize_t reduce_bool "ndtool_reduce_bool"(const void* c) noexcept nogil:
@@ -318,6 +323,22 @@ cdef inline Py_ssize_t reduce_int32 "ndtool_reduce_int32"(const void* c) noexcep
 
 cdef inline Py_ssize_t reduce_int64 "ndtool_reduce_int64"(const void* c) noexcept nogil:
     return reduce_typed(<const TypedReduction*> c, <int64_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint8 "ndtool_reduce_uint8"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint8_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint16 "ndtool_reduce_uint16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint16_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint32 "ndtool_reduce_uint32"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint32_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint64 "ndtool_reduce_uint64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint64_t*> NULL)
 
 
 cdef inline Py_ssize_t reduce_float16 "ndtool_reduce_float16"(const void* c) noexcept nogil:
@@ -349,9 +370,7 @@ cdef inline bint is_by_index(int code, int op) noexcept nogil:
 
     Its arithmetic costs less than computing an element's offset.
     """
-    if op == SUB:
-        return INT8 <= code <= UINT64
-    return code != FLOAT16 and code != BFLOAT16 and op != DIV
+    return code != FLOAT16 and code != BFLOAT16 and op != SUB and op != DIV
 
 
 cdef inline Py_ssize_t reduce_updates(
@@ -359,21 +378,16 @@ cdef inline Py_ssize_t reduce_updates(
 ) noexcept nogil:
     """Call the loop for the element type `code`; return the number of updates applied.
 
-    Integers have three operations: see `reduce_pair`.
+    Types with the same operation share its loops.
     """
-    cdef int64_t mask = 0
     cdef TypedReduction c
     if code == BOOL:
         op = ADD if op == MAX else MUL if op == MIN else op
-    elif INT8 <= code <= UINT64:
-        if op == SUB or op == MIN:
-            op, mask = ADD if op == SUB else MAX, -1
-        if code >= UINT8 and op == MAX:
-            mask ^= <int64_t> (<uint64_t> 1 << (8 * itemsizes[code] - 1))
-        code = code - (UINT8 - INT8 if code >= UINT8 else 0)
+    elif INT8 <= code <= INT64 and op != MAX and op != MIN:
+        code += UINT8 - INT8
     elif loop == ROWS and (op == ADD or op == SUB):
         code = FLOAT32 if code == COMPLEX64 else FLOAT64 if code == COMPLEX128 else code
-    c.slices, c.loop, c.op, c.mask = r, loop, op, mask
+    c.slices, c.loop, c.op = r, loop, op
     if code == INT32:
         return reduce_int32(&c)
     if code == INT64:
@@ -388,6 +402,14 @@ cdef inline Py_ssize_t reduce_updates(
         return reduce_int8(&c)
     if code == INT16:
         return reduce_int16(&c)
+    if code == UINT8:
+        return reduce_uint8(&c)
+    if code == UINT16:
+        return reduce_uint16(&c)
+    if code == UINT32:
+        return reduce_uint32(&c)
+    if code == UINT64:
+        return reduce_uint64(&c)
     if code == FLOAT16:
         return reduce_float16(&c)
     if code == BFLOAT16:
