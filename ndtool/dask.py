@@ -1,8 +1,8 @@
 """The operators on dask arrays: lazily, a chunk at a time.
 
 Each function takes dask arrays or arrays in memory and returns a dask array. The number of tasks is
-proportional to the number of chunks. Shapes and types are checked at once, indices when the result
-is computed.
+proportional to the number of chunks. Shapes and types are checked at once, also indices
+in memory; lazy indices when the result is computed.
 
 >>> import dask.array as da
 >>> from ndtool.dask import gather_nd
@@ -29,13 +29,14 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import parse_bytes
 
-from ndtool.errors import RuleError
+from ndtool.errors import BoundsError, RuleError
 from ndtool.inmemory.arguments import (
     array,
     element_type,
     index_array,
     make_attributes,
     rebase,
+    restore_exact_index,
     string,
 )
 from ndtool.inmemory.nulls import libraries
@@ -70,7 +71,11 @@ def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None)
             if is_lazy
             else rebase(stored, parsed)
         )
-    return _lazy_array(_infer(operator, arrays, parsed, spec), arrays, indices)
+    try:
+        return _lazy_array(_infer(operator, arrays, parsed, spec), arrays)
+    except BoundsError as error:
+        restore_exact_index(error, indices)
+        raise
 
 
 def _argument(role: str, value: Any, attributes: Attributes) -> Any:
@@ -100,14 +105,14 @@ def _infer(operator: str, arrays: dict[str, Any], attributes: Attributes, spec: 
     return Inference(operator, spec, attributes, inputs, row, trace, plan)
 
 
-def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
+def _lazy_array(inference: Inference, arrays: dict[str, Any]) -> da.Array:
     """Rechunk the arrays of a call to matching chunks, and return its graph as a dask array."""
     axes, rank = lazy.axes_of(inference.plan), len(inference.plan.positions)
-    data_axes, output_axes = axes.rows + axes.inner, axes.output_axes(rank)
+    data_axes = axes.rows + axes.inner
     indices, updates = arrays["indices"], arrays.get("updates")
     data = _in_chunks(arrays["data"]).transpose(data_axes)
     if updates is not None:
-        updates = updates.transpose(_inverse(output_axes))
+        updates = updates.transpose(_inverse(axes.output))
     tuple_chunks = _chunks_of_tuples(inference, data, indices, updates)
     inner_chunks = data.chunks[len(axes.rows) :]
     expected = data.chunks if inference.scatters else tuple_chunks + inner_chunks
@@ -131,13 +136,12 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
         tuple_chunks,
         {role: array.name for role, array in chunked.items()},
         all_indices,
-        raw_indices,
         tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *chunked.values()),
     )
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     result = da.Array(layers, graph.name, chunks, dtype=data.dtype)
     result = result.rechunk(expected) if result.size else result
-    return result.transpose(_inverse(data_axes) if inference.scatters else output_axes)
+    return result.transpose(_inverse(data_axes) if inference.scatters else axes.output)
 
 
 def _inverse(axes: Shape) -> Shape:
@@ -166,23 +170,10 @@ def _chunks_of_tuples(inference: Inference, data: da.Array, indices: Any, update
     itemsize = inference.dtype.itemsize
     width = itemsize * prod(max(*sizes, 1) for sizes in data.chunks[rows:])
     chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in data.chunks)
-    return _default_chunks(inference.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))
-
-
-def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:
-    """Return chunks of tuples whose rows have about `nbytes` bytes, at most dask's default.
-
-    width: the bytes of a row.
-    """
-    limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
-    remaining = max(1, limit // max(width, 8))
-    steps = [1 for _ in positions]
-    for d in reversed(range(len(positions))):
-        steps[d] = max(1, min(positions[d], remaining))
-        if steps[d] < positions[d]:
-            break
-        remaining = max(1, remaining // steps[d])
-    chunks: Chunks = normalize_chunks(tuple(steps), positions)
+    default_bytes = parse_bytes(dask.config.get("array.chunk-size"))
+    limit = min(max(chunk_bytes, MIN_CHUNK_BYTES), default_bytes)
+    positions, steps = inference.plan.positions, "auto" if inference.plan.tuples else -1
+    chunks: Chunks = normalize_chunks(steps, positions, limit, np.dtype((np.void, max(width, 8))))
     return chunks
 
 
@@ -193,8 +184,8 @@ _operators: Operators[Any, Any, da.Array, None, Never] = bind(
     "The arrays are dask arrays, or arrays in memory; the result is a dask array. The chunks of a"
     " gather are those of indices, and of data along the axes of a slice; those of a scatter are"
     " data's. If indices are in memory, only chunks of data that they select from are read."
-    " Computing raises BoundsError and DuplicatesError; RuleError and DtypeError are raised at"
-    " once.",
+    " Computing raises BoundsError and DuplicatesError for lazy indices; other errors are raised"
+    " at once.",
     omitted=("out", "threads"),
 )
 gather_nd, scatter_nd = _operators.gather_nd, _operators.scatter_nd

@@ -32,10 +32,9 @@ from ndtool.errors import (
 from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
-from ndtool.machine.threads import run_all
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, layout_of
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -47,7 +46,8 @@ ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
 JOIN_TIMEOUT = 60  # seconds to wait for the first worker
 SILENCE_TIMEOUT = 60  # seconds without a worker, or without an answer, after which a run fails
 CHECK_INTERVAL = 1  # seconds between checks for workers
-BATCH_TASKS = 1 << 14  # tasks that are submitted together: dask warns of 10 MB
+BATCH_BYTES = 8 << 20  # of tasks that are submitted together: dask warns of 10 MB
+TASK_BYTES = 512  # of a task without its offsets
 RETRIES = 2  # of a task whose worker raises an error
 CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a failed run
 REMOTE_CLOSE_TIMEOUT = 10  # seconds; objects written after the cleanup would remain
@@ -75,17 +75,21 @@ class Cluster:
         self.memory = limit // threads
         self._last_sign = time.monotonic()
 
-    def map(self, task_call: worker.Call, phase: str, numbers: list[int], add: AddResult) -> None:
+    def map(
+        self, task_call: worker.Call, phase: str, tasks: Iterable[Task], add: AddResult
+    ) -> None:
         """Run the tasks of a phase on workers; pass the number and result of each to `add`.
 
         The scheduler repeats the tasks of lost workers, and those that raise an error.
         """
         unfinished = dict[Any, int]()
         try:
-            keys = [f"ndtool-{phase}-{number}-{task_call.token}" for number in numbers]
+            numbers, *lines = map(list, zip(*tasks, strict=True))
+            task_bytes = TASK_BYTES + sum(line[0].nbytes for line in lines)
             futures = self._request(
-                self._client.map, partial(worker.perform, task_call, phase), numbers, key=keys,
-                pure=False, retries=RETRIES, batch_size=BATCH_TASKS,
+                self._client.map, partial(worker.perform, task_call, phase), numbers, *lines,
+                key=[f"ndtool-{phase}-{number}-{task_call.token}" for number in numbers],
+                pure=False, retries=RETRIES, batch_size=max(2, BATCH_BYTES // task_bytes),
             )  # fmt: skip
             unfinished |= zip(futures, numbers, strict=True)
             completed = library().as_completed(
@@ -341,17 +345,12 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     data_bytes, rows = call.sources["data"].metadata.nbytes, layout.rows
     task_bytes = 8 * data_bytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
     budget = max(1 << 20, min(cluster.memory, *task_bytes))
-    chosen = layout.choose(budget, cluster.memory) or next(layout.by_depth(budget), None)
-    if chosen is not None and chosen.task_memory > cluster.memory:
-        raise ResourceError(
-            f"a task takes {chosen.task_memory} bytes of memory:"
-            f" a worker has {cluster.memory} per thread",
-            hint=f"{option('memory')} sets the memory of a worker, {option('chunks')} the size of"
-            " the output's chunks",
-        )
+    chosen = layout.choose(budget, cluster.memory)
     if chosen is None or not layout.writes_complete_chunks(chosen):
         raise ResourceError(
-            "no common multiple of the chunks of data and of the output fits in memory"
+            f"a task takes more memory than the {cluster.memory} bytes of a worker's thread",
+            hint=f"{option('memory')} sets the memory of a worker, {option('chunks')} the size of"
+            " the output's chunks",
         )
     return chosen
 
@@ -407,41 +406,26 @@ class ClusterRun:
         self._folder: SpillFolder | None = None
         if self._resumes:  # before an output is created, which removes what killed runs have left
             stack.callback(self._suspend)
-            self._find_killed_run()
+            self.resumed["split"] = 0
+            self._folder, self.reason = self._find_killed_run()
 
-    def _find_killed_run(self) -> None:
-        """Claim the folder of a killed run with the same name, if there is one."""
-        self.resumed["split"] = 0
+    def _find_killed_run(self) -> tuple[SpillFolder | None, str]:
+        """Claim the folder of a killed run with the same name; or return why there is none."""
         for role, fingerprint in self._fingerprints.items():
             if fingerprint is None:
-                argument = argument_name(self._inputs[role])
-                self.reason = f"changes of {argument} cannot be detected"
-                return
-        self._folder = segments.find_folder(self.spill, self._name)
-        if self._folder is None and segments.abandoned_folders(self.spill):
-            self.reason = (
-                "the killed run had another call, other inputs, chunks or tasks, or another"
-                " version of ndtool"
-            )
+                return None, f"changes of {argument_name(self._inputs[role])} cannot be detected"
+        folder = segments.find_folder(self.spill, self._name)
+        if folder is not None or not segments.abandoned_folders(self.spill):
+            return folder, ""
+        return None, (
+            "the killed run had another call, other inputs, chunks or tasks, or another version of"
+            " ndtool"
+        )
 
     def _suspend(self) -> None:
         """Release the folder for another run, unless it was removed."""
         if self._folder is not None:
             self._folder.suspend()
-
-    def _find_results(self, work: Work, phase: str, numbers: Iterable[int]) -> dict[int, Any]:
-        """Return the results of the tasks whose segments a killed run completed, by number."""
-        found = dict[int, Any]()
-        if self._folder is None or phase not in ("split", "sweep")[: 1 + self.partitioning.gathers]:
-            return found
-
-        def find(number: int) -> None:
-            with suppress(OutputError, ValueError, TypeError):
-                found[number] = phases.find_result(work, phase, number)
-
-        run_all(find, iter(numbers), work.store.concurrency)
-        self.resumed[phase] = len(found)
-        return found
 
     def execute(
         self, sink: Sink, progress: ProgressCallback, report: ReportCallback, dry: bool
@@ -450,6 +434,8 @@ class ClusterRun:
 
         report: a callback for the bounds report, if the mode allows indices out of bounds.
         """
+        if dry:
+            self.resumed.clear()  # no task looks for its segment
         shared_output: SharedOutput | None = sink.share()
         is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
         if shared_output is None and not is_remote_dry_run:
@@ -468,7 +454,7 @@ class ClusterRun:
         inference, partitioning = self._call.inference, self.partitioning
         task_call = worker.Call(
             os.urandom(8).hex(), __version__, self._inputs, inference, partitioning, shared_output,
-            folder.working_folder,
+            folder.working_folder, self._folder is not None,
         )  # fmt: skip
         abort = partial(self._cluster.abort, worker.close_run, task_call.token, seconds=seconds)
         signals.add_cleanup(abort)
@@ -478,26 +464,26 @@ class ClusterRun:
                 sink.fits(partitioning.spilled_total)
             if inference.requires_distinct and not dry:
                 execution.check(self._call, partitioning, lambda _: None)
-            raise_first(self._cluster.run_on_workers(worker.check_access, task_call))
+            for outcome in self._cluster.run_on_workers(worker.check_access, task_call).values():
+                if isinstance(outcome, Exception):
+                    raise outcome
             nothing: Any = None
-            arrays = Arrays(nothing, nothing, None, None)
-            store = SharedStore(folder.working_folder)
+            arrays, store = Arrays(nothing, nothing, None, None), SharedStore(folder.working_folder)
             work = Work(inference, partitioning, arrays, store)
 
             def map_cluster(
-                phase: str, group: Group, numbers: Iterable[int], add: AddResult
+                phase: str, group: Group, tasks: Iterable[Task], add: AddResult
             ) -> None:
-                done = self._find_results(work, phase, numbers)
-                for number, result in done.items():
-                    add(number, result)
-                pending = [number for number in numbers if number not in done]
-                self._cluster.map(task_call, phase, pending, add)
+                def add_result(number: int, outcome: tuple[Any, bool]) -> None:
+                    if task_call.resumes and phase != work.last_phase:
+                        self.resumed[phase] = self.resumed.get(phase, 0) + outcome[1]
+                    add(number, outcome[0])
 
-            if dry:
-                self._find_results(work, "split", range(partitioning.blocks))
+                self._cluster.map(task_call, phase, tasks, add_result)
+
             advance = execution.meter(partitioning, progress)
             yield from phases.run(work, work.root, map_cluster, advance, report)
-            raise_first(self._cluster.run_on_workers(worker.close_run, task_call.token))
+            self._cluster.run_on_workers(worker.close_run, task_call.token)
             for role, fingerprint in fingerprints(self._inputs, self._call.sources).items():
                 if self._fingerprints[role] != fingerprint:
                     argument = argument_name(self._inputs[role])
@@ -541,10 +527,3 @@ class ClusterRun:
 
         segments.require_shared(self.spill)
         objects.require_writable(self.spill, folder=True)
-
-
-def raise_first(outcomes: dict[str, Any]) -> None:
-    """Raise the first outcome of workers that is an exception."""
-    for outcome in outcomes.values():
-        if isinstance(outcome, Exception):
-            raise outcome

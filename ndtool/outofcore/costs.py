@@ -57,7 +57,7 @@ class StoredArray(NamedTuple):
         """The number of objects of a chunked array."""
         return grid.count_blocks(self.metadata.shape, self.metadata.file_shape)
 
-    def read_requests(self, partitioning: Partitioning) -> Counter[str]:
+    def read_requests(self, partitioning: Partitioning, on_cluster: bool) -> Counter[str]:
         """Return the requests that read it: each chunk once for each block that needs it."""
         metadata = self.metadata
         if not self.is_remote or not metadata.nbytes:
@@ -67,9 +67,12 @@ class StoredArray(NamedTuple):
         is_sharded = metadata.file_shape != metadata.block_shape
         per_chunk = -(-self.chunk_bytes // objects.MAX_REQUEST) + is_sharded
         reread = self.reread_bytes(partitioning) // self.chunk_bytes
-        # At the end, each process checks whether the chunks that it read have changed.
-        head = self.object_count + min(reread, self.object_count * (partitioning.workers - 1))
-        return Counter(get=(self.chunks + reread) * per_chunk, head=head * (1 + is_sharded))
+        head = is_sharded * self.object_count  # each process requests the size of a shard
+        if on_cluster:
+            head += is_sharded * min(reread, self.object_count * (partitioning.workers - 1))
+        else:  # at the end, whether a chunk has changed; a cluster lists the store instead
+            head += self.object_count
+        return Counter(get=(self.chunks + reread) * per_chunk, head=head)
 
     def reread_bytes(self, partitioning: Partitioning) -> int:
         """Return the bytes that are read again, as two blocks need them."""
@@ -116,38 +119,22 @@ def count(
     }  # fmt: skip
     requests = output.write_requests()
     for array in inputs.values():
-        requests += array.read_requests(partitioning)
+        requests += array.read_requests(partitioning, spill is not None)
     read = sum(array.nbytes + array.reread_bytes(partitioning) for array in inputs.values())
     read += partitioning.spilled
     written = output.nbytes + partitioning.spilled
     if spill is not None:
-        tables = sum(_offset_tables(partitioning))
-        written += partitioning.blocks * _trailer_bytes(partitioning) + tables
-        read += 16 * partitioning.blocks * partitioning.fan_out(0) * (1 + partitioning.gathers)
-    if spill is not None and locations.is_url(spill):
-        requests += _spilled_requests(partitioning)
+        trailers = partitioning.blocks * (8 * (partitioning.fan_out(0) + 1) + REPORT_BYTES)
+        written += trailers
+        if locations.is_url(spill):
+            requests += _spilled_requests(partitioning, trailers)
     kinds = sorted(kind for kind in requests if requests[kind])
     return {kind: requests[kind] for kind in kinds}, read, written
 
 
-def _trailer_bytes(partitioning: Partitioning) -> int:
-    return 8 * (partitioning.fan_out(0) + 1) + REPORT_BYTES
-
-
-def _offset_tables(partitioning: Partitioning) -> list[int]:
-    """Return the bytes of the tables of offsets that a cluster's client writes."""
-    children, blocks = partitioning.fan_out(0), partitioning.blocks
-    tables = [8 * (children + 1) * blocks, 8 * (blocks + 1) * children]
-    return tables if partitioning.gathers else tables[:1]
-
-
-def _spilled_requests(partitioning: Partitioning) -> Counter[str]:
-    """Return the requests for spilled data at a URL."""
+def _spilled_requests(partitioning: Partitioning, trailers: int) -> Counter[str]:
+    """Return the requests for spilled data at a URL, with so many bytes of trailers."""
     rows, requests = partitioning.rows, Counter[str]()
-    readers = partitioning.fan_out(0), partitioning.blocks  # a task reads two lines of a table
-    for nbytes, tasks in zip(_offset_tables(partitioning), readers, strict=False):
-        requests += _segments(1, nbytes, tasks)
-    trailers = partitioning.blocks * _trailer_bytes(partitioning)
     for depth in range(partitioning.depth):
         blocks, groups = partitioning.blocks_at(depth), partitioning.groups(depth + 1)
         is_last = depth + 1 == partitioning.depth

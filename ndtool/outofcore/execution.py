@@ -15,7 +15,7 @@ from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import threads
 from ndtool.outofcore import phases
 from ndtool.outofcore.partitioning import Partitioning, layout_of, tuple_shape
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Work
+from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import LocalStore
 from ndtool.rules.plans import Plan, Shape
 
@@ -42,18 +42,16 @@ def run(
         store = LocalStore(partitioning.regions, spill_directories)
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
-        last = "replay" if partitioning.gathers else "sweep"
-
         lock = Lock()
 
-        def map_threads(phase: str, group: Group, numbers: Iterable[int], add: AddResult) -> None:
-            def execute(number: int) -> None:
-                result = phases.TASKS[phase](work, group, number)
+        def map_threads(phase: str, group: Group, tasks: Iterable[Task], add: AddResult) -> None:
+            def execute(task: Task) -> None:
+                result = phases.TASKS[phase](work, group, *task)
                 with lock:
-                    add(number, result)
+                    add(task[0], result)
 
-            in_order = sink.streamed and phase == last
-            threads.run_all(execute, iter(numbers), 1 if in_order else partitioning.workers)
+            in_order = sink.streamed and phase == work.last_phase
+            threads.run_all(execute, iter(tasks), 1 if in_order else partitioning.workers)
 
         yield from phases.run(work, work.root, map_threads, meter(partitioning, progress), report)
 

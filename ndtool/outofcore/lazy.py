@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, combinations, count, pairwise, product
+from itertools import accumulate, combinations, count, pairwise, product
 from math import isqrt, prod
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -31,9 +30,9 @@ from numpy.typing import NDArray
 from ndtool import _kernels
 from ndtool._kernels import MAX_BYTE_IDS, Indices, WorkItem
 from ndtool.engine import bind, check, copies, distinct, layouts, scatters
-from ndtool.errors import BoundsError, RuleError
+from ndtool.errors import RuleError
 from ndtool.inmemory import ops
-from ndtool.inmemory.arguments import array, element_type, restore_exact_index
+from ndtool.inmemory.arguments import array, element_type
 from ndtool.inmemory.buffers import as_bytes, normalize
 from ndtool.outofcore.partitioning import MAX_CHILDREN
 from ndtool.outofcore.phases import (
@@ -55,47 +54,36 @@ MIN_EXCHANGED = 4  # a task depends on up to so many others without an exchange
 
 
 class Axes(NamedTuple):
-    """The axes of data, in the order of the graph, and those of tuples.
+    """The axes of data and of tuples, in the order of the graph.
 
-    rows: of data. inner: of data. outer_count: the number of inner axes that are batch axes.
-    grid_axes: for each axis of rows the axis of tuples that gives the coordinate, None for a
-    component. front: the number of axes of tuples that precede the inner ones in a gather's output.
+    rows, inner: of data. grid_axes: for each axis of rows the axis of tuples that gives the
+    coordinate, None for a component. indexed: the axes of rows along which components are
+    coordinates. shared: the axes of tuples that data share, by which cells are divided. output: the
+    axes of a gather's output, and of updates, among those of tuples and the inner ones.
     """
 
     rows: Shape
     inner: Shape
-    outer_count: int
     grid_axes: tuple[int | None, ...]
-    front: int
-
-    @property
-    def indexed(self) -> Shape:
-        """The axes of rows along which components of tuples are coordinates."""
-        return tuple(r for r, i in enumerate(self.grid_axes) if i is None)
-
-    @property
-    def shared(self) -> Shape:
-        """The axes of tuples that data share, by which cells are divided."""
-        return tuple(i for i in self.grid_axes if i is not None)
-
-    def output_axes(self, rank: int) -> Shape:
-        """Return the axes of a gather's output, and of updates, among those of the graph.
-
-        rank: the number of axes of tuples.
-        """
-        axes = range(rank + len(self.inner))
-        tuples, inner = axes[:rank], axes[rank:]
-        outer, slice_axes = inner[: self.outer_count], inner[self.outer_count :]
-        return (*tuples[: self.front], *outer, *tuples[self.front :], *slice_axes)
+    indexed: Shape
+    shared: Shape
+    output: Shape
 
 
 def axes_of(plan: Plan) -> Axes:
     """Return the axes of a plan."""
     axes, front, components = range(len(plan.data)), len(plan.index_batch), count()
-    rows = tuple(plan.axis_of(next(components)) if i is None else i for i in plan.grid_axes)
-    outer = axes[front : len(plan.batch)]
-    inner = (*outer, *axes[len(axes) - len(plan.slice_shape) :])
-    return Axes(rows, inner, len(outer), plan.grid_axes, front)
+    grid_axes, rank = plan.grid_axes, len(plan.positions)
+    rows = tuple(plan.axis_of(next(components)) if i is None else i for i in grid_axes)
+    outer, slice_axes = axes[front : len(plan.batch)], axes[len(axes) - len(plan.slice_shape) :]
+    inner = (*outer, *slice_axes)
+    last = rank + len(outer)
+    return Axes(
+        rows, inner, grid_axes,
+        tuple(r for r, i in enumerate(grid_axes) if i is None),
+        tuple(i for i in grid_axes if i is not None),
+        (*range(front), *range(rank, last), *range(front, rank), *range(last, rank + len(inner))),
+    )  # fmt: skip
 
 
 def align(inference: Inference, data: Chunks, tuples: Chunks) -> tuple[Chunks, Chunks]:
@@ -193,66 +181,35 @@ class Segment(NamedTuple):
     rows: Any = None
 
 
+Bundle = Mapping[int, list[Segment]]  # segments by the partition or block that needs them
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """The tuples of a block, sorted stably by partition.
 
-    shape: of the array of its tuples. ids: the partition ID of each tuple, in order; the last ID is
-    for dropped tuples. offsets: of each partition in the sorted tuples, and the end. local: sorted
-    row indices. report: its indices out of bounds if they are an error.
+    number: of the block. shape: of the array of its tuples. ids: the partition ID of each tuple, in
+    order; the last ID is for dropped tuples. offsets: of each partition in the sorted tuples, and
+    the end. segments: of the partitions from which tuples select. report: its indices out of bounds
+    if they are an error.
     """
 
     number: int
     shape: Shape
     ids: Array
     offsets: Array
-    local: Array
+    segments: Bundle
     report: OutOfBounds | None = None
 
-    def get(self, partition: int, _: Sequence[Segment] = ()) -> list[Segment]:
-        """Return the segment of a partition, if any tuple selects from it."""
-        start, stop = self.offsets[partition : partition + 2]
-        return [Segment(self.number, self.local[start:stop].copy())] if stop > start else []
 
-    def reached(self, partitions: Array) -> list[int]:
-        """Return those of some partitions from which tuples select."""
-        is_reached = self.offsets[partitions + 1] > self.offsets[partitions]
-        return partitions[is_reached].tolist()  # type: ignore[no-any-return]
-
-    def with_rows(self, partitions: int, rows: Array) -> Bundle:
-        """Return segments with rows, given the bytes of a row for each tuple in order."""
-        if self.report:
-            return {}
-        n, moved = len(self.local), np.empty_like(rows)
-        if rows.size:
-            permute(
-                as_bytes(self.ids), self.offsets[:-1], as_bytes(rows), as_bytes(moved), n, False
-            )
-        return {
-            partition: [segment._replace(rows=moved[slice(*self.offsets[partition:][:2])].copy())]
-            for partition in self.reached(np.arange(partitions))
-            for segment in self.get(partition)
-        }
-
-
-# Segments by the partition or block that needs them.
-Bundle = Mapping[int, list[Segment]]
-
-
-def select(bundles: Sequence[Bundle | Split], targets: Array) -> Bundle:
-    """Collect what several tasks have for some partitions or blocks."""
-    found = defaultdict[int, list[Segment]](list)
-    for bundle in bundles:
-        reached = bundle.reached(targets) if isinstance(bundle, Split) else targets.tolist()
-        for target in reached:
-            if segments := bundle.get(target, ()):
-                found[target] += segments
+def select(sources: Iterable[Bundle | Split], targets: Iterable[int]) -> Bundle:
+    """Return the segments of several tasks for partitions or blocks, in the order of tasks."""
+    found, wanted = defaultdict[int, list[Segment]](list), set(map(int, targets))
+    for source in sources:
+        bundle = source.segments if isinstance(source, Split) else source
+        for target in bundle.keys() & wanted:
+            found[target] += bundle[target]
     return found
-
-
-def _segments(bundles: Iterable[Bundle | Split], target: int) -> list[Segment]:
-    """Return the segments of several tasks for a partition or block, in the order of tasks."""
-    return list(chain.from_iterable(bundle.get(target, ()) for bundle in bundles))
 
 
 def _bind(call: Call, index: Array, attributes: Attributes) -> Indices:
@@ -272,9 +229,8 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
     drops = plan.attributes.may_skip_tuples
     offsets = np.zeros(partitions + drops + 1, np.int64)
     ids = np.zeros(n, np.uint8 if partitions + drops <= MAX_BYTE_IDS else np.uint16)
-    local = np.zeros(n, np.uint32)
     if not n:
-        return Split(number, shape, ids, offsets, local)
+        return Split(number, shape, ids, offsets, {})
     indices = _bind(call, index, plan.attributes)
     if prod(plan.data):
         pairs = enumerate(plan.grid_axes)
@@ -287,33 +243,28 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
             as_bytes(unsorted), offsets,
         ):  # fmt: skip
             permute(as_bytes(ids), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
-            return Split(number, shape, ids, offsets, local)
+            bounds = enumerate(pairwise(offsets[: partitions + 1].tolist()))
+            segments = {p: [Segment(number, local[a:b])] for p, (a, b) in bounds if a < b}
+            return Split(number, shape, ids, offsets, segments)
     report = find_out_of_bounds(plan, indices, 0, n)
     if report is None or not check.is_error(call.plan):  # there are no rows: all are dropped
         offsets[-1], ids[:] = n, partitions
-        return Split(number, shape, ids, offsets, local)
+        return Split(number, shape, ids, offsets, {})
     position = 0
     for start, i, size in zip(
         origin, layouts.unravel_index(report.position, shape), call.plan.positions, strict=True
     ):
         position = position * size + start + i
     report = report._replace(position=position)
-    return Split(number, shape, ids[:0], np.zeros_like(offsets), local[:0], report)
+    return Split(number, shape, ids[:0], offsets, {}, report)
 
 
-def bounds_verdict(call: Call, reports: Sequence[OutOfBounds | None], original: object) -> None:
-    """Raise BoundsError if a block has indices out of bounds.
-
-    original: indices in memory as the caller passed them.
-    """
+def bounds_verdict(call: Call, reports: Sequence[OutOfBounds | None]) -> None:
+    """Raise BoundsError if a block has indices out of bounds."""
     collected = BoundsReports(call.inference)
     for report in reports:
         collected.add(report)
-    try:
-        collected.raise_or_report(lambda _: None)
-    except BoundsError as error:
-        restore_exact_index(error, original)
-        raise
+    collected.raise_or_report(lambda _: None)
 
 
 def require_distinct(call: Call, verdict: None, indices: object) -> None:
@@ -328,7 +279,8 @@ def gather_rows(
     bundles: Sequence[Bundle | Split],
 ) -> Bundle:  # fmt: skip
     """Sweep a partition: gather the rows that tuples select, for each block."""
-    stored, segments = _as_void(call, "data", chunk, shape), _segments(bundles, partition)
+    stored = _as_void(call, "data", chunk, shape)
+    segments = select(bundles, [partition])[partition]
     if not segments:
         return {}
     local, rank = [segment.local for segment in segments], len(call.axes.rows)
@@ -352,7 +304,7 @@ def replay(
     dtype, n = call.dtypes["data"], prod(split.shape)
     sorted_rows = np.empty((n, prod(lane)), f"V{dtype.itemsize}")
     filled = 0
-    for segment in _segments(bundles, split.number):
+    for segment in select(bundles, [split.number])[split.number]:
         sorted_rows[filled : filled + len(segment.rows)] = segment.rows
         filled += len(segment.rows)
     if sorted_rows[filled:].size:  # of dropped tuples
@@ -372,7 +324,14 @@ def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundl
     arithmetic = scatters.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
     if dtype.swap_size > 1 and dtype.order != arithmetic:
         copies.swap_bytes(as_bytes(rows), dtype.swap_size)
-    return split.with_rows(call.partitions, rows)
+    moved = np.empty_like(rows)
+    if split.segments and rows.size:
+        ids = as_bytes(split.ids)
+        permute(ids, split.offsets[:-1], as_bytes(rows), as_bytes(moved), len(rows), False)
+    return {
+        partition: [segment._replace(rows=moved[slice(*split.offsets[partition:][:2])].copy())]
+        for partition, (segment,) in split.segments.items()
+    }
 
 
 def apply_updates(
@@ -381,7 +340,7 @@ def apply_updates(
 ) -> Array:  # fmt: skip
     """Sweep a partition: return the chunk of data with its updates applied."""
     out = np.array(_as_void(call, "data", chunk, shape), order="C")
-    segments = _segments(bundles, partition)
+    segments = select(bundles, [partition])[partition]
     if out.size and segments:
         width = out.nbytes // prod(shape[: len(call.axes.rows)])
         tuples = sum(len(segment.local) for segment in segments)
@@ -394,15 +353,14 @@ class TaskGraph:
     """The graph of a call: `tasks` by key; the keys of the output have the name of the graph."""
 
     def __init__(
-        self, call: Call, tuple_chunks: Chunks, names: dict[str, str], all_indices: Array | Key,
-        original: object, token: str,
+        self, call: Call, tuple_chunks: Chunks, names: dict[str, str], all_indices: Any,
+        token: str,
     ) -> None:  # fmt: skip
-        """Build the graph.
+        """Build the graph; raise BoundsError or DuplicatesError for indices in memory.
 
         tuple_chunks: the chunks of tuples. names: the names of the chunked inputs, by role.
-        all_indices: in memory, converted from `original`, or the key of their only chunk.
+        all_indices: in memory, or the key of their only chunk.
         """
-        indices: Any = None if "indices" in names else all_indices
         self.call, self._names, self._token = call, names, token
         self.name = f"{call.inference.operator}-{token}"
         self._call_key = self._key("call")
@@ -412,11 +370,9 @@ class TaskGraph:
         self._splits = [self._key("split", number) for number in range(len(self._blocks))]
         # Whether tuples of a block may select from a partition.
         self._links = np.broadcast_to(True, (len(self._blocks), call.partitions))
-        verdict = self._split(indices, original)
-        if call.inference.requires_distinct:
-            key = self._key("distinct")
-            self.tasks[key] = (require_distinct, self._call_key, verdict, all_indices)
-            verdict = key
+        verdict = self._split(all_indices) if "indices" in names else None
+        if "indices" not in names:
+            self._split_now(all_indices)
         cells = defaultdict[Shape, list[int]](list)
         for number, (position, *_) in enumerate(self._blocks):
             cells[tuple(position[i] for i in axes.shared)].append(number)
@@ -433,40 +389,33 @@ class TaskGraph:
         self.tasks[key] = task
         return key
 
-    def _split(self, indices: Array | None, original: object) -> Key | None:
-        """Add the splits of blocks, as tasks or as values; return the key of their verdict.
-
-        None if no verdict is needed.
-        """
-        reports: list[Any] = []
-        if indices is not None:
-            self._links = np.zeros(self._links.shape, np.bool_)
+    def _split(self, all_indices: Key) -> Key | None:
+        """Add the splits of blocks; return the key of their verdict, None if none is needed."""
+        verdict, reports = None, list[Key]()
+        component = () if self.call.plan.has_scalar_indices else (0,)
         for number, (position, origin, shape) in enumerate(self._blocks):
-            key = self._splits[number]
-            if indices is None:
-                component = () if self.call.plan.has_scalar_indices else (0,)
-                chunk = (self._names["indices"], *position, *component)
-                self.tasks[key] = (split, self._call_key, chunk, number, origin, shape)
-                if check.is_error(self.call.plan):
-                    reports.append(self._key("report", number))
-                    self.tasks[reports[-1]] = (attrgetter("report"), key)
-                continue
+            key, chunk = self._splits[number], (self._names["indices"], *position, *component)
+            self.tasks[key] = (split, self._call_key, chunk, number, origin, shape)
+            if check.is_error(self.call.plan):
+                reports.append(self._add("report", attrgetter("report"), key))
+        if reports:
+            verdict = self._add("verdict", bounds_verdict, self._call_key, reports)
+        if self.call.inference.requires_distinct:
+            task = require_distinct, self._call_key, verdict, all_indices
+            verdict = self._add("verdict", *task)
+        return verdict
+
+    def _split_now(self, indices: Array) -> None:
+        """Add the splits of blocks as values."""
+        self._links = np.zeros(self._links.shape, np.bool_)
+        for number, (_, origin, shape) in enumerate(self._blocks):
             box = tuple(slice(a, a + size) for a, size in zip(origin, shape, strict=True))
             block = split(self.call, indices[box], number, origin, shape)
-            reports += [block.report] if block.report else []
-            self.tasks[key] = block
-            self._links[number, block.reached(np.arange(self.call.partitions))] = True
-        if not reports:
-            return None
-        key = self._key("verdict")
-        if indices is None:
-            self.tasks[key] = (bounds_verdict, self._call_key, reports, None)
-            return key
-        try:
-            bounds_verdict(self.call, reports, original)
-        except BoundsError as error:
-            self.tasks[key] = (_raise_copy, error)
-        return key
+            self.tasks[self._splits[number]] = block
+            self._links[number, list(block.segments)] = True
+        bounds_verdict(self.call, [self.tasks[key].report for key in self._splits])
+        if self.call.inference.requires_distinct:
+            require_distinct(self.call, None, indices)
 
     def _exchange(
         self, kind: str, sources: Sequence[Key], targets: Sequence[int], links: NDArray[np.bool_]
@@ -484,7 +433,7 @@ class TaskGraph:
         many = np.flatnonzero(counts > MIN_EXCHANGED).tolist()
         for group in _groups(many, -(-len(many) // size)):
             needed = np.flatnonzero(links[:, group].any(1)).tolist()
-            numbers = np.array([targets[t] for t in group])
+            numbers = np.array([targets[t] for t in group])  # one object for dask
             keys = [
                 self._add(kind, select, [sources[i] for i in members], numbers)
                 for members in _groups(needed, size)
@@ -547,11 +496,6 @@ def _groups(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     """Yield a sequence in groups of at most `size`."""
     for first in range(0, len(numbers), max(1, size)):
         yield numbers[first : first + max(1, size)]
-
-
-def _raise_copy(error: BoundsError) -> None:
-    """Raise the error about indices in memory when a result is computed."""
-    raise copy(error)
 
 
 def _boxes(chunks: Sequence[tuple[int, ...]]) -> Iterator[tuple[Shape, Shape, Shape]]:

@@ -34,41 +34,34 @@ def cluster(
 ) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Start a cluster of worker processes; yield it, and a function that kills the processes.
 
-    The function is for a failed run: to close the cluster would wait for its tasks. Raises
-    ResourceError if the processes do not start within `seconds`.
-
-    cleans: whether to remove what
-    killed runs have left in the folder of temporary files.
+    The function is for a failed run: to close the cluster would wait for its tasks. cleans: whether
+    to remove what killed runs have left in the folder of temporary files. Raises ResourceError if
+    the processes do not start within `seconds`.
     """
     other_processes = set(active_children())
     with ExitStack() as stack:
         scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), cleans=cleans)
         stack.callback(scratch.drop)
         settings = {
+            "temporary-directory": scratch.working_folder,
             # The cluster would not restart a worker that is lost again within this timeout.
             "distributed.deploy.lost-worker-timeout": "1 day",
             "distributed.scheduler.worker-ttl": f"{SILENCE_TIMEOUT}s",
         }
-        stack.enter_context(
-            dask.config.set({"temporary-directory": scratch.working_folder, **settings})
-        )
-        create: Any = distributed.LocalCluster  # untyped
-        local_cluster = create(
-            n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
-            memory_limit=0, local_directory=scratch.working_folder,
-            silence_logs=logging.CRITICAL + 1,
-            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-        )  # fmt: skip
+        stack.enter_context(dask.config.set(settings))
+        with _blocked_signals():
+            create: Any = distributed.LocalCluster  # untyped
+            local_cluster = create(
+                n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
+                memory_limit=0, local_directory=scratch.working_folder,
+                silence_logs=logging.CRITICAL + 1,
+                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            )  # fmt: skip
         kill = partial(_kill_workers, local_cluster, other_processes)
         signals.add_cleanup(kill)
         stack.callback(signals.remove_cleanup, kill)
         stack.enter_context(local_cluster)
         try:
-            # Processes inherit the signal mask of the thread that starts them: block Ctrl-C.
-            _start_tracker()  # beforehand, since this unblocks Ctrl-C in its thread
-            local_cluster.loop.add_callback(
-                signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT}
-            )
             local_cluster.scale(workers)  # after the cleanup is registered
             _wait_for_workers(local_cluster, workers, seconds)
             yield local_cluster, kill
@@ -77,34 +70,38 @@ def cluster(
             raise
 
 
-def _start_tracker() -> None:
-    """Start the tracker that removes semaphores of killed processes; suppress its warnings.
-
-    It blocks SIGHUP: one that ends all processes of a terminal would end it before the others.
-    """
-    sys.warnoptions.append("ignore:resource_tracker")
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    try:
-        resource_tracker.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-        sys.warnoptions.remove("ignore:resource_tracker")
-
-
 def _wait_for_workers(local_cluster: Any, workers: int, seconds: float) -> None:
     """Wait until the workers have started."""
-    hint = "each worker is a Python process in the current directory"
     deadline = time.monotonic() + seconds
     while True:
         try:
             local_cluster.wait_for_workers(workers, timeout=CHECK_INTERVAL)
             return
         except TimeoutError:
-            if any(worker.status.name == "failed" for worker in local_cluster.workers.values()):
-                raise ResourceError("the workers could not be started", hint=hint) from None
-            if time.monotonic() > deadline:
-                message = f"{workers} workers have not started in {seconds} seconds"
-                raise ResourceError(message, hint=hint) from None
+            failed = [each.status.name == "failed" for each in local_cluster.workers.values()]
+            if any(failed) or time.monotonic() > deadline:
+                raise ResourceError(
+                    "the workers could not be started",
+                    hint="each worker is a Python process in the current directory",
+                ) from None
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Block Ctrl-C, and a terminal's hangup, in the processes that threads started here start.
+
+    The client kills them. Starts the tracker that removes semaphores of killed processes, which
+    would end before them and unblocks Ctrl-C, without its warnings.
+    """
+    sys.warnoptions.append("ignore:resource_tracker")
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        sys.warnoptions.remove("ignore:resource_tracker")
 
 
 def _kill_workers(local_cluster: Any, other_processes: set[Any]) -> None:

@@ -244,7 +244,7 @@ class Partitioning(NamedTuple):
     def tables_bytes(self, first: int) -> int:
         """Return the bytes of the offsets of segments, of one group at each depth from `first`."""
         tables = sum(self.fan_out(depth) + 2 for depth in range(first, self.depth))
-        return 8 * tables * (self.blocks + 1) * (1 + self.gathers)
+        return 8 * tables * (self.blocks + 1)
 
     @property
     def memory(self) -> int:

@@ -7,12 +7,12 @@ from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
-from operator import sub
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ndtool import _kernels
 from ndtool._kernels import (
@@ -24,7 +24,6 @@ from ndtool._kernels import (
     UpdateCounts,
     WorkItem,
 )
-from ndtool.arrays.assembly import as_bytes
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
 from ndtool.engine import bind, check, copies, counting, scatters
 from ndtool.errors import BoundsError, OutputError
@@ -41,6 +40,11 @@ REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its seg
 Allocate = Callable[[int], memoryview]
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
 Advance = Callable[[int], object]  # receives the bytes that a task has moved
+Line = NDArray[np.int64]  # of a table of offsets
+Batch = list[
+    tuple[int, int, int]
+]  # consecutive tuples of a group: block of its parent, start, stop
+Task = tuple[Any, ...]  # the arguments of a phase's function after the group: a number first
 
 
 class OutOfBounds(NamedTuple):
@@ -75,67 +79,40 @@ class SplitResult(NamedTuple):
 
 
 class OffsetTable:
-    """The offsets of a group's segments, in tuples.
+    """The offsets of a group's segments, in tuples: those of each child in each block.
 
-    by_child: a line for each child and for the end, with the offset in each block. by_block: a line
-    for each block and for the end, with the offset in each child. firsts: the first tuple of each
-    child among those of all children.
+    After `transpose`, those of each block in the rows of each child.
     """
 
     def __init__(self, children: int, blocks: int) -> None:
-        self.by_child = np.zeros((children + 1, blocks), np.int64)
-        self.by_block = np.zeros((0, 0), np.int64)
-        self.firsts: Sequence[int] = ()
+        self._offsets = np.zeros((children + 1, blocks), np.int64)
+        self._firsts = np.zeros(children, np.int64)
 
     def add(self, block: int, offsets: bytes) -> None:
         """Add the partition offsets of a block."""
-        self.by_child[:, block] = np.frombuffer(offsets, np.int64)
+        self._offsets[:, block] = np.frombuffer(offsets, np.int64)
 
-    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
+    def of_child(self, number: int) -> tuple[Line, Line]:
         """Return the start and stop of a child's tuples in the segment of each block."""
-        return self.by_child[number].data, self.by_child[number + 1].data
+        return self._offsets[number], self._offsets[number + 1]
 
-    def transpose(self) -> None:
-        """Replace the offsets by child with those by block."""
-        children, blocks = self.by_child.shape
-        self.by_block = np.zeros((blocks + 1, children - 1), np.int64)
-        counts = self.by_block[1:]
-        np.subtract(self.by_child[1:], self.by_child[:-1], out=counts.T)
-        np.cumsum(counts, axis=0, out=counts)
-        self.firsts = list(accumulate(self.by_block[-1].tolist(), initial=0))
-        self.by_child = np.zeros((0, 0), np.int64)
+    def transpose(self, is_shared: bool) -> None:
+        """Replace the offsets in blocks by those in children.
 
-    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
-        """Return the start and stop of a block's rows in the segment of each child."""
-        return self.by_block[block].data, self.by_block[block + 1].data
+        is_shared: whether they count from the first row of each child, else of all children.
+        """
+        first = 0
+        for child, (line, next_line) in enumerate(pairwise(self._offsets)):
+            np.subtract(next_line, line, out=line)
+            np.cumsum(line, out=line)
+            line += first
+            self._firsts[child] = first
+            first = 0 if is_shared else line[-1]
 
-
-class StoredOffsets:
-    """The offsets of a call on a cluster, of which each task reads those of its child or block.
-
-    A child has a segment of its own, which begins with its first tuple.
-    """
-
-    firsts: Sequence[int] = ()
-
-    def __init__(self, store: SegmentStore, children: int, blocks: int) -> None:
-        self._store, self._children, self._blocks = store, children, blocks
-
-    def of_child(self, number: int) -> tuple[memoryview, memoryview]:
-        return self._lines(0, number, self._blocks)
-
-    def of_block(self, block: int) -> tuple[memoryview, memoryview]:
-        return self._lines(1, block, self._children)
-
-    def _lines(self, table: int, number: int, count: int) -> tuple[memoryview, memoryview]:
-        lines = _zeros(2 * count)
-        self._store.read(offsets_segment(table), 8 * count * number, lines.cast("B"))
-        return lines[:count], lines[count:]
-
-
-def offsets_segment(table: int) -> Segment:
-    """Return the segment of a table of offsets: by child (0), or by block (1)."""
-    return Segment("offsets", (), table, 0)
+    def of_block(self, block: int) -> tuple[Line, Line]:
+        """Return the start and stop of a block's rows in the rows of each child."""
+        stops = self._offsets[:-1, block].copy()
+        return self._offsets[:-1, block - 1].copy() if block else self._firsts, stops
 
 
 class Group(NamedTuple):
@@ -161,13 +138,6 @@ class Group(NamedTuple):
     @property
     def row_count(self) -> int:
         return prod(grid.box_shape(self.box))
-
-
-class Batch(NamedTuple):
-    """Consecutive tuples of a group. slices: (block, start, stop) in the segments of its parent."""
-
-    slices: list[tuple[int, int, int]]
-    tuples: int
 
 
 class Arrays(NamedTuple):
@@ -206,7 +176,6 @@ class Work:
         self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
         box = tuple((0, size) for size in partitioning.rows.shape)
         self.root = Group((), box, partitioning.rows.tuples)
-        self.tables: dict[tuple[int, ...], OffsetTable | StoredOffsets] = {}  # by path of groups
         self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
         depths = range(partitioning.depth)
         self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
@@ -214,6 +183,11 @@ class Work:
             prod(partitioning.partition_shape) * partitioning.rows.width
         )
         self._scratch = threads.BufferPool(partitioning.scratch_bytes)
+
+    @property
+    def last_phase(self) -> str:
+        """The phase that writes the output."""
+        return "replay" if self.partitioning.gathers else "sweep"
 
     @property
     def store(self) -> SegmentStore:
@@ -240,20 +214,20 @@ class Work:
         """Whether split has an ID for dropped tuples."""
         return self.partitioning.rows.drops and not group.depth
 
-    def child(self, group: Group, number: int) -> Group:
-        """Return a child of a group."""
-        starts, stops = self.tables[group.path].of_child(number)
-        box, first = self.partitioning.child(group.box, group.depth, number), sum(starts)
-        return Group((*group.path, number), box, sum(stops) - first, first, group, starts, stops)
+    def child(self, group: Group, number: int, starts: Line, stops: Line) -> Group:
+        """Return a child of a group; starts, stops: of its tuples in the segment of each block."""
+        box, first = self.partitioning.child(group.box, group.depth, number), int(starts.sum())
+        path, tuples = (*group.path, number), int(stops.sum()) - first
+        return Group(path, box, tuples, first, group, starts.data, stops.data)
 
     def split_segment(self, group: Group, block: int) -> Segment:
         """Return the segment of a block: its row indices, and its updates or partition IDs."""
         first = block * self.partitioning.block_tuples * self._spilled_per_tuple[group.depth]
         return Segment("split", group.path, block, first)
 
-    def rows_segment(self, group: Group, number: int, first: int) -> Segment:
-        """Return the segment of the rows that the tuples of a child select."""
-        return Segment("sweep", group.path, number, first * self.partitioning.rows.width)
+    def rows_segment(self, path: tuple[int, ...], first: int = 0) -> Segment:
+        """Return the segment of the rows that the tuples of a group select, see Group."""
+        return Segment("sweep", path[:-1], path[-1], first * self.partitioning.rows.width)
 
     def indices(self, first: int, n: int, allocate: Allocate, are_stored: bool = False) -> Indices:
         """Return the indices of n tuples; are_stored: of those that batches share, once."""
@@ -288,24 +262,22 @@ class Work:
 
     def batches(self, group: Group, first: int, stop: int) -> Iterator[Batch]:
         """Yield tuples first..stop of a group in batches: of a block, from MAX_SEGMENTS blocks."""
-        slices: list[tuple[int, int, int]] = []
+        batch: Batch = []
         count = position = 0
         for block, (start, end) in enumerate(zip(group.starts, group.stops, strict=True)):
-            if start == end:
-                continue
             begin, close = max(start, start + first - position), min(end, start + stop - position)
             position += end - start
             if begin < close:
                 full = count + close - begin > self.partitioning.block_tuples
-                if slices and (full or len(slices) == MAX_SEGMENTS):
-                    yield Batch(slices, count)
-                    slices, count = [], 0
-                slices.append((block, begin, close))
+                if batch and (full or len(batch) == MAX_SEGMENTS):
+                    yield batch
+                    batch, count = [], 0
+                batch.append((block, begin, close))
                 count += close - begin
             if position >= stop:
                 break
-        if slices:
-            yield Batch(slices, count)
+        if batch:
+            yield batch
 
     def read_batch(
         self, group: Group, batch: Batch, local: memoryview, updates: memoryview | None
@@ -314,21 +286,20 @@ class Work:
         parent = group.parent
         assert parent is not None, "the tuples of a call are not spilled"
         size, width = self.boxes(parent).row_bytes, self.partitioning.rows.width
-        segments = [(self.split_segment(parent, part[0]), *part) for part in batch.slices]
-        ranges = [
-            (segment, start * size, (stop - start) * size) for segment, _, start, stop in segments
-        ]
+        segments = [(self.split_segment(parent, part[0]), *part) for part in batch]
+        ranges = [(it, start * size, (stop - start) * size) for it, _, start, stop in segments]
         read_all(self.store, ranges, local)
         if updates is not None:
             ranges = [
-                (
-                    segment,
-                    self.tuple_count(parent, block) * size + start * width,
-                    (stop - start) * width,
-                )
-                for segment, block, start, stop in segments
+                (it, self.tuple_count(parent, block) * size + start * width, (stop - start) * width)
+                for it, block, start, stop in segments
             ]
             read_all(self.store, ranges, updates)
+
+
+def count_tuples(batch: Batch) -> int:
+    """Return the number of tuples of a batch."""
+    return sum(stop - start for _, start, stop in batch)
 
 
 def find_out_of_bounds(plan: Plan, indices: Indices, first: int, n: int) -> OutOfBounds | None:
@@ -346,7 +317,7 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
     """Sort the tuples of a block by child and spill them; return the partition offsets."""
     partitioning, n, out_of_bounds = work.partitioning, work.tuple_count(group, block), None
     boxes, width = work.boxes(group), partitioning.rows.width
-    starts = _zeros(boxes.partitions + work.drops(group) + 1)
+    starts = memoryview(bytearray(8 * (boxes.partitions + work.drops(group) + 1))).cast("q")
     with work.arena() as allocate:
         size = boxes.row_bytes
         ids, local = allocate(n * work.id_bytes(group)), allocate(n * size)
@@ -398,7 +369,7 @@ def _read_block(
     size, width, position = work.boxes(group.parent).row_bytes, work.partitioning.rows.width, 0
     local = allocate(n * size)
     for batch in work.batches(group, first, first + n):
-        end = position + batch.tuples
+        end = position + count_tuples(batch)
         rows = None if updates is None else updates[position * width : end * width]
         work.read_batch(group, batch, local[position * size : end * size], rows)
         position = end
@@ -408,27 +379,25 @@ def _read_block(
     return addressing, indices
 
 
-def sweep(work: Work, group: Group, number: int, mapper: Map | None = None) -> None:
+def sweep(
+    work: Work, group: Group, number: int, starts: Line, stops: Line, mapper: Map | None = None
+) -> None:
     """Read a child of a group, and gather rows from it, or update and write it.
 
-    mapper: runs the tasks of a child that is a group; None to run them in this thread.
+    starts, stops: of its tuples in the segment of each block. mapper: runs the tasks of a child
+    that is a group; None to run them in this thread.
     """
-    child = work.child(group, number)
+    child = work.child(group, number, starts, stops)
     gathers = work.partitioning.gathers
     if gathers and not child.tuples:
         return
-    segment = work.rows_segment(group, number, child.first)
-    if child.depth == work.partitioning.depth:
-        if gathers:
-            work.store.write(segment, _gather(work, child))
-        else:
-            _update(work, child)
-        return
-    for _ in run(work, child, mapper or partial(run_serially, work), lambda _: None):
-        pass
-    if gathers:
-        work.store.write(segment, _restored_rows(work, child))
-    del work.tables[child.path]
+    if child.depth < work.partitioning.depth:
+        for _ in run(work, child, mapper or partial(run_serially, work), lambda _: None):
+            pass
+    elif gathers:
+        work.store.write(work.rows_segment(child.path, child.first), _gather(work, child))
+    else:
+        _update(work, child)
 
 
 def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
@@ -440,7 +409,7 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * width]
         for batch in work.batches(partition, 0, partition.tuples):
-            n = batch.tuples
+            n = count_tuples(batch)
             with work.arena() as allocate:
                 local = allocate(n * 4)
                 work.read_batch(partition, batch, local, None)
@@ -485,7 +454,8 @@ def _update(work: Work, partition: Group) -> None:
     def batches() -> Iterator[tuple[memoryview, memoryview]]:
         for batch in work.batches(partition, 0, partition.tuples):
             with work.arena() as allocate:
-                local, updates = allocate(batch.tuples * 4), allocate(batch.tuples * width)
+                n = count_tuples(batch)
+                local, updates = allocate(n * 4), allocate(n * width)
                 work.read_batch(partition, batch, local, updates)
                 yield local, updates
 
@@ -523,27 +493,23 @@ def update_rows(
         copies.swap_bytes(buffer, dtype.swap_size)
 
 
-def replay(work: Work, group: Group, block: int) -> None:
-    """Restore the rows of a block to the order of its tuples, and write them to the output."""
+def replay(work: Work, group: Group, block: int, starts: Line, stops: Line) -> None:
+    """Restore the rows of a block to the order of its tuples, and write them to the output.
+
+    starts, stops: of its rows in the rows of each child.
+    """
     assert work.arrays.output is not None
     with work.arena() as allocate:
-        rows = _restore(work, group, block, allocate)
+        rows = _restore(work, allocate, group, block, starts, stops)
         write_range(work.arrays.output, block * work.partitioning.block_tuples, rows)
 
 
-def _restored_rows(work: Work, group: Group) -> Iterator[memoryview]:
-    """Yield the rows of all blocks of a group, in the order of its tuples."""
-    for block in range(work.partitioning.blocks_of(group.tuples)):
-        with work.arena() as allocate:
-            yield _restore(work, group, block, allocate)
-
-
-def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memoryview:
+def _restore(
+    work: Work, allocate: Allocate, group: Group, block: int, starts: Line, stops: Line
+) -> memoryview:
     """Return the rows of a block, in the order of its tuples."""
     n, width = work.tuple_count(group, block), work.partitioning.rows.width
-    offsets = work.tables[group.path]
-    starts, stops = offsets.of_block(block)
-    counts, firsts = list(map(sub, stops, starts)), offsets.firsts or [0] * len(starts)
+    firsts, counts = starts.tolist(), (stops - starts).tolist()
     ids, rows, restored = (
         allocate(n * work.id_bytes(group)),
         allocate(n * width),
@@ -555,7 +521,7 @@ def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memory
     for first in range(0, len(selected), MAX_SEGMENTS):
         numbers = selected[first : first + MAX_SEGMENTS]
         ranges = [
-            (work.rows_segment(group, number, firsts[number]), starts[number] * width,
+            (work.rows_segment((*group.path, number)), firsts[number] * width,
              counts[number] * width)
             for number in numbers
         ]  # fmt: skip
@@ -570,49 +536,46 @@ def _restore(work: Work, group: Group, block: int, allocate: Allocate) -> memory
     return restored
 
 
-def find_result(work: Work, phase: str, number: int) -> SplitResult | None:
+def find_result(work: Work, phase: str, number: int, *lines: Line) -> SplitResult | None:
     """Return the result of a call's split or sweep from its segment, which a killed run wrote.
 
     Raises OutputError, ValueError or TypeError if the segment is not complete.
     """
-    group, partitioning = work.root, work.partitioning
+    group, width = work.root, work.partitioning.rows.width
     if phase == "split":
         boxes, n = work.boxes(group), work.tuple_count(group, number)
-        moved = work.id_bytes(group) if partitioning.gathers else partitioning.rows.width
+        moved = work.id_bytes(group) if work.partitioning.gathers else width
         trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + REPORT_BYTES))
         segment = work.split_segment(group, number)
         work.store.read(segment, n * (boxes.row_bytes + moved), trailer)
         return SplitResult.parse(bytes(trailer))
-    child = work.child(group, number)
+    child = work.child(group, number, *lines)
     if child.tuples:
-        segment = work.rows_segment(group, number, child.first)
-        last = child.tuples * partitioning.rows.width - 1
-        work.store.read(segment, last, memoryview(bytearray(1)))
+        last = child.tuples * width - 1
+        work.store.read(work.rows_segment(child.path), last, memoryview(bytearray(1)))
     return None
 
 
-TASKS: dict[str, Callable[[Work, Group, int], Any]] = {
-    "split": split, "sweep": sweep, "replay": replay,
-}  # fmt: skip
+TASKS: dict[str, Callable[..., Any]] = {"split": split, "sweep": sweep, "replay": replay}
 AddResult = Callable[[int, Any], object]  # receives a task's number and its result
 
 
 # Runs the tasks of a phase of a group, in any order; passes each result to `add`, one at a time.
-Map = Callable[[str, Group, Iterable[int], AddResult], object]
+Map = Callable[[str, Group, Iterable[Task], AddResult], object]
 
 
 def run_serially(
-    work: Work, phase: str, group: Group, numbers: Iterable[int], add: AddResult
+    work: Work, phase: str, group: Group, tasks: Iterable[Task], add: AddResult
 ) -> None:
     """Run the tasks of a phase in this thread."""
-    for number in numbers:
-        add(number, TASKS[phase](work, group, number))
+    for task in tasks:
+        add(task[0], TASKS[phase](work, group, *task))
 
 
 def run(
     work: Work, group: Group, mapper: Map, advance: Advance, report: ReportCallback | None = None
 ) -> Generator[str]:
-    """Run split and sweep of a group, and replay of a call; yield each phase before it begins.
+    """Run split, sweep and replay of a group; yield each phase of a call before it begins.
 
     mapper: runs the tasks. advance: a callback for the bytes that the tasks of a call have moved.
     report: receives the bounds report of a call, if the mode allows indices out of bounds.
@@ -629,37 +592,41 @@ def run(
         advance(work.tuple_count(group, block) * rows.tuple_bytes)
 
     yield "split"
-    mapper("split", group, blocks, add_split)
+    mapper("split", group, ((block,) for block in blocks), add_split)
     if report is not None:
         reports.raise_or_report(report)
-    work.tables[group.path] = table
-    stores = work.is_shared and not group.depth  # a call on a cluster, whose workers need the table
-    if stores:
-        work.store.write(offsets_segment(0), [as_bytes(table.by_child)])
     yield "sweep"
-    is_last = group.depth + 1 == partitioning.depth
 
     def add_sweep(number: int, _: None) -> None:
         advance(rows.row_count * rows.width // children)
 
-    if is_last or stores:
-        mapper("sweep", group, range(children), add_sweep)
-    else:
-        for number in range(children):
-            sweep(work, group, number, mapper)
-            add_sweep(number, None)
+    sweeps = ((number, *table.of_child(number)) for number in range(children))
+    if group.depth + 1 == partitioning.depth or (work.is_shared and not group.depth):
+        mapper("sweep", group, sweeps, add_sweep)
+    else:  # groups one after another, each on all threads
+        for task in sweeps:
+            sweep(work, group, *task, mapper)
+            add_sweep(task[0], None)
     if not partitioning.gathers:
         return
-    table.transpose()
+    table.transpose(work.is_shared)
+    replays = ((block, *table.of_block(block)) for block in blocks)
     if group.depth:
+        segment = work.rows_segment(group.path, group.first)
+        work.store.write(segment, _restored_rows(work, group, replays))
         return
-    if stores:
-        work.store.write(offsets_segment(1), [as_bytes(table.by_block)])
     yield "replay"
     mapper(
-        "replay", group, blocks,
+        "replay", group, replays,
         lambda block, _: advance(work.tuple_count(group, block) * rows.width),
     )  # fmt: skip
+
+
+def _restored_rows(work: Work, group: Group, replays: Iterable[Task]) -> Iterator[memoryview]:
+    """Yield the rows of all blocks of a group, in the order of its tuples."""
+    for task in replays:
+        with work.arena() as allocate:
+            yield _restore(work, allocate, group, *task)
 
 
 class BoundsReports:
@@ -715,7 +682,3 @@ def permute(ids: Any, starts: Any, rows: Any, out: Any, n: int, inverse: bool) -
     table = memoryview(bytearray(starts)).cast("q")
     if _kernels.permute(ids, table, rows, out, n, inverse):
         raise changed_error()
-
-
-def _zeros(count: int) -> memoryview:
-    return memoryview(bytearray(8 * count)).cast("q")

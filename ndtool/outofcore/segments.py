@@ -34,8 +34,8 @@ _SPILL = "spill"
 class Segment(NamedTuple):
     """The segment of a task: of a block ("split") or of a child ("sweep") of a group.
 
-    Or a table of offsets for workers. path: the numbers of the group and its ancestors, none for
-    the call. number: of the task. offset: of its bytes among all segments of the phase and group.
+    path: the numbers of the group and its ancestors, none for the call. number: of the task.
+    offset: of its bytes among all segments of the phase and group.
     """
 
     phase: str

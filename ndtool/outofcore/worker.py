@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from ndtool.formats.streams import Streams
 from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Partitioning
-from ndtool.outofcore.phases import StoredOffsets, Work
+from ndtool.outofcore.phases import Work
 from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish.sinks import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
@@ -27,7 +27,8 @@ class Call(NamedTuple):
     """The call that a run's tasks belong to, which is sent with each task.
 
     token: the ID of the run. version: the client's version of ndtool. arguments: the locations of
-    inputs, by role. output: the shared output. folder: the location of spilled data.
+    inputs, by role. output: the shared output. folder: the location of spilled data. resumes:
+    whether a killed run has left segments in it.
     """
 
     token: str
@@ -37,6 +38,7 @@ class Call(NamedTuple):
     partitioning: Partitioning
     output: SharedOutput
     folder: str
+    resumes: bool
 
 
 _open_runs: dict[str, _OpenRun] = {}  # by token
@@ -98,9 +100,7 @@ class _OpenRun:
             stack.callback(self.store.close)
             writer = execution.writer(output, call.partitioning, call.inference.plan)
             arrays = execution.arrays(self, call.partitioning, writer)
-            self.work = work = Work(call.inference, call.partitioning, arrays, self.store)
-            children, blocks = call.partitioning.fan_out(0), call.partitioning.blocks
-            work.tables[()] = StoredOffsets(self.store, children, blocks)
+            self.work = Work(call.inference, call.partitioning, arrays, self.store)
             self.close = stack.pop_all().close
 
 
@@ -125,10 +125,17 @@ def check_access(call: Call) -> NdtoolError | None:
 
 
 @_without_causes()
-def perform(call: Call, phase: str, number: int) -> Any:
-    """Run a task on this worker; the first task of a run opens its arrays."""
+def perform(call: Call, phase: str, *task: Any) -> tuple[Any, bool]:
+    """Run a task on this worker; the first task of a run opens its arrays.
+
+    Return its result, and whether a killed run completed it.
+    """
     with _open_run(call) as open_run:
-        return phases.TASKS[phase](open_run.work, open_run.work.root, number)
+        work = open_run.work
+        if call.resumes and phase != work.last_phase:
+            with suppress(OutputError, ValueError, TypeError):
+                return phases.find_result(work, phase, *task), True
+        return phases.TASKS[phase](work, work.root, *task), False
 
 
 @contextmanager
@@ -154,22 +161,13 @@ def _open_run(call: Call) -> Iterator[_OpenRun]:
             open_run.users -= 1
 
 
-def close_run(token: str) -> NdtoolError | None:
-    """Close a run on this worker; return the error if an input has changed, else None."""
+def close_run(token: str) -> None:
+    """Close a run on this worker."""
     with _lock:
         open_run = _open_runs.pop(token, None)
         _ended_tokens.append(token)
-    if open_run is None:
-        return None
-    try:
-        with _without_causes():
-            for source in open_run.sources.values():
-                source.require_unchanged()
-    except NdtoolError as error:
-        return error
-    finally:
+    if open_run is not None:
         open_run.close()
-    return None
 
 
 def version() -> str:
