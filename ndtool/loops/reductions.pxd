@@ -159,17 +159,16 @@ cdef inline Py_ssize_t reduce_slices(
     cdef Py_ssize_t ahead = max(1, PREFETCH_DISTANCE // 2 // width)
     cdef const int64_t* offsets = r.offsets
     cdef const int64_t* positions = r.positions
-    cdef const uint8_t* updates = r.updates
-    cdef const uint8_t* update
+    cdef const uint8_t* update = r.updates
     cdef uint8_t* target = r.target
-    if positions == NULL:
-        ahead = total
     for i in range(n):
-        if i + ahead < total:
-            prefetch_slice(updates + positions[i + ahead] * pitch, width)
-            prefetch_slice(target + offsets[i + ahead], width)
-        update = updates + (positions[i] if positions != NULL else i) * pitch
+        if positions != NULL:
+            if i + ahead < total:
+                prefetch_slice(r.updates + positions[i + ahead] * pitch, width)
+                prefetch_slice(target + offsets[i + ahead], width)
+            update = r.updates + positions[i] * pitch
         reduce_slice(op, <number*> (target + offsets[i]), <const number*> update, elements)
+        update += pitch
     return n
 
 
