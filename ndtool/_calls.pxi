@@ -578,7 +578,7 @@ cdef uint64_t execute_item(
     g.walk, g.source, g.target = walk, job.data.data + column, target
     g.walk.redirect_offset = job.fill_value - g.source
     g.count, g.width, g.non_temporal = count, width, job.non_temporal
-    if count == job.tuples and job.space.repeats > 1 and job.space.per_batch >= _blocks.SHORT_BLOCK:
+    if count == job.tuples and job.space.repeats > 1 and job.space.per_batch > _blocks.SHORT_BLOCK:
         if threads == 1 or job.space.per_batch * width >= MIN_PARALLEL:
             return gather_batches(&g, threads)
     return run_gather(&g, threads)
@@ -944,7 +944,7 @@ cdef class Calls:
                 job.updates.copy = allocate(memory, views[2].len)
         # output
         job.out, job.out_view.rank = NULL, 0
-        job.validates = out is not None or c.is_distinct or not gathered
+        job.validates = c.is_distinct or not gathered
         needs_temporary = False
         if out is None:
             result = self.empty(data.shape if job.scatters else shape_tuple(&p), dtype)
@@ -991,6 +991,7 @@ cdef class Calls:
                 return None    # a copy of the output would cost more than the updates
             job.out, job.target = job.target, allocate(memory, job.target_bytes)
             job.copies_data = job.scatters
+        job.validates |= out is not None and job.out == NULL
         step = c.itemsize
         for d in reversed(range(views[0].ndim)):
             contiguous[d] = step
@@ -1047,14 +1048,21 @@ cdef class Calls:
         return None if bad else result
 
     cdef int _choose_validation(self, Job* job, const CallPlan* p, Temporaries* memory) except -1:
-        """Decide whether tuples are validated before the target changes, and become offsets."""
+        """Decide whether tuples are validated before the output changes, and become offsets."""
         cdef bint bounds = job.walk.mode == CLIP or job.walk.mode == WRAP, in_bounds = True
         cdef int j
         for j in range(job.space.k):
             in_bounds &= are_in_bounds(job.walk.kind, job.space.sizes[j], job.space.wraps[j])
         job.validates &= job.walk.mode == ERROR and not in_bounds
         job.offsets = NULL
-        if job.scatters or p.by_panels or job.walk.has_pad:
+        if job.scatters:
+            return 0
+        if job.validates and 0 < job.target_bytes <= min(
+            job.indices.nbytes // 2, SHARED_CACHE_BYTES
+        ):
+            job.validates = False    # a copy of the output is faster
+            job.out, job.target = job.target, allocate(memory, job.target_bytes)
+        if p.by_panels or job.walk.has_pad:
             return 0
         if job.space.repeats > 1 if bounds else job.validates and job.space.k > 1:
             job.validates, job.offset_bytes = True, 8 if job.space.span >> 31 else 4
@@ -1068,7 +1076,10 @@ cdef class Calls:
         cdef const View* view = &job.data.view
         cdef bint has_rows = view.itemsize != itemsize
         cdef int64_t last = view.strides[view.rank - 1]
-        if gathered >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning["PACKED_IN_CACHE"]:
+        cdef Py_ssize_t reused = gathered
+        if itemsize <= 2 and not has_rows and job.data.nbytes >= MIN_PARALLEL:
+            reused *= 4    # they are copied in squares, for a quarter of the time
+        if reused >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning["PACKED_IN_CACHE"]:
             if p.by_panels:
                 return not has_rows
             if job.slice.rank or p.width <= _blocks.LINE:

@@ -42,7 +42,8 @@ from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport (
-    Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task, is_gather_by_row,
+    SHARED_CACHE_BYTES, Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task,
+    is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
     CLIP, ENTRIES, ERROR, ITEMSIZE_MASK, REDIRECT, SWAPPED, UNSIGNED, UNVECTORIZED, WRAP,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from ndtool import __version__, notebook
+from ndtool.arrays.source import DeclaredType
 from ndtool.errors import NdtoolError
 from ndtool.notebook import Table
 
@@ -102,10 +103,7 @@ class Typed(Value):
     @property
     def description(self) -> str:
         """The type and shape as text: float32[N,3], ?[...]."""
-        sizes = "..."
-        if self.shape is not None:
-            sizes = ",".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.dtype or '?'}[{sizes}]"
+        return DeclaredType(self.dtype, self.shape).description
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,14 @@ from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.answers import HIDDEN, Answer, Scalar, Value
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.oracle.blocks import ProgressCallback, block_ranges, flat_view, portion, silent
+from ndtool.analysis.oracle.blocks import (
+    Options,
+    ProgressCallback,
+    block_ranges,
+    flat_view,
+    portion,
+    silent,
+)
 from ndtool.analysis.oracle.distances import (
     INFINITE,
     Ulps,
@@ -31,7 +38,13 @@ from ndtool.inmemory.arguments import rebase
 from ndtool.notebook import Table
 from ndtool.rules import dtypes, inference, numbers, shapes
 from ndtool.rules.inference import Input, name_inputs
-from ndtool.rules.operators import LOWERED, LOWERED_INPUTS, Attributes, operator_of
+from ndtool.rules.operators import (
+    COMMON_ATTRIBUTES,
+    LOWERED,
+    LOWERED_INPUTS,
+    Attributes,
+    operator_of,
+)
 from ndtool.rules.plans import Position
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall, Request
@@ -354,8 +367,8 @@ def recompute(
 
     keywords: dict[str, Any] = operator_of(operator).attribute_values(attributes)
     if operator not in LOWERED:
-        for name in ("out_of_bounds", "pad", "negatives"):
-            keywords[name] = getattr(attributes, name)
+        names = Options._fields
+        keywords |= {name: getattr(attributes, name) for name in COMMON_ATTRIBUTES if name in names}
         keywords["progress"] = progress
     if attributes.out_of_bounds == "fill" or attributes.fill is not None:
         data_dtype = dtypes.from_numpy(arrays["data"].dtype)

@@ -18,8 +18,10 @@ from ndtool.errors import BoundsError, DifferenceError, UsageError, printable
 from ndtool.rules.operators import (
     ALL_OPERATORS,
     COMMON_ATTRIBUTES,
+    GATHER_ATTRIBUTES,
     LOWERED,
     LOWERED_INPUTS,
+    SCATTER_ATTRIBUTES,
     Attributes,
     Operator,
     operator_of,
@@ -199,9 +201,9 @@ def html_report(
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
     names = (*operator_of(operator).attributes, *COMMON_ATTRIBUTES)
-    kwargs["negatives"] = not kwargs.pop("no_negatives", False)
-    kwargs["include_self"] = not kwargs.pop("no_include_self", False)
-    return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
+    values = {name: kwargs.pop(name) for name in names if name in kwargs}
+    values |= {name: not kwargs.pop(f"no_{name}") for name in names if f"no_{name}" in kwargs}
+    return Attributes(**values)
 
 
 def writes_array_to_stdout(command_line: list[str]) -> bool:
@@ -250,17 +252,9 @@ def attribute_options(operator: Operator) -> tuple[Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
     if operator.name in LOWERED:
         return (options.WRITE_AXIS, options.WRITE_MODE)
-    attribute_parameters = map(options.ATTRIBUTES.__getitem__, operator.attributes)
-    fill_parameters = () if operator.scatters else (options.FILL,)
-    update_parameters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
-    bounds_parameters = (
-        options.OUT_OF_BOUNDS,
-        *fill_parameters,
-        options.PAD,
-        options.NO_NEGATIVES,
-        options.INDEX_BASE,
-    )
-    return (*attribute_parameters, *update_parameters, *bounds_parameters)
+    others = GATHER_ATTRIBUTES if operator.scatters else SCATTER_ATTRIBUTES
+    names = (*operator.attributes, *COMMON_ATTRIBUTES)
+    return tuple(options.ATTRIBUTES[name] for name in names if name not in others)
 
 
 def omit_if_lowered(operator: Operator, *params: Parameter) -> tuple[Parameter, ...]:

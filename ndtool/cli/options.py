@@ -75,7 +75,8 @@ def integer(lowest: int, highest: int) -> ParameterType:
     def parse(word: str) -> int:
         if re.fullmatch("[+-]?[0-9]{1,30}", word) and lowest <= int(word) <= highest:
             return int(word)
-        raise UsageError(f"{word!r} is not an integer in {lowest}..{highest}")
+        valid = f"in {lowest}..{highest}" if highest < 2**63 - 1 else "of at most 64 bits"
+        raise UsageError(f"{word!r} is not an integer {valid}")
 
     return ParameterType("integer", parse)
 
@@ -288,7 +289,6 @@ REDUCTION = define(
     f"{', '.join(REDUCTIONS)}; none assigns the updates.",
     default="none",
 )
-ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
 WRITE_AXIS = define("--axis A", _INT64, "Axis of PAST to write along, not 0.", default=-2)
 WRITE_MODE = define(
     "--mode MODE",
@@ -331,6 +331,11 @@ DUPLICATES = define(
     " error refuses duplicates.",
     default="last",
 )
+ATTRIBUTES = {  # of all operators but TensorScatter
+    "batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION, "out_of_bounds": OUT_OF_BOUNDS,
+    "fill": FILL, "pad": PAD, "negatives": NO_NEGATIVES, "index_base": INDEX_BASE,
+    "include_self": NO_INCLUDE_SELF, "duplicates": DUPLICATES,
+}  # fmt: skip
 SPEC = define(
     "--spec SPEC",
     parsed("spec", _parse_spec, "spec_names"),

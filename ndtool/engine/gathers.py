@@ -80,8 +80,9 @@ def gather(
             progress(part.stop / size)
         return True
     assert kernel.grid is not None, "a GatherKernel has either slices or a grid"
-    grid = kernel.grid.divided(limit_threads(threads, kernel.grid.units * kernel.grid.unit_bytes))
-    threads, unit_count = limit_threads(threads, grid.units * grid.unit_bytes), grid.units
+    threads = limit_threads(threads, size)
+    grid = kernel.grid.divided(threads)
+    unit_count = grid.units
     step = max(threads, tuning.WORK_ITEM // max(1, grid.unit_bytes))
     buffers = memoryview(bytearray(threads * grid.scratch)) if grid.is_packing_faster else None
     options = KernelOptions(threads, size >= tuning.NON_TEMPORAL, buffers)
@@ -116,12 +117,9 @@ def gather_item(
     non_temporal: bool = False,
 ) -> bool:
     """Gather one work item to the start of out; return False if an index is out of bounds."""
-    work = item.tuples * (item.width + slices.components * indices.itemsize)
-    options, addressing = (
-        KernelOptions(limit_threads(threads, work), non_temporal),
-        slices.addressing,
-    )
+    options = KernelOptions(limit_threads(threads, len(out)), non_temporal)
     buffer, origin, _ = data
+    addressing = slices.addressing
     if slices.layout is None:
         return not _kernels.gather(addressing, buffer, origin, indices, item, out, options)
     return not _kernels.gather_strided(

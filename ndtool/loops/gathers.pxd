@@ -7,8 +7,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, CACHE_BYTES, DROPPED, FEW, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size,
-    convert_next_offsets, has_row_indices, has_shared_tuples, next_batch, next_offsets,
+    BLOCK, CACHE_BYTES, DROPPED, FEW, LINE, MAX_RANK, SHORT_BLOCK, Cursor, IndexSpace, Walk,
+    block_size, convert_next_offsets, has_row_indices, has_shared_tuples, next_batch, next_offsets,
     offsets_by_mode, prefetch_next_batch, resolve_offsets, seek, stored_index, task_column,
 )
 from ndtool.loops.indices cimport (
@@ -18,8 +18,10 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
-from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
-from ndtool.loops.views cimport View, copy_view
+from ndtool.loops.moves cimport (
+    copy_bytes, gather_block, gather_lines, has_vbmi, stream_slices,
+)
+from ndtool.loops.views cimport View, copy_view, seek_element
 
 cdef extern from *:
     """
@@ -38,6 +40,7 @@ cdef extern from *:
 cdef enum:
     SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
     SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
+    STRIDED_BYTES = 16384    # bytes of slices that are gathered element by element
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
 cdef enum:           # where elements of a row index are
@@ -161,10 +164,12 @@ cdef inline uint64_t gather_range(
             )
             target += n * pitch
         elif is_staged:
-            gather_block(stage + pending, source, offsets, n, width, n if n_next == n else 0)
+            gather_block(
+                stage + pending, source, offsets, n, width, width, n if n_next == n else 0
+            )
             target += stream_full_lines(target, stage, pending + n * width, &pending)
         else:
-            gather_block(target, source, offsets, n, width, n if n_next == n else 0)
+            gather_block(target, source, offsets, n, width, width, n if n_next == n else 0)
             target += n * width
         memcpy(offsets, offsets + n, n_next * 8)
         t += n
@@ -360,6 +365,9 @@ cdef inline void gather_rows(
         stream_slices(target, source, offsets, n, max(n, stop), width, ahead, prefetched_bytes)
         return
     non_temporal = non_temporal and (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
+    if stop == 0 and not non_temporal and LINE < width <= 4 * LINE:
+        gather_lines(target, source, offsets, n, width, pitch)
+        return
     for i in range(n):
         if i + ahead < stop:
             prefetch_slice(source + offsets[i + ahead], width)
@@ -383,27 +391,55 @@ cdef struct GatherStrided:
 cdef inline uint64_t gather_strided_task(
     const void* args, int64_t task, int thread
 ) noexcept nogil:
-    """Gather the slices of a task's tuples, element by element."""
+    """Gather the slices of a task's tuples: an element of many slices, or a slice at a time."""
     cdef const GatherStrided* g = <const GatherStrided*> args
     cdef const View* view = g.view
     cdef int64_t offsets[BLOCK]
     cdef Cursor cursor
     cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks, i, n
     cdef Py_ssize_t pitch = g.elements * view.itemsize
+    cdef int64_t step = min(block_size(g.walk.space), max(SHORT_BATCH, STRIDED_BYTES // pitch))
+    cdef uint8_t* target = g.target + t * pitch
     seek(&cursor, &g.walk, t)
     while t < stop:
-        n = min(block_size(g.walk.space), stop - t)
+        n = min(step, stop - t)
         if next_offsets(&cursor, &g.walk, t, n, offsets):
             return 1
-        for i in range(n):
-            if offsets[i] == DROPPED:
-                memcpy(g.target + (t + i) * pitch, g.fill_value, pitch)
-                continue
-            copy_view(
-                g.target + (t + i) * pitch, g.source + offsets[i], view, g.element, g.elements
-            )
+        if n >= SHORT_BATCH and g.fill_value == NULL:
+            gather_elements(target, g, offsets, n, pitch)
+        else:
+            for i in range(n):
+                if offsets[i] == DROPPED:
+                    memcpy(target + i * pitch, g.fill_value, pitch)
+                    continue
+                copy_view(
+                    target + i * pitch, g.source + offsets[i], view, g.element, g.elements
+                )
+        target += n * pitch
         t += n
     return 0
+
+
+cdef inline void gather_elements(
+    uint8_t* target, const GatherStrided* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch
+) noexcept nogil:
+    """Gather the slices at n offsets: the first element of all, then the second, and so on."""
+    cdef const View* view = g.view
+    cdef int64_t coordinates[MAX_RANK]
+    cdef const uint8_t* source = g.source + seek_element(view, g.element, coordinates)
+    cdef int64_t element
+    cdef int d
+    for element in range(g.elements):
+        gather_block(
+            target + element * view.itemsize, source, offsets, n, view.itemsize, pitch, 0
+        )
+        for d in reversed(range(view.rank)):
+            coordinates[d] += 1
+            source += view.strides[d]
+            if coordinates[d] < view.sizes[d]:
+                break
+            source -= view.sizes[d] * view.strides[d]
+            coordinates[d] = 0
 
 
 cdef struct RowBlock:
@@ -502,7 +538,9 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
                 n_few = min(few, n - i)
                 if next_offsets(&cursor, &g.walk, t + i, n_few, offsets):
                     return 1
-                gather_block(block + i * g.width, g.source, offsets, n_few, g.width, 0)
+                gather_block(
+                    block + i * g.width, g.source, offsets, n_few, g.width, g.width, 0
+                )
                 i += n_few
         if g.non_temporal:
             target += stream_full_lines(target, stage, pending + n * g.width, &pending)

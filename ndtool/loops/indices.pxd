@@ -12,7 +12,7 @@ from ndtool.loops.memory cimport swap16, swap32, swap64
 cdef extern from *:
     """
     #include <stdint.h>
-    static inline void ndtool_widen(uint8_t const *, int, Py_ssize_t, int64_t *) ndtool_clones;
+    static inline void ndtool_widen(uint8_t const *, int, Py_ssize_t, int64_t *) ndtool_twice;
     static inline int ndtool_bounded_exact(int64_t *, int64_t, int64_t, int, int) ndtool_inline;
     static inline uint64_t ndtool_apply_mode(
         void const *, int64_t const *, Py_ssize_t, int, int64_t *

@@ -11,8 +11,11 @@ from ndtool.loops.memory cimport prefetch, prefetch_slice
 cdef extern from *:
     """
     static inline void ndtool_gather_fixed(
-        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t
+        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t
     ) ndtool_inline;
+    static inline void ndtool_gather_lines(
+        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t
+    ) ndtool_twice;
     static inline void ndtool_scatter_fixed(
         uint8_t *, int64_t const *, uint8_t const *, Py_ssize_t, Py_ssize_t
     ) ndtool_inline;
@@ -132,40 +135,52 @@ cdef inline void copy_bytes(
 
 cdef inline void gather_fixed "ndtool_gather_fixed"(
     uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t ahead
+    Py_ssize_t pitch, Py_ssize_t ahead
 ) noexcept nogil:
     """gather_block, with a constant width."""
     cdef Py_ssize_t i
     for i in range(n):
         if ahead:
             prefetch(source + offsets[i + ahead])
-        memcpy(target + width * i, source + offsets[i], width)
+        memcpy(target + pitch * i, source + offsets[i], width)
 
 
 cdef inline void gather_block(
     uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t ahead
+    Py_ssize_t pitch, Py_ssize_t ahead
 ) noexcept nogil:
-    """Copy n slices of `width` bytes from their offsets to contiguous memory.
+    """Copy n slices of `width` bytes from their offsets to a target every `pitch` bytes.
 
     ahead: if not 0, each copy also prefetches the slice that many positions later.
     """
     cdef Py_ssize_t i
     if width == 4:
-        gather_fixed(target, source, offsets, n, 4, ahead)
+        gather_fixed(target, source, offsets, n, 4, pitch, ahead)
     elif width == 8:
-        gather_fixed(target, source, offsets, n, 8, ahead)
+        gather_fixed(target, source, offsets, n, 8, pitch, ahead)
     elif width == 2:
-        gather_fixed(target, source, offsets, n, 2, ahead)
+        gather_fixed(target, source, offsets, n, 2, pitch, ahead)
     elif width == 1:
-        gather_fixed(target, source, offsets, n, 1, ahead)
+        gather_fixed(target, source, offsets, n, 1, pitch, ahead)
     elif width == 16:
-        gather_fixed(target, source, offsets, n, 16, ahead)
+        gather_fixed(target, source, offsets, n, 16, pitch, ahead)
     else:
         for i in range(n):
             if ahead:
                 prefetch_slice(source + offsets[i + ahead], width)
-            copy_bytes(target + width * i, source + offsets[i], width)
+            copy_bytes(target + pitch * i, source + offsets[i], width)
+
+
+cdef inline void gather_lines "ndtool_gather_lines"(
+    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
+    Py_ssize_t pitch
+) noexcept nogil:
+    """gather_block for slices of a few lines in cache, where calls of memcpy cost more."""
+    cdef Py_ssize_t i, j
+    for i in range(n):
+        for j in range(0, width - 32, 32):
+            memcpy(target + pitch * i + j, source + offsets[i] + j, 32)
+        memcpy(target + pitch * i + width - 32, source + offsets[i] + width - 32, 32)
 
 
 cdef inline void scatter_fixed "ndtool_scatter_fixed"(

@@ -258,7 +258,7 @@ cdef inline uint64_t gather_from_tile(
             c, stored, n_few, step, column_stride, increments, c.fill_value - source, offsets
         ):
             return 1
-        gather_block(target, source, offsets, n_few, p.itemsize, 0)
+        gather_block(target, source, offsets, n_few, p.itemsize, p.itemsize, 0)
         source += n_few * column_stride
         increments += 0 if column_stride else n_few
         stored += n_few * (c.kind & ITEMSIZE_MASK)

@@ -38,17 +38,27 @@ cdef struct View:
     Py_ssize_t itemsize
 
 
+cdef inline int64_t seek_element(
+    const View* view, int64_t element, int64_t* coordinates
+) noexcept nogil:
+    """Fill in the coordinates of an element, in row-major order; return its byte offset."""
+    cdef int64_t offset = 0
+    cdef int d
+    for d in reversed(range(view.rank)):
+        coordinates[d] = element % view.sizes[d]
+        offset += coordinates[d] * view.strides[d]
+        element //= view.sizes[d]
+    return offset
+
+
 cdef inline void copy_view(
     uint8_t* target, const uint8_t* source, const View* view, int64_t first, int64_t count
 ) noexcept nogil:
     """Copy elements [first, first + count), in row-major order, to contiguous memory."""
     cdef int64_t coordinates[MAX_RANK]
-    cdef int64_t remaining = first, last_size, stride, n
+    cdef int64_t last_size, stride, n
     cdef int d
-    for d in reversed(range(view.rank)):
-        coordinates[d] = remaining % view.sizes[d]
-        source += coordinates[d] * view.strides[d]
-        remaining //= view.sizes[d]
+    source += seek_element(view, first, coordinates)
     last_size = view.sizes[view.rank - 1]
     stride = view.strides[view.rank - 1]
     while count > 0:
