@@ -240,7 +240,7 @@ def test_only_idempotent_reductions_update_in_place(stores: Path, workers: Worke
         ({"data": "raw:float32[9]:data.npy"}, "workers cannot read parts of it"),
         ({"data": "fortran.npy"}, "fortran.npy is in Fortran order: expected C order"),
         ({"out": None}, "a run on a cluster writes to a file or store: expected -o FILE"),
-        ({"workers": 2}, "--scheduler and --workers: expected one of them"),
+        ({"workers": 2}, "scheduler and workers: expected one of them"),
         ({"scheduler": "nowhere.json"}, "nowhere.json: there is no such scheduler file"),
     ],
 )
