@@ -124,9 +124,9 @@ def test_a_level_that_encoders_do_not_have_is_replaced_by_the_default(level: Any
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chunks": (3,)}, "--chunks 3 has 1 sizes: the output has rank 2"),
-        ({"shards": (3, 3, 3)}, "--shards 3,3,3 has 3 sizes"),
-        ({"chunks": (4, 5), "shards": (6, 5)}, "--shards 6,5 is not a multiple of the chunks 4,5"),
+        ({"chunks": (3,)}, "chunks 3 has 1 sizes: the output has rank 2"),
+        ({"shards": (3, 3, 3)}, "shards 3,3,3 has 3 sizes"),
+        ({"chunks": (4, 5), "shards": (6, 5)}, "shards 6,5 is not a multiple of the chunks 4,5"),
         ({"shards": (6, 5), "data_layout": layout_of(2)}, "Zarr version 2 has no shards"),
     ],
 )
