@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 import ndtool
 
-MODULES = (
-    "ndtool.signatures", "ndtool.files", "ndtool.questions.calls", "ndtool.questions.files",
-)  # fmt: skip
+PACKAGE = Path(ndtool.__file__).parent
+WITH_EXAMPLES = [path for path in PACKAGE.rglob("*.py") if "    >>> " in path.read_text("utf-8")]
+MODULES = {"ndtool.signatures", "ndtool.files"} | {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in WITH_EXAMPLES
+}
 NO_STANDARD = {"inspect", "convert"}  # not about an operator
 
 
@@ -65,10 +68,12 @@ def test_a_docstring_is_complete(name: str) -> None:
             assert re.search(rf"\b{parameter}\b", text), parameter
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", sorted(MODULES))
 def test_examples_run(module: str) -> None:
-    if module == "ndtool.questions.files":
-        pytest.importorskip("onnx")
+    for library in {"ndtool.questions.files": ["onnx"], "ndtool.xarray": ["dask", "xarray"]}.get(
+        module, []
+    ):
+        pytest.importorskip(library)
     results = doctest.testmod(importlib.import_module(module))
     assert results.failed == 0
     assert results.attempted
