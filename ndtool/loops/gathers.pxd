@@ -38,6 +38,7 @@ cdef extern from *:
 cdef enum:
     SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
     SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
+    MANY_LINES = 2048  # bytes of a slice that is streamed although its ends do not fill lines
     STRIDED_BYTES = 16384    # bytes of slices that are gathered element by element
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
@@ -365,7 +366,9 @@ cdef inline void gather_rows(
     if non_temporal and width == pitch and has_vbmi():
         stream_slices(target, source, offsets, n, max(n, stop), width, ahead, prefetched_bytes)
         return
-    non_temporal = non_temporal and (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
+    non_temporal = non_temporal and (
+        width >= MANY_LINES or (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
+    )
     for i in range(n):
         if i + ahead < stop:
             prefetch_slice(source + offsets[i + ahead], width)
