@@ -12,6 +12,7 @@ from typing import Any
 import bucket
 import forkserver
 import pytest
+import thresholds
 import webserver
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from bucket import Bucket
@@ -24,7 +25,8 @@ COMPILED_CALL = tuning.COMPILED_CALL
 
 if settings.get_current_profile_name() == "default":  # a loaded machine is slow
     patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-    settings.register_profile("patient", **patient)
+    examples = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "30"))
+    settings.register_profile("patient", **patient, max_examples=examples)
     settings.load_profile("patient")
 
 # Tests run in the background may inherit ignored signals, and pass them on to child processes.
@@ -95,6 +97,25 @@ def clean_workdir(workdir: Path) -> Iterator[None]:
 def enable_sigint() -> None:
     """Enable SIGINT, which pytest-xdist's workers, and some libraries, ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(
+    params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
+    ids=["default thresholds", "small thresholds"],
+)
+def small_thresholds(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test by default, and with thresholds at which tiny arrays are divided and spooled."""
+    with thresholds.patched_thresholds(*request.param):
+        yield
+
+
+@pytest.fixture(params=["unnamed", "named"])
+def tmpfile_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Create outputs as unnamed files, or as files with temporary names."""
+    if request.param == "named":
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    kind: str = request.param
+    return kind
 
 
 @pytest.fixture

@@ -75,7 +75,8 @@ def integer(lowest: int, highest: int) -> ParameterType:
     def parse(word: str) -> int:
         if re.fullmatch("[+-]?[0-9]{1,30}", word) and lowest <= int(word) <= highest:
             return int(word)
-        raise UsageError(f"{word!r} is not an integer in {lowest}..{highest}")
+        valid = f"in {lowest}..{highest}" if highest < 2**63 - 1 else "of at most 64 bits"
+        raise UsageError(f"{word!r} is not an integer {valid}")
 
     return ParameterType("integer", parse)
 

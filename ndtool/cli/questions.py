@@ -204,7 +204,9 @@ def _model(
 @click.pass_obj
 def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     from ndtool.analysis.inspect import inspect
+    from ndtool.machine import signals
 
+    signals.install_handlers(*reporter.final_messages())
     answer = inspect(names)
     reporter.print_answer(answer)
     reporter.print_warnings([array.warning for array in answer.arrays if array.warning])

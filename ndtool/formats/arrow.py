@@ -515,7 +515,8 @@ class _ArrowFile(Table):
             storage.download([(0, storage.size)])
             self._buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
             self.is_stream = storage.peek(0, 4) == _STREAM
-            self.schema = self._open(None).schema
+            self._reader = self._open(None)
+            self.schema = self._reader.schema
             self._is_encoded = any(map(self._is_copied, islice(self._iterate(None, 0), 1)))
             fields = [0] if self._is_encoded else None
             self.row_counts = [batch.num_rows for batch in self._iterate(fields, 0)]
@@ -534,11 +535,11 @@ class _ArrowFile(Table):
 
     def _iterate(self, fields: list[int] | None, group: int) -> Iterator[Any]:
         """Yield batches from a group on. fields: decode only these columns, None for all."""
-        reader = self._open(fields)
-        if not self.is_stream:
-            yield from map(reader.get_batch, range(group, reader.num_record_batches))
+        if self.is_stream:
+            yield from islice(self._open(fields), group, None)
             return
-        yield from islice(reader, group, None)
+        reader = self._reader if fields is None else self._open(fields)
+        yield from map(reader.get_batch, range(group, reader.num_record_batches))
 
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
         fields = sorted(map(self.schema.get_field_index, names))

@@ -84,7 +84,7 @@ class Chain:
                     hint="pip install 'ndtool[zarr]'",
                 )
 
-    def decode(self, raw: bytes, skipped: int = 0) -> np.ndarray[Any, Any]:
+    def decode(self, raw: bytes | memoryview, skipped: int = 0) -> np.ndarray[Any, Any]:
         """Decode a chunk. skipped: a bit is set for each codec that was not applied."""
         import numpy as np
 

@@ -3,7 +3,7 @@
 # order. Begin with `scatter_task`; `windows_task` updates a copy of each batch in cache.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from ndtool.loops.arithmetic cimport (
     BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64,
@@ -253,8 +253,8 @@ cdef inline uint64_t scatter_rows(
             &s.updates, target, offsets, s.updates.first + column, positions, n, n_next, width,
             s.non_temporal
         )
-        memcpy(offsets, offsets + n, n_next * 8)
-        memcpy(positions, positions + n, n_next * 8)
+        memmove(offsets, offsets + n, n_next * 8)  # the next block may own more slices
+        memmove(positions, positions + n, n_next * 8)
         n = n_next
         t += n_block
     if s.non_temporal:

@@ -452,9 +452,14 @@ class ClusterRun:
         paths = folder.working_folder, shared_output.path
         seconds = REMOTE_CLOSE_TIMEOUT if any(map(locations.is_url, paths)) else CLOSE_TIMEOUT
         inference, partitioning = self._call.inference, self.partitioning
+        reopened = self._call.request._replace(
+            **self._inputs, output=None, spill=None, threads=1, scheduler=None, workers=None,
+            resume=False,
+        )  # fmt: skip
+        open_call: Any = type(self._call)
         task_call = worker.Call(
-            os.urandom(8).hex(), __version__, self._inputs, inference, partitioning, shared_output,
-            folder.working_folder, self._folder is not None,
+            os.urandom(8).hex(), __version__, partial(open_call, reopened), inference, partitioning,
+            shared_output, folder.working_folder, self._folder is not None,
         )  # fmt: skip
         abort = partial(self._cluster.abort, worker.close_run, task_call.token, seconds=seconds)
         signals.add_cleanup(abort)

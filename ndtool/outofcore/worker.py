@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
 from ndtool import __version__
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import Source
+from ndtool.arrays.source import Inputs
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
-from ndtool.formats import locators
-from ndtool.formats.streams import Streams
 from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Partitioning
@@ -26,14 +24,14 @@ from ndtool.rules.inference import Inference
 class Call(NamedTuple):
     """The call that a run's tasks belong to, which is sent with each task.
 
-    token: the ID of the run. version: the client's version of ndtool. arguments: the locations of
-    inputs, by role. output: the shared output. folder: the location of spilled data. resumes:
-    whether a killed run has left segments in it.
+    token: the ID of the run. version: the client's version of ndtool. open_inputs: opens the
+    inputs. output: the shared output. folder: the location of spilled data. resumes: whether a
+    killed run has left segments in it.
     """
 
     token: str
     version: str
-    arguments: dict[str, str]
+    open_inputs: Callable[[], Inputs]
     inference: Inference
     partitioning: Partitioning
     output: SharedOutput
@@ -64,42 +62,28 @@ class _GatedSink(Sink):
 
 
 class _OpenRun:
-    """The open arrays of a run on a worker, see arrays.source.Inputs.
+    """The open arrays of a run on a worker. users: the number of running tasks."""
 
-    users: the number of running tasks.
-    """
-
-    users, threads, spill = 0, 1, None
+    users = 0
 
     def __init__(self, call: Call) -> None:
         if call.version != __version__:
             raise version_error("a worker", __version__, call.version)
-        self.inference = call.inference
         with ExitStack() as stack:
-            self.sources: dict[str, Source] = {}
-            for role, argument in call.arguments.items():
-                dtype = call.inference.inputs["data"].dtype
-                source = locators.open_role(role, argument, Streams(), dtype)
-                if role == "indices" and call.inference.attributes.rebases_indices:
-                    from ndtool.formats import computed
-
-                    source = computed.rebased(source, call.inference.attributes)
+            inputs = call.open_inputs()
+            for source in inputs.sources.values():
                 stack.callback(source.close)
-                self.sources[role] = source
-                _, dtype, shape = call.inference.inputs[role]
-                if (
-                    source.metadata.shape != shape
-                    or source.metadata.dtype.itemsize != dtype.itemsize
-                ):
+            for role, (name, dtype, shape) in inputs.inference.inputs.items():
+                if call.inference.inputs[role][1:] != (dtype, shape):
                     raise OutputError(
-                        f"{argument_name(argument)} has another type or shape on a worker"
+                        f"{argument_name(name)} has another type or shape on a worker"
                     )
             output = _GatedSink(_reopen_output(call.output))
             stack.callback(output.close)
             self.store = SharedStore(call.folder)
             stack.callback(self.store.close)
             writer = execution.writer(output, call.partitioning, call.inference.plan)
-            arrays = execution.arrays(self, call.partitioning, writer)
+            arrays = execution.arrays(inputs, call.partitioning, writer)
             self.work = Work(call.inference, call.partitioning, arrays, self.store)
             self.close = stack.pop_all().close
 

@@ -199,16 +199,16 @@ def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[
 def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
     """Add the names of the inputs to an error that names only their roles."""
     if isinstance(error, BoundsError):
-        is_lowered = "write_indices" in inputs
-        name, dtype, _ = inputs["write_indices" if is_lowered else "indices"]
-        error.name(
-            argument_name(name), argument_name(inputs["past" if is_lowered else "data"].name)
-        )
+        role, data_role = "indices", "data"
+        if "write_indices" in inputs:
+            role, data_role = "write_indices", "past"
+        name, dtype, _ = inputs[role]
+        error.name(_name(role, inputs), argument_name(inputs[data_role].name))
         if not error.hint and not is_literal(name):
             hint = mistakes.likeliest_cause(error.value, error.size, dtype)
             error.hint = mistakes.with_pairs(hint, name)
     elif isinstance(error, DuplicatesError):
-        error.name(argument_name(inputs["indices"].name))
+        error.name(_name("indices", inputs))
     elif isinstance(error, RuleError | DtypeError):
         error.places = tuple(f"{role} {value.description}" for role, value in inputs.items())
         if error.hint.endswith(shapes.GATHER_COMMAND):
@@ -249,6 +249,12 @@ def _float_hint(inputs: Inputs) -> str:
     load = "x = np.load({0!r}); i = x.astype('int64'); assert (i == x).all()"
     command = mistakes.numpy_command(inputs["indices"].name, "indices", load, "i")
     return command and f"are they whole numbers? Then: {command}"
+
+
+def _name(role: str, inputs: Inputs) -> str:
+    """Return the name of indices in messages; a literal has none but its role."""
+    name = inputs[role].name
+    return role if is_literal(name) else argument_name(name)
 
 
 def is_literal(name: str) -> bool:

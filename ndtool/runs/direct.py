@@ -151,7 +151,6 @@ def _gather_items(
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else limit_threads(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
-    streams = sink.buffer is not None and nbytes >= tuning.NON_TEMPORAL
     # whether to prefetch for each work item
     prefetches = source is not None and _advise_access(source, slices, nbytes)
     limit = validated.call.request.memory
@@ -166,7 +165,7 @@ def _gather_items(
         written = item.byte_range(slices.width)
         buffer = buffers.acquire() if sink.buffer is None else sink.buffer[written]
         rows = buffer[: item.tuples * item.width]
-        if not gathers.gather_item(slices, data, indices, item, rows, team_size, streams):
+        if not gathers.gather_item(slices, data, indices, item, rows, team_size):
             raise operands.changed_error(inference)
         if releases and source is not None:
             source.advise("dontneed")

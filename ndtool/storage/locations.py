@@ -4,7 +4,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ndtool.errors import UsageError, printable, redact_urls
+from ndtool.errors import UsageError, printable, redact_urls, refuse
 from ndtool.redaction import register
 from ndtool.storage.local import (
     ZARR_METADATA,
@@ -65,16 +65,27 @@ def is_bucket(url: str) -> bool:
     return "/" not in path.rstrip("/") and is_shared(url)
 
 
-def sibling(file: File, path: str, name: str) -> str | None:
-    """Return the location of a file `name` in the folder of an open file, None if invalid.
+def companion(file: File, path: str, name: str, label: str, kind: str) -> str:
+    """Return the location of a file in the folder of an open file that refers to it, or below.
 
-    file, path: the open file and its location. name: relative to its folder.
+    path: of the open file. name: relative to its folder. label, kind: what refers to the file, and
+    to what, for messages. Raises InputError for another path, and for a link out of the folder.
     """
-    url = getattr(file, "address", None)
-    if url is None:
-        location = os.path.join(os.path.dirname(path), name)
-        return None if is_url(location) else location
-    return None if "::" in name else join(url, name, sibling=True)
+    url, folder = getattr(file, "address", None), os.path.dirname(path)
+    location = os.path.join(folder, name) if url is None else join(url, name, sibling=True)
+    is_inside = name and name[0] != "/" and ".." not in name.split("/") and "\0" not in name
+    if not is_inside or is_url(name) or (is_url(location) if url is None else "::" in name):
+        refuse(
+            label,
+            f"the location of {kind} is {printable(repr(name))}: expected a"
+            " relative path inside the model's folder",
+        )
+    # In a cache, the model and its files may be links to files of another folder.
+    folders = (os.path.realpath(folder), os.path.dirname(os.path.realpath(path)))
+    real_path = os.path.realpath(location)
+    if url is None and all(os.path.commonpath([real_path, real]) != real for real in folders):
+        refuse(label, f"{kind} is in {printable(location)}, a link out of the model's folder")
+    return location
 
 
 def parent_folder(path: str) -> str:

@@ -219,10 +219,14 @@ def test_a_screen_reader_reads_the_sentence(browser: Browser) -> None:
 
 CONTRAST_SCRIPT = """
 const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+const known = new Map();
 const toRgb = (colour) => {
-  canvas.fillStyle = colour;
-  canvas.fillRect(0, 0, 1, 1);
-  return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  if (!known.has(colour)) {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    known.set(colour, [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3));
+  }
+  return known.get(colour);
 };
 const luminance = (colour) => {
   const channels = toRgb(colour).map((c) => c / 255)

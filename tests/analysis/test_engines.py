@@ -155,6 +155,7 @@ def test_types_without_arithmetic_are_gathered(code: str) -> None:
         assert (reports[1].result, reports[1].different) == ("refused", None)
 
 
+@pytest.mark.slow("types that NumPy lacks are passed to torch")
 def test_bfloat16_is_passed_to_engines_that_support_it() -> None:
     data = RNG.random(6).astype(ml_dtypes.bfloat16)
     save(data=data.view("V2"), idx=np.array([[2], [0], [2]]), upd=data[:3].view("V2"))

@@ -305,6 +305,7 @@ def mask_temporary_names(text: str) -> str:
     return re.sub(r"\.ndtool-[0-9a-f]{12}", ".ndtool", text)
 
 
+@pytest.mark.slow("a dry run asks the workers for access to folders")
 def test_a_folder_that_workers_cannot_access_is_reported(
     inputs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

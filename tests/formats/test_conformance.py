@@ -550,13 +550,6 @@ def sample(target: str) -> Any:
     return ARRAY[0].astype("<f8") if target in ENCODED else ARRAY
 
 
-@pytest.fixture(params=["unnamed", "named"])
-def temporary_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if request.param == "named":
-        monkeypatch.delattr(os, "O_TMPFILE")
-    return request.param
-
-
 @contextmanager
 def closing_sink(out: Any) -> Iterator[Any]:
     """Yield a sink, and abort it."""
@@ -627,7 +620,7 @@ def test_an_output_is_zero_before_it_is_written(target: str) -> None:
 
 
 @all_targets
-def test_the_existing_file_is_preserved_until_the_commit(temporary_kind: str, target: str) -> None:
+def test_the_existing_file_is_preserved_until_the_commit(tmpfile_mode: str, target: str) -> None:
     existing, path = write_existing(target), target.partition(":")[0]
     for outcome in ("aborted", "committed"):
         out = open_sink(target, sample(target) + 1)
@@ -645,7 +638,7 @@ def test_the_existing_file_is_preserved_until_the_commit(temporary_kind: str, ta
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "pwrite later"])
 def test_a_full_or_failing_disk_leaves_the_existing_file(
-    temporary_kind: str, target: str, call: str, code: int, monkeypatch: pytest.MonkeyPatch
+    tmpfile_mode: str, target: str, call: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     existing, path = write_existing(target), target.partition(":")[0]
     out = open_sink(target, sample(target)) if call == "pwrite later" else None
@@ -665,7 +658,7 @@ def test_a_full_or_failing_disk_leaves_the_existing_file(
 
 
 @all_targets
-def test_no_clobber_refuses_existing_files(temporary_kind: str, target: str) -> None:
+def test_no_clobber_refuses_existing_files(tmpfile_mode: str, target: str) -> None:
     existing, path = write_existing(target), target.partition(":")[0]
     for create in (open_sink, list_preserved_members):
         with pytest.raises(OutputError, match="exists and may not be replaced"):

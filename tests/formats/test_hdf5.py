@@ -425,7 +425,7 @@ def test_names_that_are_not_written(target: str, message: str) -> None:
     [
         (Encoding(shards=(2, 3, 4)), "HDF5 has no shards"),
         (Encoding(codec="zstd"), "HDF5 has gzip or none"),
-        (Encoding(chunks=(2,)), "--chunks 2 has 1 sizes: the output has rank 3"),
+        (Encoding(chunks=(2,)), "chunks 2 has 1 sizes: the output has rank 3"),
     ],
 )
 def test_encodings_that_hdf5_lacks(encoding: Encoding, message: str) -> None:

@@ -27,8 +27,15 @@ from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import objects
 
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
-LARGE = np.random.default_rng(0).integers(0, 256, 17 << 20, dtype=np.uint8)  # three parts
-PART = 8 << 20
+PART = 1 << 18
+PARTS = np.random.default_rng(0).integers(0, 256, 5 * PART // 2, dtype=np.uint8)  # three of them
+
+
+@pytest.fixture
+def small_parts(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upload parts smaller than those that S3 accepts."""
+    monkeypatch.setattr(objects, "MIN_PART", PART)
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 
 def archive(raw: bytes) -> dict[str, Any]:
@@ -231,7 +238,8 @@ def test_no_credentials(s3: Bucket) -> None:
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("array", [ROWS[:5], LARGE, np.zeros((0, 3))], ids=["few", "parts", "none"])
+@pytest.mark.parametrize("array", [ROWS[:5], PARTS, np.zeros((0, 3))], ids=["few", "parts", "none"])
+@pytest.mark.usefixtures("small_parts")
 def test_outputs_are_what_they_are_in_files(s3: Bucket, workdir: Path, array: Any) -> None:
     for name in ("x.npy", "x.npz", "x.safetensors", "x.pb"):
         store(f"s3://bucket/{name}", array)
@@ -240,19 +248,20 @@ def test_outputs_are_what_they_are_in_files(s3: Bucket, workdir: Path, array: An
     assert s3.uploads() == []
 
 
-def test_nothing_is_visible_before_the_end(s3: Bucket) -> None:
-    with temporary_sink("s3://bucket/x.npy", LARGE) as out:
-        out.write(0, LARGE.tobytes())
+def test_nothing_is_visible_before_the_end(s3: Bucket, small_parts: None) -> None:
+    with temporary_sink("s3://bucket/x.npy", PARTS) as out:
+        out.write(0, PARTS.tobytes())
         assert s3.keys() == []
         file = out.finish()
         assert s3.keys() == []
         assert len(s3.uploads()) == 1
         file.publish()
         assert s3.keys() == ["x.npy"]
-    assert s3.get("x.npy") == npy(LARGE)
+    assert s3.get("x.npy") == npy(PARTS)
     assert s3.uploads() == []
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_a_part_that_fails_leaves_nothing(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(operation: str, arguments: dict[str, Any]) -> None:
         if arguments.get("PartNumber") == 2:
@@ -260,7 +269,7 @@ def test_a_part_that_fails_leaves_nothing(s3: Bucket, monkeypatch: pytest.Monkey
 
     intercept(monkeypatch, fail)
     with pytest.raises(OutputError, match=r"s3://bucket/x.npy: Input/output error"):
-        store("s3://bucket/x.npy", LARGE)
+        store("s3://bucket/x.npy", PARTS)
     assert s3.keys() == s3.uploads() == []
 
 
@@ -279,12 +288,12 @@ def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
 
 
-def test_other_tensors_are_preserved(s3: Bucket) -> None:
+def test_other_tensors_are_preserved(s3: Bucket, small_parts: None) -> None:
     assert store("s3://bucket/a.npz:one", ROWS[:5]) is None
-    assert store("s3://bucket/a.npz:two", LARGE) == ("one",)
+    assert store("s3://bucket/a.npz:two", PARTS) == ("one",)
     members = archive(s3.get("a.npz"))
     assert np.array_equal(members["one"], ROWS[:5])
-    assert np.array_equal(members["two"], LARGE)
+    assert np.array_equal(members["two"], PARTS)
     store("s3://bucket/m.safetensors:one", ROWS[:5])
     assert store("s3://bucket/m.safetensors:two", ROWS) == ("one",)
     assert np.array_equal(load("s3://bucket/m.safetensors:one"), ROWS[:5])
@@ -310,6 +319,7 @@ def test_changes_of_others_are_not_lost(
     assert list(archive(s3.get("a.npz"))) == ["one", "three"]
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_parts_become_an_object_on_the_same_condition(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,10 +331,10 @@ def test_parts_become_an_object_on_the_same_condition(
             conditions.append({key: arguments[key] for key in arguments if key.startswith("If")})
 
     intercept(monkeypatch, record)
-    store("s3://bucket/a.npz:one", LARGE)
+    store("s3://bucket/a.npz:one", PARTS)
     version = objects.current_version("s3://bucket/a.npz")
-    store("s3://bucket/a.npz:two", LARGE)
-    store("s3://bucket/x.npy", LARGE, clobber=False)
+    store("s3://bucket/a.npz:two", PARTS)
+    store("s3://bucket/x.npy", PARTS, clobber=False)
     matches = {"IfMatch": version.etag if version else None}
     assert conditions == [{"IfNoneMatch": "*"}, matches, {"IfNoneMatch": "*"}]
 
@@ -385,7 +395,8 @@ def lossy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects.S3Object, "_call", twice)
 
 
-@pytest.mark.parametrize("array", [ROWS[:4], LARGE], ids=["whole", "parts"])
+@pytest.mark.parametrize("array", [ROWS[:4], PARTS], ids=["whole", "parts"])
+@pytest.mark.usefixtures("small_parts")
 def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy_server: None, array: Any) -> None:
     store("s3://bucket/x.npy", array, clobber=False)
     assert s3.get("x.npy") == npy(array)
@@ -482,8 +493,9 @@ def test_an_object_may_be_input_and_output(s3: Bucket, workdir: Path) -> None:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: str) -> None:
-    save(x=LARGE.reshape(-1, 1024), i=np.arange(len(LARGE) // 1024)[:, None])
-    proxy = Proxy(s3.endpoint, PART // 2)
+    parts = np.resize(PARTS, (2 * objects.MIN_PART // 1024 + 1, 1024))
+    save(x=parts, i=np.arange(len(parts))[:, None])
+    proxy = Proxy(s3.endpoint, objects.MIN_PART // 2)
     try:
         with subprocess.Popen(
             [*NDTOOL, "gather-nd", "x.npy", "i.npy", "-o", "s3://bucket/x.npy"],

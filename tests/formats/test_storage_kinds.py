@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 from inputs import open_input, piped
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, call, cases, many, note_attributes, raw_bytes, threads_used, void_view
-from thresholds import patched_thresholds
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -34,16 +32,6 @@ from ndtool.storage import descriptors
 INPUTS = ("data", "indices", "updates")
 WAYS_IN = ("file", "file", "Fortran", "stored", "deflated", "stream")
 WAYS_OUT = ("file", "archive", "stream", "no shared maps")
-
-
-@pytest.fixture(
-    params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
-    ids=["default thresholds", "small thresholds"],
-)
-def small_thresholds(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run a test by default, and with thresholds at which tiny arrays are mapped and spooled."""
-    with patched_thresholds(*request.param):
-        yield
 
 
 def npy(array: np.ndarray, fortran: bool = False) -> bytes:

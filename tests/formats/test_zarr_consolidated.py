@@ -112,6 +112,19 @@ def test_attributes_of_other_arrays_keep_their_values(version: int, nested: bool
     assert (group[name][...] == DATA).all()
 
 
+def test_all_members_are_found_whatever_the_order_of_writes(version: int) -> None:
+    put("x.zarr:g/a", DATA, zarr_format=version)
+    consolidated(version)
+    names = ["g/b", "h/k/c", "g-h/a", "g/a", "h/d", "e", "g/b"]
+    for count, name in enumerate(names, 1):
+        write(f"x.zarr:{name}", DATA[:count])
+    group = zarr.open_consolidated("x.zarr", zarr_format=version)
+    found = {name: item for name, item in group.members(max_depth=None) if hasattr(item, "shape")}
+    assert {name: item.shape for name, item in found.items()} == {
+        name: (count, 10) for count, name in enumerate(names, 1)
+    }
+
+
 def test_an_array_with_the_same_metadata_changes_no_other_file(version: int) -> None:
     put("x.zarr:a", DATA, zarr_format=version)
     consolidated(version)

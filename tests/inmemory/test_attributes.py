@@ -1,14 +1,10 @@
 """Every operator, attribute and way to execute it: the result, or the error, of the oracle."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-import thresholds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, Case, bits_equal, cases, many, note_attributes, raw_bytes
-from thresholds import patched_thresholds
 from ways import (
     PACKED_RECORD,
     WAYS,
@@ -18,16 +14,7 @@ from ways import (
     with_type_of_torch,
 )
 
-
-@pytest.fixture(
-    scope="module",
-    params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
-    ids=["default thresholds", "small thresholds"],
-)
-def small_thresholds(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
-    """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
-    with patched_thresholds(*request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("fast_small_calls", "small_thresholds")
 
 
 def check(way: str, case: Case, data: st.DataObject) -> None:
@@ -51,9 +38,7 @@ def check(way: str, case: Case, data: st.DataObject) -> None:
 
 @settings(many, max_examples=4 * EXAMPLES)
 @given(data=st.data())
-def test_calls_on_arrays_give_what_the_oracle_gives(
-    small_thresholds: None, data: st.DataObject
-) -> None:
+def test_calls_on_arrays_give_what_the_oracle_gives(data: st.DataObject) -> None:
     check("arrays", data.draw(st.one_of(cases, calls_with_attributes())), data)
 
 
@@ -61,9 +46,7 @@ def test_calls_on_arrays_give_what_the_oracle_gives(
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "arrays"])
 @many
 @given(data=st.data())
-def test_every_other_way_gives_what_the_oracle_gives(
-    small_thresholds: None, way: str, data: st.DataObject
-) -> None:
+def test_every_other_way_gives_what_the_oracle_gives(way: str, data: st.DataObject) -> None:
     if way in ("lazy", "torch"):
         pytest.importorskip({"lazy": "dask.array"}.get(way, way), exc_type=ImportError)
     check(way, data.draw(st.one_of(cases, calls_with_attributes())), data)

@@ -1,11 +1,9 @@
 """Invalid calls: refused as the reference refuses them, and nothing is written."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import thresholds
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -25,19 +23,10 @@ from strategies import (
     threads_used,
     to_layout,
 )
-from thresholds import patched_thresholds
 
 import ndtool
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, NdtoolError
-
-
-@pytest.fixture(params=[(), (thresholds.KERNELS,)], ids=["default thresholds", "small thresholds"])
-def small_thresholds(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
-    """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
-    with patched_thresholds(*request.param):
-        yield
-
 
 # Invalid inputs: one violation at a time, for which both sides must raise the same kind.
 
@@ -157,11 +146,10 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
         assert not isinstance(expected, BoundsError) or actual.fields() == expected.fields()
 
 
+@pytest.mark.usefixtures("fast_small_calls", "small_thresholds")
 @many
 @given(cases, threads_used, st.data())
-def test_a_bad_index_leaves_out_untouched(
-    small_thresholds: None, case: Case, threads: int, draw: st.DataObject
-) -> None:
+def test_a_bad_index_leaves_out_untouched(case: Case, threads: int, draw: st.DataObject) -> None:
     broken = _index_out_of_bounds(case, draw)
     assume(broken is not None)
     assume(isinstance(refusal(reference, broken), BoundsError))

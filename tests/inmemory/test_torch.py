@@ -1,6 +1,7 @@
 """Gradients through the operators on torch tensors: exact, of any order, in both modes."""
 
 import doctest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from later import later
 from strategies import sample
 
 import ndtool
-from ndtool.errors import BoundsError, DtypeError, DuplicatesError, RuleError
+from ndtool import files
+from ndtool.errors import BoundsError, DtypeError, DuplicatesError, InputError, RuleError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 torch, differentiable = later("torch"), later("ndtool.torch")
@@ -55,7 +57,7 @@ def test_a_gather(call: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(("call", "reduction"), sample(5, CALLS, REDUCTIONS))
+@pytest.mark.parametrize(("call", "reduction"), sample(8, CALLS, REDUCTIONS))
 def test_a_scatter(call: Any, reduction: str) -> None:
     suffix, shape, indices, options = call
     data = random_tensor(shape)
@@ -254,3 +256,10 @@ def test_batches_of_no_elements(axis_size: int) -> None:
     assert shared.shape == (0, 4, 2)
     scattered = torch.func.vmap(differentiable.scatter)(data, indices, updates)
     assert scattered.shape == data.shape
+
+
+def test_an_archive_of_torch_is_refused_with_the_way_on(workdir: Path) -> None:
+    torch.save({"w": torch.ones(3)}, "x.npz")
+    with pytest.raises(InputError, match=r"an archive of torch\.save") as excinfo:
+        files.gather("x.npz:w", np.array([0]))
+    assert "weights_only=True" in excinfo.value.hint

@@ -143,7 +143,7 @@ def parameter_id(value: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype_and_reduction"), sample(6, SCATTERS, DTYPES_AND_REDUCTIONS), ids=parameter_id
+    ("case", "dtype_and_reduction"), sample(9, SCATTERS, DTYPES_AND_REDUCTIONS), ids=parameter_id
 )
 def test_scatter_nd(case: ScatterCase, dtype_and_reduction: tuple[np.dtype, str]) -> None:
     dtype, reduction = dtype_and_reduction
@@ -174,7 +174,7 @@ ELEMENTS = (
 
 @pytest.mark.parametrize(
     ("shapes", "axis", "dtype_and_reduction"),
-    sample(6, ELEMENTS, range(3), DTYPES_AND_REDUCTIONS),
+    sample(9, ELEMENTS, range(3), DTYPES_AND_REDUCTIONS),
     ids=parameter_id,
 )
 def test_scatter_elements(
@@ -258,7 +258,7 @@ LAYOUTS = ("Fortran", "reversed", "strided", "unaligned", "broadcast")
 CODES = [dtype.newbyteorder(order).str for dtype in INTEGERS for order in "<>"]
 
 
-@pytest.mark.parametrize(("code", "layout"), sample(3, CODES, LAYOUTS))
+@pytest.mark.parametrize(("code", "layout"), sample(4, CODES, LAYOUTS))
 def test_index_types_and_layouts(code: str, layout: str) -> None:
     rng = np.random.default_rng(24)
     dtype = np.dtype(code)

@@ -73,6 +73,7 @@ def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
 
 GATHER = "gather_nd", ("data", "idx"), {"chunks": (25_000,)}
 SCATTER = "scatter_nd", ("data", "idx", "upd"), {"attributes": Attributes(reduction="add")}
+SCATTERS = pytest.mark.slow("the plan counts the requests of a scatter")
 SMALL_OBJECTS = pytest.mark.slow("the plan counts the requests for spilled data in many objects")
 TWO_LEVELS = pytest.mark.slow("the plan counts the requests of two levels of partitions")
 
@@ -81,7 +82,7 @@ TWO_LEVELS = pytest.mark.slow("the plan counts the requests of two levels of par
     ("operator", "inputs", "options", "depth", "object_bytes"),
     [
         (*GATHER, 1, 8 << 20),
-        (*SCATTER, 1, 8 << 20),
+        pytest.param(*SCATTER, 1, 8 << 20, marks=SCATTERS),
         pytest.param(*GATHER, 1, 100_000, marks=SMALL_OBJECTS),
         pytest.param(*SCATTER, 2, 8 << 20, marks=TWO_LEVELS),
     ],

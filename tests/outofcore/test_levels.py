@@ -60,6 +60,16 @@ def test_the_number_of_partitions_is_unbounded() -> None:
     assert (partitioning.local_bytes(0), partitioning.local_bytes(partitioning.depth - 1)) == (8, 4)
 
 
+def test_a_task_on_a_cluster_holds_the_offsets_of_deeper_groups() -> None:
+    """Those of the call are the client's."""
+    rows = Rows(1 << 20, 8, (1 << 22,), 4)
+    partitioning = Layout(rows, True, 1, on_cluster=True).partition(1 << 20, 2)
+    assert (partitioning.depth, partitioning.in_memory, partitioning.workers) == (2, 0, 1)
+    tables = [8 * (partitioning.fan_out(d) + 2) * (partitioning.blocks + 1) for d in range(2)]
+    assert partitioning.memory - partitioning.task_memory == tables[0]
+    assert partitioning.task_memory > partitioning.scratch_bytes + tables[1]
+
+
 @pytest.fixture
 def folder(workdir: Path) -> Path:
     rng = np.random.default_rng(7)

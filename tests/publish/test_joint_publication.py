@@ -23,13 +23,6 @@ NAMES = [f"{number}.npy" for number in range(5)]
 pytestmark = pytest.mark.usefixtures("clean_workdir", "check_files_closed")
 
 
-@pytest.fixture(params=["unnamed", "named"])
-def tmpfile_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if request.param == "named":
-        monkeypatch.delattr(os, "O_TMPFILE")
-    return request.param
-
-
 def create_sinks(names: list[str] = NAMES, **options: Any) -> list[Any]:
     """Return sinks of different arrays, complete but unpublished."""
     sinks = [open_sink(name, **options) for name in names]

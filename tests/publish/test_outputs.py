@@ -23,7 +23,7 @@ from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.formats import locators, outputs
 from ndtool.formats.npz import writer
 from ndtool.formats.streams import Streams
-from ndtool.publish import cleanup, newfile, sinks
+from ndtool.publish import cleanup, sinks
 from ndtool.rules import dtypes
 from ndtool.runs import direct
 from ndtool.storage import tempfiles
@@ -34,14 +34,6 @@ METADATA_OF_10_BYTES = metadata_of(np.zeros(10, "u1"))
 
 
 pytestmark = pytest.mark.usefixtures("clean_workdir", "check_files_closed")
-
-
-@pytest.fixture(params=["unnamed", "named"])
-def tmpfile_mode(request, monkeypatch):
-    """Outputs begin as unnamed files, or as files with temporary names."""
-    if request.param == "named":
-        monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
-    return request.param
 
 
 def read_bytes(path):

@@ -29,6 +29,8 @@ def acl(*entries: tuple[int, int] | tuple[int, int, int]) -> bytes:
 SHARED = acl((USER_OBJ, 6), (USER, 6, 1234), (GROUP_OBJ, 0), (MASK, 6), (OTHER, 0))
 BROAD = acl((USER_OBJ, 6), (USER, 4, 1234), (GROUP_OBJ, 6), (GROUP, 6, 99), (MASK, 6), (OTHER, 4))
 
+pytestmark = pytest.mark.usefixtures("tmpfile_mode")
+
 
 @pytest.fixture(autouse=True)
 def existing_file(workdir: Path) -> Iterator[None]:
@@ -36,12 +38,6 @@ def existing_file(workdir: Path) -> Iterator[None]:
     Path("x.npy").write_bytes(b"old")
     yield
     os.umask(umask)
-
-
-@pytest.fixture(params=["unnamed", "named"], autouse=True)
-def tmpfile_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "named":
-        monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
 
 
 def get_attribute(path: str, name: str) -> bytes | None:

@@ -1,20 +1,25 @@
 """The public names: signatures, options, keys of --json and statuses, as a table.
 
-Run as a program, it writes the table to public_api.json; `make baseline` does that for a release.
+Run as a program, it writes the table to public_api.json, as `make baseline` does.
 docs/stability.md says what users may rely on.
 """
 
 import inspect
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import click
+import numpy as np
 from command import FIXTURES, ndtool
+
+from ndtool.cli.program import program
+from ndtool.errors import Status
 
 COOKBOOK = FIXTURES / "cookbook"
 BASELINE = Path(__file__).parents[1] / "packaging" / "public_api.json"
@@ -45,57 +50,44 @@ RUNS = {
 }
 
 
+def importable_modules() -> Iterator[ModuleType]:
+    for name in MODULES:
+        with suppress(ImportError):  # its library is missing
+            yield import_module(name)
+
+
 def public_names() -> dict[str, str]:
     """Return all public names, each with the part of its definition that must not change."""
-    from ndtool.cli.program import program
-    from ndtool.errors import Status
-
     entries = {f"status {status.name}": str(status.value) for status in Status}
-    for module in filter(None, map(import_public, MODULES)):
+    for module in importable_modules():
         entries.update(module_entries(module))
     entries.update(command_entries(program(), "ndtool"))
     entries.update(json_entries())
     return dict(sorted(entries.items()))
 
 
-def import_public(name: str) -> ModuleType | None:
-    """Return a public module, or None if its library is missing."""
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
-
-
 def module_entries(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield functions with their signatures, and classes with their bases and fields."""
-    here = module.__name__
-    own = [
-        name for name, value in vars(module).items() if getattr(value, "__module__", here) == here
-    ]
+    own = [name for name, value in vars(module).items() if is_own(module, name, value)]
     for name in getattr(module, "__all__", own):
-        value, path = getattr(module, name, None), f"python {here}.{name}"
-        if name.startswith("_"):
-            continue
-        if inspect.isclass(value):
-            bases = [
-                base
-                for base in value.__mro__[1:-1]
-                if base.__module__ in ("ndtool.errors", "builtins")
-            ]
+        value, path = getattr(module, name), f"python {module.__name__}.{name}"
+        if isinstance(value, tuple):
+            yield path, ", ".join(sorted(item.__name__ for item in value))
+        elif inspect.isclass(value):
+            bases = [base for base in value.__mro__[1:-1] if base.__module__ != "enum"]
             yield path, ", ".join(base.__name__ for base in bases)
-            yield from ((f"{path}.{field}", "") for field in fields(value))
+            names = {*dir(value), *getattr(value, "__annotations__", ())} - {*dir(bases[-1])}
+            names |= {*getattr(value, "_fields", ())}
+            if value is not Status:  # whose values have entries of their own
+                yield from ((f"{path}.{field}", "") for field in names if field[0] != "_")
         elif callable(value):
             yield path, signature(value)
-        elif isinstance(value, list):
-            yield path, ", ".join(sorted(item.__name__ for item in value))
 
 
-def fields(kind: type) -> list[str]:
-    """Return the public names of a class that its first base does not have, and all its fields."""
-    if issubclass(kind, int):
-        return []  # the statuses, listed separately
-    names = {*dir(kind), *getattr(kind, "__annotations__", ())} - {*dir(kind.__mro__[-2])}
-    return sorted(name for name in {*names, *getattr(kind, "_fields", ())} if name[0] != "_")
+def is_own(module: ModuleType, name: str, value: Any) -> bool:
+    """Whether a module without a list of its public names defines a function or tuple for users."""
+    origin = getattr(value, "__module__", module.__name__ if isinstance(value, tuple) else None)
+    return name[0] != "_" and origin == module.__name__
 
 
 def signature(function: Any) -> str:
@@ -105,10 +97,9 @@ def signature(function: Any) -> str:
     text = str(inspected.replace(parameters=parameters, return_annotation=inspected.empty))
     for name, parameter in inspected.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            kind = eval(parameter.annotation, function.__globals__)
-            for options in getattr(kind, "__args__", ()):
-                names = sorted(options.__required_keys__ | options.__optional_keys__)
-                text = text.replace(f"**{name}", ", ".join(f"{key}=" for key in names))
+            for options in get_args(eval(parameter.annotation, function.__globals__)):
+                keys = ", ".join(f"{key}=" for key in sorted(options.__annotations__))
+                text = text.replace(f"**{name}", keys)
     return text
 
 
@@ -131,8 +122,6 @@ def command_entries(command: click.Command, path: str) -> Iterator[tuple[str, st
 
 def json_entries() -> Iterator[tuple[str, str]]:
     """Yield the keys of each kind of object that --json prints."""
-    import numpy as np
-
     with TemporaryDirectory() as folder:
         np.savez(f"{folder}/two.npz", a=1, b=2)
         for kind, line in RUNS.items():
@@ -153,27 +142,11 @@ def keys(value: Any, path: str = "") -> Iterator[str]:
             yield from keys(item, f"{path}[]")
 
 
-def entries_for_changelog(baseline: dict[str, str], current: dict[str, str]) -> str:
-    """Return the entries of CHANGELOG.md about the differences, "" if there are none."""
-    removed, added = baseline.keys() - current.keys(), current.keys() - baseline.keys()
-    changed = {name for name in baseline.keys() & current.keys() if baseline[name] != current[name]}
-    groups = {
-        "Removed": [f"- `{name}`" for name in removed],
-        "Changed": [f"- `{name}`: {baseline[name]} -> {current[name]}" for name in changed],
-        "Added": [f"- `{name}` {current[name]}".rstrip() for name in added],
-    }
-    return "\n".join(
-        f"### {title}\n" + "\n".join(sorted(lines)) for title, lines in groups.items() if lines
-    )
-
-
-def main() -> None:
-    baseline, current = json.loads(BASELINE.read_text("utf-8")), public_names()
-    if missing := [name for name in MODULES if import_public(name) is None]:
-        raise SystemExit(f"cannot be imported here: {', '.join(missing)}")
-    BASELINE.write_text(json.dumps(current, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(entries_for_changelog(baseline, current) or "nothing public changed")
+def write_baseline() -> None:
+    assert len([*importable_modules()]) == len(MODULES)
+    text = json.dumps(public_names(), indent=1, ensure_ascii=False)
+    BASELINE.write_text(f"{text}\n", "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write_baseline()

@@ -29,7 +29,7 @@ COPY_ONLY = [
     np.dtype(ml_dtypes.float4_e2m1fn),
 ]
 ALL_DTYPES = ARITHMETIC + COPY_ONLY
-EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "60"))  # of a property test
+EXAMPLES = settings.default.max_examples  # of a property test
 UFUNCS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
     "min": np.minimum,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.engine import packing
 from ndtool.errors import NdtoolError, printable, redact_urls, refuse
-from ndtool.formats import companions
 from ndtool.formats.decoding import join_blocks, open_range
 from ndtool.formats.onnx.tensorproto import Element, Tensor
 from ndtool.formats.onnx.wire import MAX_VARINT_BYTES
@@ -71,7 +70,7 @@ class Folder:
 
     def _data_file(self, location: str, label: str) -> tuple[str, int]:
         if location not in self._data_files:
-            path = companions.locate(self._storage, self._path, location, label, "its data")
+            path = locations.companion(self._storage, self._path, location, label, "its data")
             with closing(locations.open_storage(path)) as file:
                 self._data_files[location] = path, file.size
         return self._data_files[location]

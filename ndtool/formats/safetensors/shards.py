@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
 from ndtool.errors import NdtoolError, OutputError, format_value, printable, refuse
-from ndtool.formats import companions, members, safetensors
+from ndtool.formats import members, safetensors
 from ndtool.formats.safetensors import headers
 from ndtool.storage import locations
 
@@ -118,7 +118,7 @@ def _refuse(path: str, text: str) -> NoReturn:
 
 def _open_shard(storage: File, path: str, file: str) -> File:
     """Open a file of an index."""
-    location = companions.locate(storage, path, file, path, "a file of tensors")
+    location = locations.companion(storage, path, file, path, "a file of tensors")
     shard = locations.open_storage(location)
     if not headers.has_header(shard):
         shard.close()

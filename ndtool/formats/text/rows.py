@@ -20,7 +20,8 @@ from ndtool.rules import numbers
 
 DELIMITERS_BY_SUFFIX = {".csv": ",;", ".tsv": "\t"}
 MIN_ARROW_BLOCKS = 1  # number of blocks of a file for which the import of pyarrow is worthwhile
-_MIN_ARROW_BYTES = 1 << 19  # of a block that NumPy cannot parse, for which it is worthwhile
+MIN_ARROW_BYTES = 7 << 17  # bytes of a first block for which it is worthwhile, as others follow
+_MIN_UNPARSED_BYTES = 1 << 19  # of one that NumPy cannot parse
 MAX_FIELDS = 1 << 20  # of a row
 _DEFAULT_DELIMITERS = ",;\t"  # of text without a suffix of DELIMITERS, if any is in its first row
 _BLANKS = re.compile(rb"[ \t]+")
@@ -70,7 +71,8 @@ def parse(
             table, skip = result
             columns = _select_columns(table, selected, label)
             line_number, block = line_number + block.count(b"\n", 0, skip), block[skip:]
-        array = _parse_block(block, table, columns, values.fast_type, count >= MIN_ARROW_BLOCKS)
+        use_arrow = count >= MIN_ARROW_BLOCKS or len(block) >= MIN_ARROW_BYTES
+        array = _parse_block(block, table, columns, values.fast_type, use_arrow)
         if array is None or not values.add_array(array, block):
             _add_rows(line_number, block, table, columns, values, label)
     if table is None and (selected is not None or (values.are_indices and not has_text)):
@@ -263,7 +265,7 @@ def _parse_block(
         array = _parse_by_arrow(block, delimiter, table.width, selected, kind)
     if array is None:
         array = _parse_by_numpy(block, delimiter, table.width, selected, kind)
-        if array is None and not use_arrow and len(block) >= _MIN_ARROW_BYTES:
+        if array is None and not use_arrow and len(block) >= _MIN_UNPARSED_BYTES:
             array = _parse_by_arrow(block, delimiter, table.width, selected, kind)
     if array is None or columns == selected:
         return array
@@ -304,12 +306,15 @@ def _parse_by_arrow(
     if any(column.null_count for column in table.columns):
         return None
     array = np.empty((table.num_rows, len(selected)), np.float64 if kind == "d" else np.int64)
-    for target, column in zip(array.T, table.columns, strict=True):
-        start = 0
-        for chunk in column.chunks:  # to_numpy would import pandas
-            elements = np.frombuffer(chunk.buffers()[1], array.dtype, len(chunk), 8 * chunk.offset)
-            target[start : start + len(chunk)] = elements
-            start += len(chunk)
+    start = 0
+    for batch in table.to_batches():  # whose rows fit in a cache while columns are written to them
+        stop = start + batch.num_rows
+        for target, column in zip(array[start:stop].T, batch.columns, strict=True):
+            # to_numpy would import pandas
+            target[:] = np.frombuffer(
+                column.buffers()[1], array.dtype, len(column), 8 * column.offset
+            )
+        start = stop
     return array if kind == "q" or np.isfinite(array).all() else None
 
 

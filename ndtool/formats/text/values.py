@@ -204,22 +204,21 @@ def _narrow(doubles: Any, dtype: Any, text: bytes | None) -> Any:
     """
     import numpy as np
 
+    long_integer = _LONG_INTEGERS[dtype.itemsize]
+    if dtype.itemsize == 8:
+        is_exact = doubles.min() > -(2**53) and doubles.max() < 2**53  # False for a NaN
+        has_long_integer = not is_exact and text is not None and long_integer.search(text)
+        return None if has_long_integer else doubles.astype(dtype, copy=False)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         narrowed = doubles.astype(dtype)
-        if dtype.itemsize == 8:
-            may_be_rounded, has_tie = np.abs(doubles) >= 2**53, False
-        else:
-            is_rounded = narrowed.astype(np.float64) != doubles
-            is_rounded &= doubles == doubles
-            may_be_rounded = (is_rounded & (doubles == np.rint(doubles))) | (
-                np.abs(doubles) >= 2**53
-            )
-            has_tie = (is_rounded & (doubles.view(np.uint64) & _TIE_MASK == 0)).any()
+        is_rounded = narrowed.astype(np.float64) != doubles
+        is_rounded &= doubles == doubles
+        is_integer = is_rounded & (doubles == np.rint(doubles))
+        may_be_rounded = is_integer | (np.abs(doubles) >= 2**53)
+        has_tie = (is_rounded & (doubles.view(np.uint64) & _TIE_MASK == 0)).any()
     if has_tie or (np.isinf(narrowed) & np.isfinite(doubles)).any():
         return None
-    has_long_integer = (
-        text is not None and may_be_rounded.any() and _LONG_INTEGERS[dtype.itemsize].search(text)
-    )
+    has_long_integer = text is not None and may_be_rounded.any() and long_integer.search(text)
     return None if has_long_integer else narrowed
 
 

@@ -78,6 +78,10 @@ def update_consolidated(
             document = {**document, "consolidated_metadata": inline}
         if document is not None:
             entries[entry] = document
+    is_changed = entries != before
+    ordered = sorted(entries.items())  # zarr loses members of a group that are not in a row
+    entries.clear()
+    entries.update(ordered)
     body = json.dumps(root, indent=2).encode()
     if len(body) > MAX_METADATA_SIZE or _count_values(body) > _MAX_VALUES:
         raise OutputError(
@@ -85,7 +89,7 @@ def update_consolidated(
             f" and {_count_values(body)} values: at most {MAX_METADATA_SIZE} and {_MAX_VALUES}"
             " are read"
         )
-    return None if entries == before else body
+    return body if is_changed else None
 
 
 def dimension_names(root: dict[str, Any], other_than: str) -> set[str]:

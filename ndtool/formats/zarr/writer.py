@@ -324,6 +324,7 @@ class LocalStore(NewFolder):
         self, zarr_target: ZarrTarget, target: Target, documents: Mapping[str, bytes]
     ) -> None:
         self._zarr_target, self._target, self._documents = zarr_target, target, documents
+        self._version = zarr_target.version or 3
         # Files of consolidated metadata without the array, as they are now, and with it.
         self._hiding, self._restoring, self._listing = (list[Unpublished]() for _ in range(3))
         for group in zarr_target.groups:
@@ -361,10 +362,6 @@ class LocalStore(NewFolder):
                     files.append(file)
                     write_at(file.descriptor, 0, body)
                     file.sync()
-
-    @property
-    def _version(self) -> int:
-        return self._zarr_target.version or 3
 
     def _consolidated(self, group: str, is_listed: bool = True) -> bytes | None:
         """Return a group's consolidated metadata with or without the array, None if they are so."""
