@@ -1017,7 +1017,7 @@ cdef class Calls:
         """Return whether to copy strided data to row-major order before a gather."""
         cdef const View* view = &job.data.view
         cdef bint has_rows = view.itemsize != itemsize
-        cdef int64_t last = max(view.strides[view.rank - 1], -view.strides[view.rank - 1])
+        cdef int64_t last = view.strides[view.rank - 1]
         cdef Py_ssize_t reused = gathered
         if itemsize <= 2 and not has_rows and job.data.nbytes >= MIN_PARALLEL:
             reused *= 4    # they are copied in squares, for a quarter of the time
@@ -1028,8 +1028,8 @@ cdef class Calls:
                 return True
         if not (
             job.slice.rank > 0 and not has_rows and view.rank > 1
-            and last >= _blocks.LINE and job.data.nbytes <= min(
-                2 * gathered if last > CACHE_BYTES else gathered,
+            and max(last, -last) >= _blocks.LINE and job.data.nbytes <= min(
+                2 * gathered if job.data.nbytes > CACHE_BYTES else gathered,
                 <Py_ssize_t> self.tuning["MAX_PACKED"],
             )
         ):
