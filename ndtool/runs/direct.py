@@ -14,7 +14,7 @@ from ndtool.engine.gathers import GatherKernel, ProgressCallback
 from ndtool.machine import memory
 from ndtool.machine.threads import BufferPool, limit_threads, run_all
 from ndtool.rules import grid
-from ndtool.rules.plans import Plan
+from ndtool.rules.inference import Inference
 from ndtool.runs import operands
 from ndtool.runs.operands import Validated
 
@@ -34,7 +34,7 @@ def gather(
     """
     call, inference = validated.call, validated.call.inference
     source, nbytes = call.sources["data"], inference.nbytes
-    if gathers_by_block(source, inference.plan):
+    if gathers_by_block(source, inference, in_memory=sink.buffer is not None):
         with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
             _gather_blocks(validated, source, out, progress)
@@ -70,13 +70,17 @@ def gather(
             raise operands.changed_error(inference)
 
 
-def gathers_by_block(source: Source, plan: Plan) -> bool:
-    """Whether rows are copied from each block to the output, since few of a block are gathered."""
+def gathers_by_block(source: Source, inference: Inference, in_memory: bool) -> bool:
+    """Whether rows are copied from each block to the output, since few of a block are gathered.
+
+    in_memory: whether the output is. Rows in any order cost more in a map of a file.
+    """
+    plan, metadata = inference.plan, source.metadata
     if isinstance(source, ContiguousSource) or plan.tuples > tuning.MAX_BLOCK_TUPLES:
         return False
-    metadata, axes = source.metadata, len(plan.all_slices)
-    blocks = grid.count_blocks(plan.all_slices, metadata.block_shape[:axes])
-    return blocks <= MAX_BLOCKS and plan.tuples * tuning.BLOCK_TUPLE_COST <= metadata.nbytes
+    blocks = grid.count_blocks(plan.all_slices, metadata.block_shape[: len(plan.all_slices)])
+    cost = plan.tuples * tuning.BLOCK_TUPLE_COST + inference.nbytes * (1 if in_memory else 2)
+    return blocks <= MAX_BLOCKS and cost <= metadata.nbytes
 
 
 def _gather_blocks(

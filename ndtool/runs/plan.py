@@ -59,7 +59,8 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     out, concurrency = _destination(call, output)
     chunked, data, slices = _in_chunks(call, out), call.sources["data"], call.inference.plan
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    partitioning = None
+    partitioning, gathers = None, not call.inference.scatters
+    by_block = gathers and gathers_by_block(data, call.inference, in_memory=output is None)
     if isinstance(data, ContiguousSource) and not _is_partitionable(data):
         if limit is not None:
             _require_partitionable(call, data, allowed)
@@ -67,16 +68,17 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     elif not slices.tuples or not slices.width or prod(slices.all_slices) < 2:
         reason = "nothing is accessed at random"
     elif chunked:
-        partitioning, reason = _partition_chunked(call, limit, allowed, out, concurrency)
+        partitioning, reason = _partition_chunked(call, limit, allowed, out, concurrency, by_block)
     else:
         partitioning, reason = _partition_flat(call, limit, allowed)
     if partitioning is not None:
         return partitioned_plan("sweep", call, partitioning, reason, output)
-    gathers, written = not call.inference.scatters, call.inference.nbytes
+    written = call.inference.nbytes
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data_read = 0 if isinstance(data, Constant) else sizes["data"]
     read = sum(sizes.values()) - sizes["data"] + (min(data_read, written) if gathers else data_read)
     nbytes = _buffer_bytes(call, out, concurrency if chunked else None)
+    nbytes += BLOCK_TUPLE_BYTES * slices.tuples if by_block else 0
     return Plan("direct", 0, 0, read, written, 0, nbytes, {}, reason)
 
 
@@ -131,8 +133,6 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
-        if gathers_by_block(data, call.inference.plan):
-            nbytes += BLOCK_TUPLE_BYTES * call.inference.plan.tuples
     return nbytes
 
 
@@ -181,9 +181,17 @@ def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
 
 
 def _partition_chunked(
-    call: OpenCall, limit: int | None, allowed: int, out: ArrayMetadata, concurrency: int
+    call: OpenCall,
+    limit: int | None,
+    allowed: int,
+    out: ArrayMetadata,
+    concurrency: int,
+    by_block: bool,
 ) -> tuple[Partitioning | None, str]:
-    """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
+    """Return the partitioning of a run with chunked arrays, None if direct, and the reason.
+
+    by_block: whether direct execution does not assemble blocks.
+    """
     from ndtool.outofcore.partitioning import Layout, layout_of, memory_error
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
@@ -216,7 +224,7 @@ def _partition_chunked(
         budget = min(budget, tuning.UNUSED_CHUNKS)
         is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
         may_sweep = gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS
-        if not may_sweep or gathers_by_block(data, call.inference.plan):
+        if by_block or not may_sweep:
             return None, reason
 
     minimums = list[int]()

@@ -1,6 +1,6 @@
 """Commands run in forks of a process that has already imported the packages they need.
 
-A new Python process takes 0.1 s for its imports, and 0.4 to 1 s with zarr or distributed. A fork
+A new Python process takes 0.1 s for its imports, and 0.2 to 1 s with h5py or distributed. A fork
 has most modules imported, and has its own exit status, signals, current folder, environment and
 streams. It loads the kernels itself, because libgomp uses only one thread in a fork of a process
 that has loaded it. Many tests still start a new Python process.
@@ -25,14 +25,19 @@ AVAILABLE = sys.platform == "linux"
 MAX_REQUEST_BYTES = 100_000  # a request is one packet
 PRELOADED = (
     "difflib", "heapq", "json", "tempfile", "ndtool.analysis.infer", "ndtool.analysis.inspect",
-    "ndtool.arrays.sink", "ndtool.cli.program", "ndtool.cli.questions", "ndtool.cli.reporter",
-    "ndtool.engine.tuning", "ndtool.formats.locators", "ndtool.formats.outputs",
-    "ndtool.publish.targets", "ndtool.runs.calls",
+    "ndtool.analysis.names", "ndtool.arrays.sink", "ndtool.cli.program", "ndtool.cli.questions",
+    "ndtool.cli.reporter", "ndtool.engine.packing", "ndtool.engine.tuning",
+    "ndtool.formats.codecs", "ndtool.formats.decoding", "ndtool.formats.locators",
+    "ndtool.formats.members", "ndtool.formats.onnx", "ndtool.formats.outputs",
+    "ndtool.formats.safetensors", "ndtool.publish.cleanup", "ndtool.publish.targets",
+    "ndtool.rules.tensorscatter", "ndtool.runs.calls", "ndtool.signatures",
+    "ndtool.storage.localfolder", "ndtool.storage.tempfiles",
 )  # fmt: skip
 # The package that a command imports if an argument contains the key.
 PACKAGES = {
-    ".npz": "zipfile", "zarr": "zarr", "://": "fsspec", "s3://": "s3fs",
-    "--scheduler": "distributed", "verify": "numpy", "stats": "numpy", "explain": "numpy",
+    ".npz": "zipfile", ".zarr": "numcodecs", ".h5": "h5py", ".parquet": "numpy", "://": "fsspec",
+    "s3://": "s3fs", "--scheduler": "distributed", "verify": "numpy", "stats": "numpy",
+    "explain": "numpy", "model": "numpy",
 }  # fmt: skip
 # Prefixes of variables that Python and libraries read at startup.
 _STARTUP_PREFIXES = (

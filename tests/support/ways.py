@@ -16,13 +16,13 @@ from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.arrays.assembly import ChunkedSource, box_slices
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.engine import tuning
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError, NdtoolError
 from ndtool.outofcore import execution
 from ndtool.outofcore.partitioning import Layout, layout_of, rows_of
 from ndtool.rules import grid
 from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import direct as direct_runs
 from ndtool.runs import operands, steps
 from ndtool.runs.calls import OpenCall, Request
 
@@ -159,13 +159,13 @@ def direct(case: Case, draw: st.DrawFn) -> Any:
 
 
 def direct_chunks(case: Case, draw: st.DrawFn) -> Any:
-    """Execute a call on chunked data as a run does, with a cost of tuples that selects the way."""
+    """Execute a call on chunked data as a run does, by blocks or by an assembled copy."""
     sources = flat_sources(case)
     chunks = np.array(void_view(case.arrays[0]), order="C")
     sources["data"] = Chunks(in_chunks(sources["data"].metadata, draw), chunks)
-    cost = draw(st.sampled_from((0, 1 << 40)))
+    by_block = draw(st.booleans())
     with (
-        patch.object(tuning, "BLOCK_TUPLE_COST", cost),
+        patch.object(direct_runs, "gathers_by_block", lambda *_, **__: by_block),
         open_call(case, sources, threads=draw(st.integers(1, 3))) as call,
     ):
         sink, result = output_of(call, case)
