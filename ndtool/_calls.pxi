@@ -19,13 +19,14 @@ cdef extern from *:
     #define NDTOOL_MAX_ELEMENTS ((int64_t) 1 << 62)
     """
     const int64_t MAX_ELEMENTS "NDTOOL_MAX_ELEMENTS"    # of any array of a call
+    const int64_t MAX_INDEX "INT64_MAX"
 
 cdef enum:
     MAX_TYPED = 1024            # cached TypedCalls
     MIN_PARALLEL = 1 << 15      # bytes of an array, from which threads copy it
     LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
     SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
-    MAX_TEMPORARIES = 10
+    MAX_TEMPORARIES = 12
     RECENT = 64                 # slots for recent calls
     MAX_ARGUMENTS = 17          # arguments of a call, and three element types
 
@@ -46,7 +47,8 @@ cdef class TypedCall:
     """A call of an operator but for its shapes.
 
     threads: at most this many. indices: their type, mode and padding, without a buffer; the fill
-    value is one element. spec: None for a gather.
+    value is one element. stored: the same as given, if they are normalized to int64; else None.
+    spec: None for a gather.
     itemsize: of data. swap_unit: bytes that a byte swap reverses. swaps_data, swaps_updates:
     whether arithmetic needs other byte orders than the arrays have.
     """
@@ -55,20 +57,20 @@ cdef class TypedCall:
     cdef int64_t batch_dims, axis
     cdef int64_t base
     cdef bint swaps_data, swaps_updates, is_counted, is_distinct, is_circular
-    cdef Indices indices
+    cdef Indices indices, stored
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
 
     def __cinit__(
-        self, str operator, object attributes, int threads, Indices indices, UpdateSpec spec,
-        Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates,
+        self, str operator, object attributes, int threads, Indices indices, Indices stored,
+        UpdateSpec spec, Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates,
     ):
         self.family, self.threads = _FAMILIES[operator], threads
         self.batch_dims, self.axis = attributes.batch_dims, attributes.resolved_axis
         self.is_counted, self.is_distinct = attributes.is_counted, attributes.duplicates == "error"
         self.base = attributes.index_base
         self.is_circular = self.family == BY_RUNS and attributes.mode == "circular"
-        self.indices = indices
+        self.indices, self.stored = indices, stored
         self.spec, self.itemsize, self.swap_unit = spec, itemsize, swap_unit
         self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
 
@@ -100,7 +102,9 @@ cdef struct Job:
     bint copies_data         # of a scatter: whether the target does not contain data yet
     bint validates           # whether to validate all indices before the target changes
     int stored_kind          # of indices to normalize to int64, in their copy; else 0
-    int64_t base, modulus    # what is subtracted from these; the modulus, 0 for none
+    bint has_stored_pad      # whether one that is `stored_pad` is padding
+    int64_t stored_pad
+    int64_t base             # what is subtracted from others
     int64_t stored_tuples
     IndexSpace space, row_space
     Walk walk
@@ -236,6 +240,30 @@ cdef bint infer_call(
         for d in range(r):
             p.shape[d] = data.shape[d]
     return True
+
+
+cdef bint start_runs(
+    const Py_buffer* indices, int kind, int64_t size, int64_t run, int64_t* firsts
+) noexcept nogil:
+    """Store circular write indices modulo `size`; return whether a run continues at index 0."""
+    cdef const uint8_t* stored = <const uint8_t*> indices.buf
+    cdef bint wraps = False
+    cdef int64_t i, v
+    for i in range(indices.shape[0]):
+        v = as_int64(stored + i * indices.strides[0], kind, 1, &v)[0] % size
+        firsts[i] = v + (size & (v >> 63))
+        wraps |= firsts[i] > size - run
+    return wraps
+
+
+cdef void follow_runs(
+    const int64_t* firsts, int64_t count, int64_t size, int64_t run, int64_t* indices
+) noexcept nogil:
+    """Store the indices of all elements of circular runs."""
+    cdef int64_t i, j
+    for i in range(count):
+        for j in range(run):
+            indices[i * run + j] = (firsts[i] + j) % size
 
 
 cdef inline int merge_view(
@@ -381,8 +409,11 @@ cdef inline const uint8_t* load(const Source* s, int threads) noexcept nogil:
     return s.copy
 
 
-cdef const uint8_t* load_indices(const Job* job) noexcept nogil:
-    """Return the bytes of the indices in row-major order, normalized if the call requires it."""
+cdef uint64_t load_indices(Job* job) noexcept nogil:
+    """Let the walk read the indices in row-major order, normalized if the call requires it.
+
+    Non-zero for an index that int64 may not hold once it is.
+    """
     cdef const Source* s = &job.indices
     cdef Py_ssize_t itemsize = job.stored_kind & ITEMSIZE_MASK
     cdef int64_t values[ENTRIES]
@@ -391,7 +422,9 @@ cdef const uint8_t* load_indices(const Job* job) noexcept nogil:
     cdef int64_t* normalized = <int64_t*> s.copy
     cdef int64_t i = 0, j, n, v, count
     if not job.stored_kind:
-        return load(s, job.threads)
+        job.walk.index = load(s, job.threads)
+        return 0
+    job.walk.index = s.copy
     count = s.nbytes // itemsize
     if s.view.rank:    # the end of the copy, so that no index is overwritten before it is read
         stored = s.copy + 8 * count - s.nbytes
@@ -400,13 +433,15 @@ cdef const uint8_t* load_indices(const Job* job) noexcept nogil:
         n = min(ENTRIES, count - i)
         index = as_int64(stored + i * itemsize, job.stored_kind, n, values)
         for j in range(n):
-            v = <int64_t> (<uint64_t> index[j] - <uint64_t> job.base)
-            if job.modulus:
-                v %= job.modulus
-                v += job.modulus & (v >> 63)
-            normalized[i + j] = v
+            v = index[j]
+            if job.has_stored_pad and v == job.stored_pad:
+                normalized[i + j] = job.walk.pad
+                continue
+            if v < 1 - MAX_INDEX:
+                return 1
+            normalized[i + j] = v - job.base
         i += n
-    return s.copy
+    return 0
 
 
 cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcept nogil:
@@ -477,8 +512,9 @@ cdef uint64_t execute_job(Job* job) noexcept nogil:
     """Execute a call at once; non-zero if an index is out of bounds."""
     cdef Updates updates, first_pass
     cdef int64_t count = job.units if job.units else job.tuples
-    job.walk.index = load_indices(job)
-    if (job.validates and check_tuples(job, 0, job.stored_tuples)) or load_arrays(job):
+    if load_indices(job) or (job.validates and check_tuples(job, 0, job.stored_tuples)) or (
+        load_arrays(job)
+    ):
         return 1
     read_offsets(job)
     if job.tuples and job.width:
@@ -703,7 +739,7 @@ cdef class Calls:
     cdef object _run(
         self, tuple arguments, object data, object indices, object updates, object out
     ):
-        cdef Py_buffer views[4]
+        cdef Py_buffer views[5]    # data, indices, updates, output, circular write indices
         cdef Temporaries memory
         cdef object result = None
         cdef int i
@@ -720,7 +756,7 @@ cdef class Calls:
         except (ValueError, BufferError):    # such as outputs that are read-only
             pass
         finally:
-            for i in range(4):
+            for i in range(5):
                 PyBuffer_Release(&views[i])
             for i in range(memory.count):
                 free(memory.blocks[i])
@@ -789,13 +825,17 @@ cdef class Calls:
         cdef Job job
         cdef TypedCall c
         cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
+        cdef Py_ssize_t runs_shape[2]
+        cdef Py_ssize_t runs_strides[2]
         cdef const Py_ssize_t* strides
         cdef const Py_ssize_t* batch_shape
         cdef Py_buffer* target_view = &views[3]
         cdef Py_ssize_t limit = 0, moved, step, gathered, sparse
         cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
         cdef bint releases
-        cdef int d
+        cdef int d, family
+        cdef int64_t size, batch_dims
+        cdef int64_t* firsts
         cdef uint64_t bad
         cdef object dtype = data.dtype, result
         if updates is not None:
@@ -821,13 +861,34 @@ cdef class Calls:
             views[1].len = 8 * views[0].shape[0]
             views[1].buf = allocate(memory, views[1].len, True)
         job.scatters = updates is not None
+        family, batch_dims = c.family, c.batch_dims
         if not infer_call(
-            c.family, c.batch_dims, c.axis, c.itemsize, &views[0], &views[1],
+            family, batch_dims, c.axis, c.itemsize, &views[0], &views[1],
             &views[2] if job.scatters else NULL, &p,
         ):
             return None
-        in_place = in_place and job.scatters
         gathered = p.tuples * p.width
+        if c.is_circular:
+            size = views[0].shape[p.first]
+            if gathered == 0 or gathered > limit:
+                return None
+            firsts = <int64_t*> allocate(memory, 8 * views[1].shape[0])
+            views[4] = views[1]
+            memset(&views[1], 0, sizeof(views[1]))
+            runs_shape[0], runs_shape[1] = views[4].shape[0], p.run
+            runs_strides[0], runs_strides[1] = 8 * p.run, 8
+            views[1].buf, views[1].len, views[1].itemsize = firsts, 8 * runs_shape[0], 8
+            views[1].ndim, views[1].shape, views[1].strides = 1, runs_shape, &runs_strides[1]
+            if start_runs(&views[4], c.stored.kind, size, p.run, firsts):
+                views[1].ndim, views[1].strides = 2, runs_strides
+                views[1].len *= p.run
+                views[1].buf = allocate(memory, views[1].len)
+                follow_runs(firsts, runs_shape[0], size, p.run, <int64_t*> views[1].buf)
+                family, batch_dims = ALONG_AXIS, 1
+                infer_call(
+                    family, 1, c.axis, c.itemsize, &views[0], &views[1], &views[2], &p
+                )
+        in_place = in_place and job.scatters
         moved = views[1].len + gathered
         if job.scatters and not in_place:
             moved += views[0].len
@@ -860,13 +921,10 @@ cdef class Calls:
         merge_view(
             &job.indices.view, views[1].shape, views[1].strides, 0, views[1].ndim, views[1].itemsize
         )
-        job.stored_kind, job.base, job.modulus = 0, c.base, 0
-        if c.is_circular:
-            job.modulus = views[0].shape[p.first]
-            if job.modulus == 0:
-                return None
-        if c.base or c.is_circular:
-            job.stored_kind = c.indices.kind
+        job.stored_kind, job.base = 0, c.base
+        if c.base:
+            job.stored_kind = c.stored.kind
+            job.has_stored_pad, job.stored_pad = c.stored.has_pad, c.stored.pad_bits
             job.indices.copy = allocate(memory, views[1].len // views[1].itemsize * 8)
         elif job.indices.view.rank:
             job.indices.copy = allocate(memory, views[1].len)
@@ -898,7 +956,7 @@ cdef class Calls:
                 out.dtype is not dtype and out.dtype != dtype
             ):
                 return None
-            if overlap(target_view, &views[1]) or (
+            if overlap(target_view, &views[4 if c.is_circular else 1]) or (
                 job.scatters and overlap(target_view, &views[2])
             ) or (not in_place and overlap(target_view, &views[0])):
                 return None
@@ -916,7 +974,7 @@ cdef class Calls:
         strides = views[0].strides
         merge_view(
             &job.slice, views[0].shape, views[0].strides,
-            views[0].ndim if c.family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
+            views[0].ndim if family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
             views[0].ndim, c.itemsize,
         )
         if in_place and needs_temporary and job.slice.rank == 0 and not c.is_counted and not (
@@ -948,9 +1006,9 @@ cdef class Calls:
         job.tuples, job.width = p.tuples, p.width
         job.units = job.rows.size = 0
         job.tiles = NULL
-        batch_shape = views[1].shape if c.family == BY_ELEMENTS else views[0].shape
+        batch_shape = views[1].shape if family == BY_ELEMENTS else views[0].shape
         fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
-        job.walk.space, job.walk.kind = &job.space, 8 if job.stored_kind else c.indices.kind
+        job.walk.space, job.walk.kind = &job.space, c.indices.kind
         job.walk.index = job.indices.data
         job.walk.tuple_bytes = p.k * (job.walk.kind & ITEMSIZE_MASK)
         job.walk.first, job.walk.mode = 0, c.indices.mode
@@ -966,7 +1024,7 @@ cdef class Calls:
             self._divide_panels(&job, c, &p, views, strides, memory)
         if c.is_distinct and job.stored_tuples:
             job.rows.size = fill_row_space(
-                &job.row_space, &views[0], &views[1], c.family, <int> c.batch_dims, &p,
+                &job.row_space, &views[0], &views[1], family, <int> batch_dims, &p,
                 c.indices.negatives,
             )
             job.rows.low, job.rows.bits, job.rows.table.keys = 0, NULL, NULL
@@ -1131,8 +1189,7 @@ cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
     cdef Py_ssize_t column, width = job.width, columns
     cdef uint64_t bad
     with nogil:
-        job.walk.index = load_indices(job)
-        bad = 0
+        bad = load_indices(job)
     n = max(1, limit // max(1, job.walk.tuple_bytes))
     while not bad and job.validates and first < job.stored_tuples:
         with nogil:

@@ -278,6 +278,7 @@ class TypedCall:
         attributes: Any,
         threads: int,
         indices: Indices,
+        stored: Indices | None,
         spec: UpdateSpec | None,
         itemsize: int,
         swap_unit: int,

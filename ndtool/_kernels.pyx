@@ -80,8 +80,6 @@ _TYPES = {
     "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64, "complex64": COMPLEX64,
     "complex128": COMPLEX128,
 }
-# Two's complement: signed and unsigned sums and products have the same bits.
-_UNSIGNED = {INT8: UINT8, INT16: UINT16, INT32: UINT32, INT64: UINT64}
 _MODES = {"error": ERROR, "clip": CLIP, "wrap": WRAP, "fill": REDIRECT, "drop": REDIRECT}
 _OPS = {
     "none": 0, "add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "max": MAX, "min": MIN, "mean": ADD,

@@ -191,8 +191,6 @@ cdef class UpdateSpec:
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
         self.mean_type = self.code if reduction in _MEANS else 0
-        if self.op == ADD or self.op == SUB or self.op == MUL:
-            self.code = _UNSIGNED.get(self.code, self.code)
         if self.state == NEUTRAL or self.state == FILL:
             if pitch > _blocks.LINE or not neutral:
                 raise ValueError("only short slices have neutral elements")

@@ -21,7 +21,6 @@ from ndtool.errors import (
 )
 from ndtool.inmemory import tensors, tensorscatter
 from ndtool.inmemory.arguments import (
-    PADDING,
     array,
     element_type,
     index_array,
@@ -65,16 +64,11 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
     try:
         source, given = array("data", data), index_array(indices, attributes.out_of_bounds)
         updates_array = array("updates", updates) if scatters else None
-        index = rebase(given, attributes)
-        if out is None and not (source is data and index is indices and updates_array is updates):
-            compiled = call
-            if index is not given:
-                pad = None if attributes.pad is None else PADDING
-                zero_based = attributes._replace(index_base=0, negatives=False, pad=pad)
-                compiled = (call[0], thread_count(call[1]), spec, zero_based)
-            result = COMPILED.execute(compiled, source, index, updates_array, None)
+        if out is None and not (source is data and given is indices and updates_array is updates):
+            result = COMPILED.execute(call, source, given, updates_array, None)
             if result is not None:
                 return cast("Array", tensors.convert_result(data, result))
+        index = rebase(given, attributes)
         inputs = {"data": source, "indices": index}
         if updates_array is not None:
             inputs["updates"] = updates_array
@@ -144,6 +138,7 @@ def make_typed_call(
         )
         if updates is not None:
             types["updates"] = element_type("updates", updates)
+        given_pad = attributes.pad
         if is_lowered:
             given = {"past": types["data"], "update": types["updates"]}
             given["write_indices"] = types["indices"]
@@ -159,11 +154,12 @@ def make_typed_call(
     dtype = types["data"]
     if (row and row.limits) or not dtype.itemsize:
         return None
-    if attributes.index_base and (attributes.pad, attributes.out_of_bounds) != (None, "error"):
-        return None
-    normalizes = attributes.index_base or attributes.mode != "linear"
-    if normalizes and types["indices"].name == "uint64":
-        return None  # int64 does not hold all of them
+    index_type, stored = types["indices"], None
+    if attributes.index_base or attributes.mode != "linear":
+        if index_type.name == "uint64":
+            return None  # int64 does not hold all of them
+        stored = bind.bind_indices(b"", index_type, attributes._replace(pad=given_pad))
+        index_type = element_type("indices", np.dtype(np.int64))
     order = scatters.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (
         t.swap_size > 1 and t.order != order for t in (dtype, types.get("updates", dtype))
@@ -173,7 +169,7 @@ def make_typed_call(
         spec_of_updates = counting.update_spec(b"", dtype.itemsize, attributes, dtype)
     return TypedCall(
         operator.name, attributes, team,
-        bind.bind_indices(b"", types["indices"], attributes, fill), spec_of_updates,
+        bind.bind_indices(b"", index_type, attributes, fill), stored, spec_of_updates,
         dtype.itemsize, dtype.swap_size, swaps_data, swaps_updates,
     )  # fmt: skip
 

@@ -82,6 +82,12 @@ cdef enum:    # arithmetic types
     COMPLEX64
     COMPLEX128
 
+cdef extern from *:
+    """
+    static const uint8_t ndtool_itemsizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+    """
+    const uint8_t[] itemsizes "ndtool_itemsizes"    # of these
+
 ctypedef struct boolean:
     uint8_t byte
 
@@ -220,11 +226,11 @@ cdef inline bint selects_first(int op, number a, number b) noexcept nogil:
 
 
 cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
-    """Return `a op b`, in a form that compilers vectorize; op is a compile-time constant."""
+    """Return `a op b`, in a form that compilers vectorize; op is a constant, but for scalars."""
     cdef number r
     cdef float fa, fb
     if number is boolean:    # without branches, which would mispredict
-        if op == ADD or op == MAX:
+        if op == ADD:
             r.byte = (a.byte != 0) | (b.byte != 0)
         elif op == SUB:
             r.byte = (a.byte != 0) != (b.byte != 0)
@@ -294,12 +300,17 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
     return r
 
 
+cdef inline real ordered_extreme(int op, real a, real b) noexcept nogil:
+    """Return the maximum or minimum, by an instruction, unless a is a NaN."""
+    return (a if a > b else b) if op == MAX else (a if a < b else b)
+
+
 cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil:
     """Return `a op b` with the lowest latency, for loops with a loop-carried dependency."""
     cdef number r
     if number is float or number is double:
         if op == MAX or op == MIN:    # maxss or minss, then a predictable branch
-            r = (a if a > b else b) if op == MAX else (a if a < b else b)
+            r = ordered_extreme(op, a, b)
             return a if a != a else r
     if one_instruction:
         if number is float:

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Reductions: loops over `out = out op update`, compiled for each element type and operation: over
-# long rows (vectorized), over short rows, and over single elements by row index.
+# rows of elements (vectorized), over single elements, and over single elements by row index.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -10,21 +10,36 @@ from ndtool.loops.indices cimport load_row_index, read_once
 from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines, prefetch_slice
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
-    INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, reduce_pair,
-    reduce_pair_scalar, complex64, complex128, half, number, signed_integer,
+    INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, complex64,
+    complex128, half, itemsizes, number, ordered_extreme, reduce_pair, reduce_pair_scalar,
+    signed_integer,
 )
 
 cdef extern from *:
     """
     #if defined(__GNUC__) && !defined(__clang__)
-      #define ndtool_flatten __attribute__((flatten))  /* inlines all calls */
+      #define ndtool_flatten __attribute__((flatten, used)) /* inlines calls, is not inlined */
     #else
       #define ndtool_flatten
     #endif
-    static inline Py_ssize_t ndtool_reduce_rows(int, int, void const *) ndtool_flatten;
-    static inline Py_ssize_t ndtool_reduce_bfloat16(int, void const *) ndtool_flatten ndtool_twice;
-    static inline Py_ssize_t ndtool_reduce_block(int, int, void const *) ndtool_flatten;
-    static inline Py_ssize_t ndtool_reduce_elements(int, int, void const *) ndtool_flatten;
+    /* a function for each type: gcc takes several times as long for one that has all loops */
+    #define NDTOOL_REDUCE(type) \\
+        static inline Py_ssize_t ndtool_reduce_##type(void const *) ndtool_flatten
+    NDTOOL_REDUCE(bool);
+    NDTOOL_REDUCE(int8);
+    NDTOOL_REDUCE(int16);
+    NDTOOL_REDUCE(int32);
+    NDTOOL_REDUCE(int64);
+    NDTOOL_REDUCE(uint8);
+    NDTOOL_REDUCE(uint16);
+    NDTOOL_REDUCE(uint32);
+    NDTOOL_REDUCE(uint64);
+    NDTOOL_REDUCE(float16);
+    NDTOOL_REDUCE(bfloat16) ndtool_twice;
+    NDTOOL_REDUCE(float32);
+    NDTOOL_REDUCE(float64);
+    NDTOOL_REDUCE(complex64);
+    NDTOOL_REDUCE(complex128);
     #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
       #include <immintrin.h>
       /* out = out op updates of float16, by conversions in hardware, which ignore the state of
@@ -56,15 +71,18 @@ cdef extern from *:
       NDTOOL_HALF_OP(multiply, _mm256_mul_ps(a, NDTOOL_FIRST_NAN))
       NDTOOL_HALF_OP(subtract, _mm256_sub_ps(a, b))
       NDTOOL_HALF_OP(divide, _mm256_div_ps(a, b))
+      #define ndtool_has_half_loops 1
       #define ndtool_has_f16c() __builtin_cpu_supports("f16c")
     #else
       #define ndtool_half_add(out, updates, n) ((void) 0)
       #define ndtool_half_multiply(out, updates, n) ((void) 0)
       #define ndtool_half_subtract(out, updates, n) ((void) 0)
       #define ndtool_half_divide(out, updates, n) ((void) 0)
+      #define ndtool_has_half_loops 0
       #define ndtool_has_f16c() 0
     #endif
     """
+    bint has_half_loops "ndtool_has_half_loops"
     bint has_f16c "ndtool_has_f16c"() noexcept nogil
     void half_add "ndtool_half_add"(void* out, const void* updates, Py_ssize_t n) noexcept nogil
     void half_multiply "ndtool_half_multiply"(
@@ -83,7 +101,7 @@ cdef enum:
 
 cdef enum:    # which loop
     ROWS
-    SHORT_ROWS
+    SINGLE
     ELEMENTS
 
 
@@ -93,12 +111,18 @@ cdef struct Reduction:
     const int64_t* offsets
     const uint8_t* updates
     Py_ssize_t n, width
-    const int64_t* positions    # of the updates of long rows, in units of `pitch` bytes
+    const int64_t* positions    # of the updates of rows, in units of `pitch` bytes; NULL: in order
     Py_ssize_t pitch
-    Py_ssize_t n_next           # long rows after the first n, to prefetch
+    Py_ssize_t n_next           # rows after the first n, to prefetch
     const uint8_t* rows         # instead of offsets: row indices of elements from `target` on
     int index_itemsize          # itemsize of these indices, 4 or 8
     uint64_t size               # the number of rows: indices from `size` on are out of bounds
+
+
+cdef struct TypedReduction:
+    # arguments of the functions below that are compiled for one element type
+    const Reduction* slices
+    int loop, op
 
 
 cdef inline void reduce_slice(
@@ -107,7 +131,7 @@ cdef inline void reduce_slice(
     """out[c] = out[c] op updates[c] for the elements of one slice."""
     cdef Py_ssize_t c
     if number is half:
-        if elements >= 8 and op != MAX and op != MIN and has_f16c():
+        if elements >= 4 and op != MAX and op != MIN and has_f16c():
             if op == ADD:
                 half_add(out, updates, elements)
             elif op == MUL:
@@ -117,46 +141,52 @@ cdef inline void reduce_slice(
             else:
                 half_divide(out, updates, elements)
             return
+    if number is complex64 or number is complex128:
+        if number is complex128 or elements <= 8:    # vectors are not faster
+            for c in range(elements):
+                out[c] = reduce_pair_scalar(op, out[c], updates[c])
+            return
     for c in range(elements):
         out[c] = reduce_pair(op, out[c], updates[c])
 
 
-cdef inline Py_ssize_t reduce_long_rows(
+cdef inline Py_ssize_t reduce_slices(
     int op, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
-    """Apply n updates longer than a cache line, prefetching those some distance ahead."""
-    cdef Py_ssize_t i, n = r.n, total = r.n + r.n_next, width = r.width
+    """Apply n updates of several elements each, prefetching those some distance ahead."""
+    cdef Py_ssize_t i, n = r.n, total = r.n + r.n_next, width = r.width, pitch = r.pitch
     cdef Py_ssize_t elements = width // <Py_ssize_t> sizeof(number)
     cdef Py_ssize_t ahead = max(1, PREFETCH_DISTANCE // 2 // width)
+    cdef const int64_t* offsets = r.offsets
+    cdef const int64_t* positions = r.positions
+    cdef const uint8_t* update = r.updates
+    cdef uint8_t* target = r.target
     for i in range(n):
-        if i + ahead < total:
-            prefetch_slice(r.updates + r.positions[i + ahead] * r.pitch, width)
-            prefetch_slice(r.target + r.offsets[i + ahead], width)
-        reduce_slice(
-            op, <number*> (r.target + r.offsets[i]),
-            <const number*> (r.updates + r.positions[i] * r.pitch), elements,
-        )
+        if positions != NULL:
+            if i + ahead < total:
+                prefetch_slice(r.updates + positions[i + ahead] * pitch, width)
+                prefetch_slice(target + offsets[i + ahead], width)
+            update = r.updates + positions[i] * pitch
+        reduce_slice(op, <number*> (target + offsets[i]), <const number*> update, elements)
+        update += pitch
     return n
 
 
-cdef inline Py_ssize_t reduce_short_rows(
+cdef inline Py_ssize_t reduce_singles(
     int op, number* typed_pointer, const Reduction* r
 ) noexcept nogil:
-    """Apply n contiguous updates of at most a cache line each."""
-    cdef Py_ssize_t i, n = r.n, elements = r.width // sizeof(number)
+    """Apply n contiguous updates of one element each."""
+    cdef Py_ssize_t i, n = r.n
     cdef const int64_t* offsets = r.offsets
     cdef const number* updates = <const number*> r.updates
     cdef uint8_t* target = r.target
     cdef number* out
-    if elements != 1:
-        for i in range(n):
-            reduce_slice(op, <number*> (target + offsets[i]), updates + i * elements, elements)
-    elif all_equal(offsets, n):
+    if all_equal(offsets, n):
         reduce_one_element(op, <number*> (target + offsets[0]), updates, n)
-    else:
-        for i in range(n):
-            out = <number*> (target + offsets[i])
-            out[0] = reduce_pair_scalar(op, out[0], updates[i])
+        return n
+    for i in range(n):
+        out = <number*> (target + offsets[i])
+        out[0] = reduce_pair_scalar(op, out[0], updates[i])
     return n
 
 
@@ -175,13 +205,19 @@ cdef inline void reduce_one_element(
     cdef Py_ssize_t i
     cdef number value = element[0]
     for i in range(n):
+        if number is float or number is double:
+            if op == MAX or op == MIN:    # without a select, which would double the latency
+                if value != value:
+                    break
+                value = ordered_extreme(op, value, updates[i])
+                continue
         value = reduce_pair_scalar(op, value, updates[i])
     element[0] = value
 
 
 cdef inline Py_ssize_t reduce_element_group(
-    int op, number* out, int index_itemsize, const uint8_t* rows, const number* updates,
-    uint64_t size, Py_ssize_t n
+    int op, number* out, int index_itemsize, const uint8_t* rows,
+    const number* updates, uint64_t size, Py_ssize_t n
 ) noexcept nogil:
     """Apply n updates by row index, up to one out of bounds; return the number applied."""
     cdef uint64_t row
@@ -195,7 +231,7 @@ cdef inline Py_ssize_t reduce_element_group(
     return n
 
 
-cdef inline Py_ssize_t reduce_row_elements(
+cdef inline Py_ssize_t reduce_by_index(
     int op, number* out, int index_itemsize, const Reduction* r
 ) noexcept nogil:
     """Apply updates by row index, in groups of PREFETCH_INTERVAL, so that the loop is unrolled.
@@ -205,8 +241,6 @@ cdef inline Py_ssize_t reduce_row_elements(
     cdef const number* updates = <const number*> r.updates
     cdef const uint8_t* rows = r.rows
     cdef Py_ssize_t i = 0, applied = PREFETCH_INTERVAL
-    if r.width != <Py_ssize_t> sizeof(number):
-        return 0
     while applied == PREFETCH_INTERVAL and i + PREFETCH_INTERVAL <= r.n:
         prefetch_lines(rows + PREFETCH_DISTANCE, PREFETCH_INTERVAL * index_itemsize)
         prefetch_lines(
@@ -228,109 +262,172 @@ cdef inline Py_ssize_t run_reduction_loop(
 ) noexcept nogil:
     """Run a loop with the operation and the itemsize of row indices as compile-time constants."""
     if loop == ROWS:
-        return reduce_long_rows(op, typed_pointer, r)
-    if loop == SHORT_ROWS:
-        return reduce_short_rows(op, typed_pointer, r)
+        if number is complex64 or number is complex128:
+            if op != MUL:    # sums are rows of real numbers
+                return 0
+        return reduce_slices(op, typed_pointer, r)
+    if loop == SINGLE:
+        return reduce_singles(op, typed_pointer, r)
+    if number is half or number is bfloat16:
+        return 0
+    if op == SUB or op == DIV:
+        return 0
     if r.index_itemsize == 8:
-        return reduce_row_elements(op, typed_pointer, 8, r)
-    return reduce_row_elements(op, typed_pointer, 4, r)
+        return reduce_by_index(op, typed_pointer, 8, r)
+    return reduce_by_index(op, typed_pointer, 4, r)
 
 
-cdef inline Py_ssize_t reduce_typed(
-    int loop, int op, number* typed_pointer, const Reduction* r
-) noexcept nogil:
-    """Call the loop for an operation and the type of `typed_pointer`; return how many updates."""
-    if number is not complex64 and number is not complex128:
+cdef inline Py_ssize_t reduce_typed(const TypedReduction* c, number* no_element) noexcept nogil:
+    """Call the loop for an operation and the type of `no_element`; return how many updates."""
+    cdef const Reduction* r = c.slices
+    cdef number* typed_pointer = <number*> r.target
+    cdef int loop = c.loop, op = c.op
+    if number is half or number is bfloat16:    # conversions cost more than branches
+        if loop == SINGLE and op != MAX and op != MIN:
+            return reduce_singles(op, typed_pointer, r)
+        if number is half and has_half_loops and op != MAX and op != MIN:
+            return reduce_slices(op, typed_pointer, r)
+    if number is not boolean and number is not complex64 and number is not complex128:
         if op == MAX:
             return run_reduction_loop(loop, MAX, typed_pointer, r)
         if op == MIN:
             return run_reduction_loop(loop, MIN, typed_pointer, r)
-    if number in signed_integer:    # add, sub and mul use the unsigned types
+    if number in signed_integer:    # the other operations are those of unsigned integers
         return 0
+    if number is half or number is bfloat16 or number is float or number is double:
+        if op == DIV:
+            return run_reduction_loop(loop, DIV, typed_pointer, r)
     if op == ADD:
         return run_reduction_loop(loop, ADD, typed_pointer, r)
     if op == SUB:
         return run_reduction_loop(loop, SUB, typed_pointer, r)
-    if number is half or number is bfloat16 or number is float or number is double:
-        if op == DIV:
-            return run_reduction_loop(loop, DIV, typed_pointer, r)
     return run_reduction_loop(loop, MUL, typed_pointer, r)
 
 
-cdef inline bint is_light(int code) noexcept nogil:
-    """Return whether the arithmetic of a type costs less than computing an element's offset."""
-    return code not in (FLOAT16, BFLOAT16)
+cdef inline Py_ssize_t reduce_bool "ndtool_reduce_bool"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <boolean*> NULL)
+
+
+cdef inline Py_ssize_t reduce_int8 "ndtool_reduce_int8"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int8_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_int16 "ndtool_reduce_int16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int16_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_int32 "ndtool_reduce_int32"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int32_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_int64 "ndtool_reduce_int64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <int64_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint8 "ndtool_reduce_uint8"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint8_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint16 "ndtool_reduce_uint16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint16_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint32 "ndtool_reduce_uint32"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint32_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_uint64 "ndtool_reduce_uint64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <uint64_t*> NULL)
+
+
+cdef inline Py_ssize_t reduce_float16 "ndtool_reduce_float16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <half*> NULL)
+
+
+cdef inline Py_ssize_t reduce_bfloat16 "ndtool_reduce_bfloat16"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <bfloat16*> NULL)
+
+
+cdef inline Py_ssize_t reduce_float32 "ndtool_reduce_float32"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <float*> NULL)
+
+
+cdef inline Py_ssize_t reduce_float64 "ndtool_reduce_float64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <double*> NULL)
+
+
+cdef inline Py_ssize_t reduce_complex64 "ndtool_reduce_complex64"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <complex64*> NULL)
+
+
+cdef inline Py_ssize_t reduce_complex128 "ndtool_reduce_complex128"(const void* c) noexcept nogil:
+    return reduce_typed(<const TypedReduction*> c, <complex128*> NULL)
+
+
+cdef inline bint is_by_index(int code, int op) noexcept nogil:
+    """Return whether loops by row index are compiled for a reduction.
+
+    Its arithmetic costs less than computing an element's offset.
+    """
+    return code != FLOAT16 and code != BFLOAT16 and op != SUB and op != DIV
 
 
 cdef inline Py_ssize_t reduce_updates(
     int loop, int code, int op, const Reduction* r
 ) noexcept nogil:
-    """Call the loop for the element type `code`; return the number of updates applied."""
-    if code == INT32:
-        return reduce_typed(loop, op, <int32_t*> r.target, r)
-    if code == INT64:
-        return reduce_typed(loop, op, <int64_t*> r.target, r)
-    if code == UINT32:
-        return reduce_typed(loop, op, <uint32_t*> r.target, r)
-    if code == UINT64:
-        return reduce_typed(loop, op, <uint64_t*> r.target, r)
-    if code == FLOAT32:
-        return reduce_typed(loop, op, <float*> r.target, r)
-    if code == FLOAT64:
-        return reduce_typed(loop, op, <double*> r.target, r)
+    """Call the loop for the element type `code`; return the number of updates applied.
+
+    Types with the same operation share its loops.
+    """
+    cdef TypedReduction c
     if code == BOOL:
-        return reduce_typed(loop, op, <boolean*> r.target, r)
+        op = ADD if op == MAX else MUL if op == MIN else op
+    elif INT8 <= code <= INT64 and op != MAX and op != MIN:
+        code += UINT8 - INT8
+    elif loop == ROWS and (op == ADD or op == SUB):
+        code = FLOAT32 if code == COMPLEX64 else FLOAT64 if code == COMPLEX128 else code
+    c.slices, c.loop, c.op = r, loop, op
+    if code == INT32:
+        return reduce_int32(&c)
+    if code == INT64:
+        return reduce_int64(&c)
+    if code == FLOAT32:
+        return reduce_float32(&c)
+    if code == FLOAT64:
+        return reduce_float64(&c)
+    if code == BOOL:
+        return reduce_bool(&c)
     if code == INT8:
-        return reduce_typed(loop, op, <int8_t*> r.target, r)
+        return reduce_int8(&c)
     if code == INT16:
-        return reduce_typed(loop, op, <int16_t*> r.target, r)
+        return reduce_int16(&c)
     if code == UINT8:
-        return reduce_typed(loop, op, <uint8_t*> r.target, r)
+        return reduce_uint8(&c)
     if code == UINT16:
-        return reduce_typed(loop, op, <uint16_t*> r.target, r)
-    if code == COMPLEX64:
-        return reduce_typed(loop, op, <complex64*> r.target, r)
-    if code == COMPLEX128:
-        return reduce_typed(loop, op, <complex128*> r.target, r)
-    if loop == ELEMENTS:    # is_light excludes the types below
-        return 0
+        return reduce_uint16(&c)
+    if code == UINT32:
+        return reduce_uint32(&c)
+    if code == UINT64:
+        return reduce_uint64(&c)
     if code == FLOAT16:
-        return reduce_typed(loop, op, <half*> r.target, r)
-    if loop == ROWS:    # long rows of bfloat16 have a function of their own
-        return 0
-    return reduce_typed(loop, op, <bfloat16*> r.target, r)
-
-
-cdef inline Py_ssize_t reduce_rows(int code, int op, const void* slices) noexcept nogil:
-    """Apply the updates of a Reduction, each longer than a cache line."""
+        return reduce_float16(&c)
     if code == BFLOAT16:
-        return reduce_bfloat16(op, slices)
-    return reduce_other_rows(code, op, slices)
+        return reduce_bfloat16(&c)
+    if code == COMPLEX64:
+        return reduce_complex64(&c)
+    return reduce_complex128(&c)
 
 
-cdef inline Py_ssize_t reduce_bfloat16 "ndtool_reduce_bfloat16"(
-    int op, const void* slices
-) noexcept nogil:
-    """Apply updates of bfloat16, whose conversions gain from wider SIMD."""
-    cdef const Reduction* r = <const Reduction*> slices
-    return reduce_typed(ROWS, op, <bfloat16*> r.target, r)
+cdef inline Py_ssize_t reduce_rows(int code, int op, const Reduction* r) noexcept nogil:
+    """Apply the updates of a Reduction, each of several elements."""
+    return reduce_updates(ROWS, code, op, r)
 
 
-cdef inline Py_ssize_t reduce_other_rows "ndtool_reduce_rows"(
-    int code, int op, const void* slices
-) noexcept nogil:
-    return reduce_updates(ROWS, code, op, <const Reduction*> slices)
+cdef inline Py_ssize_t reduce_block(int code, int op, const Reduction* r) noexcept nogil:
+    """Apply the updates of a Reduction, in order, each of at most a cache line."""
+    return reduce_updates(SINGLE if r.width == itemsizes[code] else ROWS, code, op, r)
 
 
-cdef inline Py_ssize_t reduce_block "ndtool_reduce_block"(
-    int code, int op, const void* slices
-) noexcept nogil:
-    """Apply the updates of a Reduction, each of at most a cache line."""
-    return reduce_updates(SHORT_ROWS, code, op, <const Reduction*> slices)
-
-
-cdef inline Py_ssize_t reduce_elements "ndtool_reduce_elements"(
-    int code, int op, const void* slices
-) noexcept nogil:
+cdef inline Py_ssize_t reduce_elements(int code, int op, const Reduction* r) noexcept nogil:
     """Apply single elements of a Reduction, up to an index out of bounds; return their count."""
-    return reduce_updates(ELEMENTS, code, op, <const Reduction*> slices)
+    return reduce_updates(ELEMENTS, code, op, r)

@@ -6,7 +6,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 from ndtool.loops.arithmetic cimport (
-    BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64,
+    BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, itemsizes,
 )
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets,
@@ -21,7 +21,9 @@ from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
 from ndtool.loops.moves cimport scatter_block
-from ndtool.loops.reductions cimport Reduction, is_light, reduce_block, reduce_elements, reduce_rows
+from ndtool.loops.reductions cimport (
+    Reduction, is_by_index, reduce_block, reduce_elements, reduce_rows,
+)
 
 cdef enum:
     BURST = 32    # number of short updates between prefetches
@@ -83,7 +85,8 @@ cdef inline int64_t sink_offset(
 cdef inline bint is_reduction_by_row(const Updates* u, const Walk* walk) noexcept nogil:
     """Return whether updates can be reduced by stored row index, without offsets."""
     return (
-        u.op and u.current == INCLUDED and is_light(u.code) and has_row_indices(walk, u.pitch)
+        u.op and u.current == INCLUDED and is_by_index(u.code, u.op)
+        and u.pitch == itemsizes[u.code] and has_row_indices(walk, u.pitch)
         and walk.space.per_batch >= SHORT_BLOCK
         and walk.space.strides[0] == u.pitch and not u.counts.table.keys
     )

@@ -312,6 +312,86 @@ def test_indices_that_count_from_1_are_normalized_in_compiled_code(
     assert bits_equal(index[:-1], given[:-1])
 
 
+@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8"])
+@pytest.mark.parametrize("mode", ["error", "clip", "wrap", "fill", "drop"])
+@pytest.mark.parametrize("pad", [None, 0, -7, 3])
+def test_indices_that_count_from_1_have_modes_and_padding_in_compiled_code(
+    dtype: str, mode: str, pad: int | None, both_paths: BothPaths
+) -> None:
+    data = np.arange(90.0).reshape(30, 3)
+    index = np.random.default_rng(1).integers(1, 31, 600).astype(dtype)
+    if mode != "error":
+        index[::7] = np.array([0, 31, 99, 127, -1 if dtype != "u2" else 200])[np.arange(86) % 5]
+    index[5::40] = pad if pad is not None and (pad >= 0 or dtype != "u2") else 1
+    updates = np.random.default_rng(2).standard_normal((600, 3))
+    options = {"index_base": 1, "pad": pad, "out_of_bounds": mode}
+
+    def run() -> Array:
+        if mode == "drop":
+            return ndtool.scatter(data, index, updates, 0, "add", **options)
+        return ndtool.gather(
+            data, index, fill=-1.0 if mode == "fill" or pad is not None else None, **options
+        )
+
+    assert both_paths.are_short(run)
+    zero_based = index.astype("i8") - 1
+    padded = np.zeros(600, bool) if pad is None else index == pad
+    skipped = padded | ((zero_based < 0) | (zero_based > 29) if mode in ("fill", "drop") else False)
+    rows = zero_based % 30 if mode == "wrap" else zero_based.clip(0, 29)
+    if mode == "drop":
+        expected = data.copy()
+        np.add.at(expected, rows[~skipped], updates[~skipped])
+    else:
+        expected = np.where(skipped[:, None], -1.0, data[rows])
+    assert bits_equal(run(), expected)
+
+
+@pytest.mark.parametrize("value", [-(2**63), -(2**63) + 1, 2**63 - 1])
+def test_an_extreme_index_that_counts_from_1_is_out_of_bounds(value: int) -> None:
+    index = np.array([1, value])
+    data = np.arange(4.0)
+    with pytest.raises(ndtool.BoundsError, match=str(value)):
+        ndtool.gather(data, index, index_base=1)
+    clipped = ndtool.gather(data, index, index_base=1, out_of_bounds="clip")
+    assert clipped.tolist() == [0.0, 3.0 if value > 0 else 0.0]
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8"])
+@pytest.mark.parametrize("run", [1, 3, 8])
+@pytest.mark.parametrize("shape", [(5, 8), (5, 2, 8, 3), (70, 8, 40)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_circular_runs_that_wrap_are_written_in_compiled_code(
+    dtype: str, run: int, shape: tuple[int, ...], in_place: bool, both_paths: BothPaths
+) -> None:
+    rng = np.random.default_rng(1)
+    axis = shape.index(8)
+    past = rng.standard_normal(shape).astype("f4")
+    update = rng.standard_normal((*shape[:axis], run, *shape[axis + 1 :])).astype("f4")
+    first = rng.integers(0 if dtype == "u2" else -20, 30, shape[0]).astype(dtype)
+    first[0] = 7
+    expected = np.moveaxis(past, axis, 1).copy()
+    for row, begin, values in zip(
+        expected, first.tolist(), np.moveaxis(update, axis, 1), strict=True
+    ):
+        for step, value in enumerate(values):
+            row[(begin + step) % 8] = value
+    result = past.copy()
+    out = result if in_place else None
+
+    def write() -> Array:
+        return ndtool.tensor_scatter(result, update, first, axis, "circular", out=out)
+
+    assert both_paths.are_short(write)
+    assert bits_equal(write(), np.ascontiguousarray(np.moveaxis(expected, 1, axis)))
+
+
+def test_an_output_that_overlaps_circular_write_indices_is_refused() -> None:
+    memory = np.zeros(16, np.int64)
+    past, first = memory[:8].reshape(2, 4), memory[6:8]
+    with pytest.raises(ndtool.RuleError, match="overlaps"):
+        ndtool.tensor_scatter(past, np.ones((2, 2), np.int64), first, 1, "circular", out=past)
+
+
 @pytest.mark.parametrize("count", [1, 7, 128, 300])
 @pytest.mark.parametrize("dtype", ["u1", "i8"])
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
