@@ -26,7 +26,7 @@ OTHERS := $(if $(CI),.venv/others.txt)
 WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 # OpenMP threads that wait would otherwise spin, on processors that the other workers need.
-test test-slow test-plain: export OMP_WAIT_POLICY := passive
+test test-slow test-plain coverage: export OMP_WAIT_POLICY := passive
 
 # Without bytecode, each process that a test starts would compile all modules of the package.
 .PHONY: test test-slow
@@ -119,10 +119,12 @@ sanitize-thread: .venv/kernels .venv/test.txt
 determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 threads, 5 times each
 	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q -m "not huge" tests/kernels/test_determinism.py
 
+# Some lines run only with other libraries, or in slow tests. A process that a test kills leaves no
+# data, or a file that `combine` skips with a warning.
 .PHONY: coverage coverage-kernels
-coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## line and branch coverage; 15 minutes
+coverage: .venv/kernels .venv/test.txt .venv/others.txt .venv/coverage.txt ## line and branch coverage; 15 minutes
 	@$(IN_VENV) coverage erase
-	@$(IN_VENV) coverage run -m pytest -q $(ARGS)
+	@$(IN_VENV) coverage run -m pytest -q -n $(WORKERS) --dist worksteal -m "not huge" $(ARGS)
 	@$(IN_VENV) coverage combine -q
 	@$(IN_VENV) coverage report
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from problems import Array, update
-from timing import Call
+from timing import Call, wait_until_idle
 
 import ndtool
 
@@ -356,15 +356,6 @@ class Times(NamedTuple):
     wall: float
 
 
-def settle() -> None:
-    """Wait until no thread runs: those of pools that spin would be counted in the next sample."""
-    for _ in range(100):
-        used = time.process_time()
-        time.sleep(SETTLE)
-        if time.process_time() - used < SETTLE / 10:
-            return
-
-
 def measure(calls: dict[str, Call], rounds: int = 7) -> dict[str, Times]:
     """Time calls in alternation; slow ones less often."""
     processor: dict[str, list[float]] = {name: [] for name in calls}
@@ -385,7 +376,7 @@ def measure(calls: dict[str, Call], rounds: int = 7) -> dict[str, Times]:
             processor[name].append((time.process_time() - used) / loops[name] * 1e3)
             wall[name].append(elapsed / loops[name] * 1e3)
             spent += elapsed
-            settle()
+            wait_until_idle(SETTLE)  # else threads that spin would be counted in the next sample
         if spent > 4:
             break
     return {name: Times(median(processor[name]), min(wall[name])) for name in calls}

@@ -36,12 +36,12 @@ def use_two_cores() -> None:
     os.sched_setaffinity(0, {cpus[0], *[cpu for cpu in cpus if cpu not in siblings][:1]})
 
 
-def wait_until_idle() -> None:
+def wait_until_idle(period: float = ACCOUNTING_PERIOD) -> None:
     """Wait until none of our threads runs: pools spin after a call, and would slow the next."""
-    for _ in range(20):
+    for _ in range(100):
         cpu_time = time.process_time()
-        time.sleep(ACCOUNTING_PERIOD)
-        if time.process_time() - cpu_time < 0.001:
+        time.sleep(period)
+        if time.process_time() - cpu_time < period / 20:
             return
 
 

@@ -59,13 +59,14 @@ _LOGGERS = "distributed", "distributed.client"  # the package's loggers that hav
 class Cluster:
     """A connection to a scheduler. slots: threads of all workers. memory: bytes for each thread.
 
-    local: the number of workers that this run started. kill: a function that kills them.
+    local: the number of workers that this run started. kill: a function that kills them, since to
+    close their run might wait for tasks.
     """
 
     def __init__(
         self, client: Any, limit: int | None, local: int | None, kill: Callable[[], None] | None
     ) -> None:
-        self._client, self._kill = client, kill
+        self._client, self.kill = client, kill
         workers = self._identity(-1)["workers"].values()
         self.slots = sum(worker["nthreads"] for worker in workers)
         threads = max((worker["nthreads"] for worker in workers), default=1)
@@ -150,17 +151,6 @@ class Cluster:
             for name, outcome in outcomes.items()
             if isinstance(outcome, NdtoolError) or not isinstance(outcome, OSError)
         }
-
-    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
-        """Stop the tasks that still run after a failure.
-
-        Kills worker processes that this run started. Other worker processes make the call, with a
-        timeout in seconds.
-        """
-        if self._kill is not None:
-            self._kill()
-        else:
-            self.run_on_workers(call, *arguments, seconds=seconds)
 
 
 def _result(phase: str, future: Any, outcome: Any) -> Any:
@@ -461,7 +451,8 @@ class ClusterRun:
             os.urandom(8).hex(), __version__, partial(open_call, reopened), inference, partitioning,
             shared_output, folder.working_folder, self._folder is not None,
         )  # fmt: skip
-        abort = partial(self._cluster.abort, worker.close_run, task_call.token, seconds=seconds)
+        close = partial(self._cluster.run_on_workers, worker.close_run, task_call.token)
+        abort = self._cluster.kill or partial(close, seconds=seconds)
         signals.add_cleanup(abort)
         try:
             devices = {os.stat(path).st_dev for path in paths if os.path.exists(path)}
@@ -488,7 +479,7 @@ class ClusterRun:
 
             advance = execution.meter(partitioning, progress)
             yield from phases.run(work, work.root, map_cluster, advance, report)
-            self._cluster.run_on_workers(worker.close_run, task_call.token)
+            close()
             for role, fingerprint in fingerprints(self._inputs, self._call.sources).items():
                 if self._fingerprints[role] != fingerprint:
                     argument = argument_name(self._inputs[role])

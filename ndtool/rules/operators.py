@@ -127,6 +127,7 @@ COMMON_ATTRIBUTES = (
 )  # fmt: skip
 
 _SHOWN_EXTENSIONS = ("include_self", "duplicates", "index_base")  # beside the standards' own
+EXTENSIONS = ("pad", "index_base", "negatives")  # that every standard refuses
 GATHER_ATTRIBUTES = ("fill",)  # that scatters do not have
 SCATTER_ATTRIBUTES = ("reduction", "include_self", "duplicates")  # that gathers do not have
 

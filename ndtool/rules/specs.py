@@ -10,6 +10,7 @@ from ndtool.rules import dtypes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.operators import (
     ALL_OPERATORS,
+    EXTENSIONS,
     LOWERED,
     MODES,
     OPERATORS,
@@ -336,7 +337,7 @@ def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
         raise UsageError(
             f"{option('fill')} requires {option('out_of_bounds', 'fill')} or {option('pad')}"
         )
-    for name in ("pad", "index_base", "negatives"):
+    for name in EXTENSIONS:
         value = getattr(attributes, name)
         if row.standard != "ndtool" and value != Attributes._field_defaults[name]:
             raise RuleError(

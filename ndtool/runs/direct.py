@@ -106,8 +106,9 @@ def _gather_blocks(
         raise operands.changed_error(inference)
 
     def by_block(values: NDArray[Any]) -> NDArray[Any]:
-        result = np.empty_like(values)
-        permute(ids, offsets.copy(), values.view(np.uint8), result.view(np.uint8), count, False)
+        result, starts = np.empty_like(values), offsets[:-1].copy()
+        if permute(ids, starts, values.view(np.uint8), result.view(np.uint8), count, False):
+            raise operands.changed_error(inference)
         return result
 
     rows, tuples = by_block(rows), by_block(np.arange(count, dtype=np.uint32))

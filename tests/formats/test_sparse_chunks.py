@@ -9,6 +9,7 @@ from command import save
 from webserver import serving
 
 from ndtool.engine import tuning
+from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
 
@@ -56,6 +57,24 @@ def test_few_rows_are_copied_from_their_chunks_more_swept_and_many_assembled(
         executed_way, output = run_gather(data, rows, threads=threads)
         assert executed_way == expected
         assert output.tobytes() == TABLE[rows].tobytes()
+
+
+@pytest.mark.parametrize("chunks", [255, 256, 257])
+@pytest.mark.parametrize("pad", [None, -1])
+def test_rows_of_as_many_chunks_as_numbers_of_one_byte(
+    workdir: Path, chunks: int, pad: int | None
+) -> None:
+    h5py = pytest.importorskip("h5py", exc_type=ImportError)
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("x", data=TABLE[: 10 * chunks], chunks=(10, 16))
+    rows = np.random.default_rng(4).integers(-1, 10 * chunks, 300)
+    attributes = Attributes(pad=pad)
+    executed_way, output = run_gather("x.h5", rows, attributes=attributes)
+    expected = TABLE[: 10 * chunks][rows]
+    if pad is not None:
+        expected = np.where((rows == pad)[:, None], np.float32(0), expected)
+    assert executed_way == "direct"
+    assert output.tobytes() == expected.tobytes()
 
 
 def test_reads_of_h5py_never_wait_for_a_thread_that_collects_garbage(

@@ -181,7 +181,7 @@ def cache_lines() -> None:
     """Streamed outputs are written in complete cache lines; no adjacent byte changes."""
     rng = np.random.default_rng(16)
     set_thresholds(MIN_WORK=1, NON_TEMPORAL=1)
-    for width in range(1, 601):
+    for width in (*range(1, 601), 2049, 4104):
         guard_pages.position = ("end", "start", "unaligned")[width % 3]
         data = guarded_copy(random_bits(rng, "u1", (5, width)))
         index = guarded_copy(boundary_indices(rng, (5,), (97 if width % 50 else 1100,)))
