@@ -13,6 +13,8 @@ def join(url: str, key: str, sibling: bool = False) -> str:
 
     >>> join("https://host/x.zarr?k=v", "a/zarr.json"), join("s3://b/x/", "c")
     ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
+    >>> join("cache://x?k=v::s3://b", "c")
+    'cache://x/c?k=v::s3://b'
     """
     if not key and not sibling:
         return url

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, snapshot
+from command import ndtool, save, save_stores, snapshot
 from strategies import bits_equal
 from twoworkers import PATIENT, Workers, two_workers
 
@@ -45,19 +45,14 @@ def workers(cluster: Workers) -> Iterator[Workers]:
 @pytest.fixture(scope="module")
 def written_stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("stores"), np.random.default_rng(7)
-    arrays = {
-        "data": (rng.random((512, 512), np.float32), (64, 64)),
-        "idx": (rng.integers(-512, 512, (50, 1000, 2)), (12, 1000, 2)),
-        "upd": (rng.random((50, 1000), np.float32), (7, 300)),
-        "rows": (rng.integers(-512, 512, (300, 400), np.int32), (100, 100)),
-        "changes": (rng.random((300, 400), np.float32), (50, 400)),
-    }
-    for name, (array, chunks) in arrays.items():
-        np.save(folder / f"{name}.npy", array)
-        store = zarr.create_array(
-            folder / f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
-        )
-        store[...] = array
+    save_stores(
+        folder,
+        data=(rng.random((512, 512), np.float32), (64, 64)),
+        idx=(rng.integers(-512, 512, (50, 1000, 2)), (12, 1000, 2)),
+        upd=(rng.random((50, 1000), np.float32), (7, 300)),
+        rows=(rng.integers(-512, 512, (300, 400), np.int32), (100, 100)),
+        changes=(rng.random((300, 400), np.float32), (50, 400)),
+    )
     return folder
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import ndtool, save
+from command import ndtool, save, save_stores
 from inputs import open_input
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
@@ -18,17 +18,12 @@ SMALL_MEMORY = ("--memory", "1MiB")
 def written_stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write data of 4 MiB in chunks of 64 KiB, and indices and updates of 2 MiB in other chunks."""
     folder, rng = tmp_path_factory.mktemp("stores"), np.random.default_rng(7)
-    arrays = {
-        "data": (rng.random((1024, 1024), np.float32), (128, 128)),
-        "idx": (rng.integers(-1024, 1024, (50, 1000, 2)), (4, 1000, 2)),
-        "upd": (rng.random((50, 1000), np.float32), (7, 300)),
-    }
-    for name, (array, chunks) in arrays.items():
-        np.save(folder / f"{name}.npy", array)
-        zarr_array = zarr.create_array(
-            folder / f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
-        )
-        zarr_array[...] = array
+    save_stores(
+        folder,
+        data=(rng.random((1024, 1024), np.float32), (128, 128)),
+        idx=(rng.integers(-1024, 1024, (50, 1000, 2)), (4, 1000, 2)),
+        upd=(rng.random((50, 1000), np.float32), (7, 300)),
+    )
     return folder
 
 

@@ -209,9 +209,16 @@ def test_file_systems_that_cannot_reserve(monkeypatch, code):
         assert read_bytes("x.npy") == npy(ARRAY)
 
 
-def test_sync(tmpfile_mode):
-    save("x.npy", sync=True)
-    assert read_bytes("x.npy") == npy(ARRAY)
+@pytest.mark.parametrize("name", ["x.npy", "x.csv"])
+def test_a_file_is_synced_before_it_has_its_name_and_its_folder_afterwards(
+    tmpfile_mode, name, monkeypatch
+):
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append((os.path.isdir(fd), os.path.exists(name)))
+    )
+    save(name, np.ones(3), sync=True)
+    assert synced == [(False, False), (True, True)]
 
 
 class PipeReader:

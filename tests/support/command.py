@@ -172,6 +172,18 @@ def save(**arrays: Any) -> None:
         np.save(f"{name}.npy", array)
 
 
+def save_stores(folder: Path, **arrays: tuple[Any, tuple[int, ...]]) -> None:
+    """Write each array as NAME.npy, and in chunks of a size as NAME.zarr."""
+    import zarr
+
+    for name, (array, chunks) in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+        store = zarr.create_array(
+            folder / f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
+        )
+        store[...] = array
+
+
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Return the bytes and modification time of every file under a folder."""
     return {
