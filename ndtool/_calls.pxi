@@ -1086,8 +1086,10 @@ cdef class Calls:
                 return True
         if not (
             job.slice.rank > 0 and not has_rows and view.rank > 1
-            and max(last, -last) >= _blocks.LINE
-            and job.data.nbytes <= min(2 * gathered, <Py_ssize_t> self.tuning["MAX_PACKED"])
+            and max(last, -last) >= _blocks.LINE and job.data.nbytes <= min(
+                2 * gathered if job.data.nbytes > CACHE_BYTES else gathered,
+                <Py_ssize_t> self.tuning["MAX_PACKED"],
+            )
         ):
             return False
         # slices of successive tuples that are in the same few lines are read where they are

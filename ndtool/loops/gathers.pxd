@@ -18,9 +18,7 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
-from ndtool.loops.moves cimport (
-    copy_bytes, gather_block, gather_lines, has_vbmi, stream_slices,
-)
+from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
 from ndtool.loops.views cimport View, copy_view, seek_element
 
 cdef extern from *:
@@ -40,6 +38,7 @@ cdef extern from *:
 cdef enum:
     SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
     SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
+    MANY_LINES = 2048  # bytes of a slice that is streamed although its ends do not fill lines
     STRIDED_BYTES = 16384    # bytes of slices that are gathered element by element
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
@@ -133,7 +132,10 @@ cdef inline uint64_t gather_range(
     cdef Py_ssize_t pitch = g.width, width = end - column
     cdef bint is_short = width == pitch <= LINE, non_temporal = g.non_temporal
     cdef bint is_staged = non_temporal and width == pitch and (is_short or needs_staging(width))
-    cdef bint is_predictable = space.fits_in_cache or (g.is_local and is_short)    # no prefetches
+    # no prefetches: also of a few lines, which are often in cache, and whose loads overlap
+    cdef bint is_predictable = space.fits_in_cache or (
+        g.is_local if is_short else g.count * g.width <= CACHE_BYTES // 2
+    )
     cdef Py_ssize_t pending = 0    # bytes in the stage
     cdef int64_t n, step = block_size(space)
     cdef int64_t n_next = 0    # tuples of the next block, whose offsets follow this block's
@@ -364,10 +366,9 @@ cdef inline void gather_rows(
     if non_temporal and width == pitch and has_vbmi():
         stream_slices(target, source, offsets, n, max(n, stop), width, ahead, prefetched_bytes)
         return
-    non_temporal = non_temporal and (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
-    if stop == 0 and not non_temporal and LINE < width <= 4 * LINE:
-        gather_lines(target, source, offsets, n, width, pitch)
-        return
+    non_temporal = non_temporal and (
+        width >= MANY_LINES or (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
+    )
     for i in range(n):
         if i + ahead < stop:
             prefetch_slice(source + offsets[i + ahead], width)

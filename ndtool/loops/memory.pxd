@@ -54,11 +54,8 @@ cdef extern from *:
       }
       /* less than a line, up to or from a line boundary */
       static void ndtool_stream_rest(uint8_t *to, const uint8_t *from, Py_ssize_t n) {
-          Py_ssize_t i = (Py_ssize_t) (-(uintptr_t) to & 15);
-          if (i > n) i = n;
-          if (i) memcpy(to, from, (size_t) i);
-          i += ndtool_stream_16(to + i, from + i, n - i);
-          if (i < n) memcpy(to + i, from + i, (size_t) (n - i));
+          if ((((uintptr_t) to | (size_t) n) & 15) == 0) (void) ndtool_stream_16(to, from, n);
+          else memcpy(to, from, (size_t) n); /* a line that gets both is written twice */
       }
       static inline void ndtool_stream(uint8_t *to, const uint8_t *from, Py_ssize_t n) {
           Py_ssize_t i = (Py_ssize_t) (-(uintptr_t) to & 63);

@@ -13,9 +13,6 @@ cdef extern from *:
     static inline void ndtool_gather_fixed(
         uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t
     ) ndtool_inline;
-    static inline void ndtool_gather_lines(
-        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t
-    ) ndtool_twice;
     static inline void ndtool_scatter_fixed(
         uint8_t *, int64_t const *, uint8_t const *, Py_ssize_t, Py_ssize_t
     ) ndtool_inline;
@@ -169,18 +166,6 @@ cdef inline void gather_block(
             if ahead:
                 prefetch_slice(source + offsets[i + ahead], width)
             copy_bytes(target + pitch * i, source + offsets[i], width)
-
-
-cdef inline void gather_lines "ndtool_gather_lines"(
-    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t pitch
-) noexcept nogil:
-    """gather_block for slices of a few lines in cache, where calls of memcpy cost more."""
-    cdef Py_ssize_t i, j
-    for i in range(n):
-        for j in range(0, width - 32, 32):
-            memcpy(target + pitch * i + j, source + offsets[i] + j, 32)
-        memcpy(target + pitch * i + width - 32, source + offsets[i] + width - 32, 32)
 
 
 cdef inline void scatter_fixed "ndtool_scatter_fixed"(
