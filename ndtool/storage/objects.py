@@ -11,9 +11,9 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent import futures
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from types import SimpleNamespace
@@ -52,7 +52,6 @@ _SIGNED_SECONDS = 3600  # validity of a signed URL; it is replaced after a sixth
 # Stores that create an object atomically, once it is uploaded.
 _ATOMIC_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory")
 _awaited: set[futures.Future[Any]] = set()  # requests for which a thread waits
-_uncertified: list[tuple[Any, ...]] = []  # SSL contexts without certificates, and their purposes
 
 
 class Version(NamedTuple):
@@ -138,11 +137,15 @@ def open_output(url: str) -> RemoteObject:
 def filesystem(url: str) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the object's path in it."""
     register(url)
+    spared = list[str]()
+    if url.startswith("s3") and signals.is_command_line():
+        # s3fs imports them for 0.1 s, and does not use them
+        spared = [name for name in ("httpx", "httpx2") if name not in sys.modules]
+        sys.modules.update(dict.fromkeys(spared))  # type: ignore[arg-type]
     try:
-        with _spared_imports(url):
-            import fsspec
+        import fsspec
 
-            fs, path = fsspec.core.url_to_fs(url)
+        fs, path = fsspec.core.url_to_fs(url)
     except ImportError as exc:
         package = getattr(exc.__cause__, "name", None) or ""
         is_named = package and package in str(exc)
@@ -154,37 +157,10 @@ def filesystem(url: str) -> tuple[Any, str]:
         raise UsageError(f"{printable(url)}: {library_message(exc)}{expected}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
-    return fs, path
-
-
-@contextmanager
-def _spared_imports(url: str) -> Iterator[None]:
-    """Spare the command line what s3fs imports and does not use: httpx, and 140 certificates.
-
-    aiohttp loads the system's certificates when it is imported. aiobotocore loads its own.
-    """
-    if not signals.is_command_line():
-        yield
-        return
-    if not url.startswith("s3"):
-        while _uncertified:
-            context, *arguments = _uncertified.pop()
-            context.load_default_certs(*arguments)
-        yield
-        return
-    import ssl
-
-    names = [name for name in ("httpx", "httpx2") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
-    contexts: Any = ssl.SSLContext
-    load = contexts.load_default_certs
-    contexts.load_default_certs = lambda *call: _uncertified.append(call)
-    try:
-        yield
     finally:
-        contexts.load_default_certs = load
-        for name in names:
+        for name in spared:
             sys.modules.pop(name, None)
+    return fs, path
 
 
 class RemoteObject:

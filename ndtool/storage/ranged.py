@@ -57,14 +57,7 @@ class RemoteFile:
     async def _download_all(self) -> None:
         """Download an object of unknown size up to the end of the response, or of the disk."""
         file = self._buffer = _SparseFile(f"temporary copy of {self.url}", 0)
-
-        def write(start: int, block: bytes) -> None:
-            stop = start + len(block)
-            with os_errors(file.label, ResourceError):
-                reserve(file.descriptor, stop, file.label, [(start, stop)])
-            file.write(start, block)
-
-        await self._object.fetch(0, sys.maxsize, self.version, write)
+        await self._object.fetch(0, sys.maxsize, self.version, file.write)
         size = os.fstat(file.descriptor).st_size
         file.record(0, size)
         self.version, self._head = self.version._replace(size=size), b""

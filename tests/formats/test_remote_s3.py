@@ -3,7 +3,6 @@
 import io
 import itertools
 import signal
-import ssl
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -530,15 +529,3 @@ def test_a_cut_archive_at_an_output(s3: Bucket) -> None:
     with pytest.raises(OutputError, match=r"a.npz is not a ZIP archive") as excinfo:
         store("s3://bucket/a.npz:one", ROWS[:5])
     assert not isinstance(excinfo.value, InputError)
-
-
-def test_certificates_that_s3_does_not_use_are_loaded_for_the_next_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ndtool.machine.signals.is_command_line", lambda: True)
-    with objects._spared_imports("s3://bucket/x.npy"):
-        context = ssl.create_default_context()
-        assert not context.cert_store_stats()["x509"]
-        assert context.verify_mode is ssl.CERT_REQUIRED
-    with objects._spared_imports("https://host/x.npy"):
-        assert context.cert_store_stats() == ssl.create_default_context().cert_store_stats()
