@@ -14,6 +14,8 @@ from ndtool.rules.plans import Plan, Shape
 
 Buffer = Any  # an object with the buffer protocol and slicing: memoryview, uint8 ndarray
 
+MAX_PARTITIONS = (1 << 16) - 1  # partition IDs have 16 bits; the last is for dropped tuples
+
 
 class Operand(NamedTuple):
     """An array for the kernels: its buffer, the offset of element [0, ..., 0], its strides."""
@@ -126,6 +128,11 @@ def bind_boxes(sizes: Shape, box_shape: Shape) -> _kernels.Boxes:
         else:
             merged.append((size, step))
     return _kernels.Boxes(*zip(*(merged or [(1, 1)]), strict=True))
+
+
+def id_bytes(partitions: int) -> int:
+    """Return the bytes of a partition ID; partitions: with the one of dropped tuples, if any."""
+    return 1 if partitions <= _kernels.MAX_BYTE_IDS else 2
 
 
 @lru_cache(maxsize=1024)

@@ -28,13 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
-from ndtool._kernels import MAX_BYTE_IDS, Indices, WorkItem
+from ndtool._kernels import Indices, WorkItem
 from ndtool.engine import bind, check, copies, distinct, layouts, scatters
 from ndtool.errors import RuleError
 from ndtool.inmemory import ops
 from ndtool.inmemory.arguments import array, element_type
 from ndtool.inmemory.buffers import as_bytes, normalize
-from ndtool.outofcore.partitioning import MAX_CHILDREN
 from ndtool.outofcore.phases import (
     BoundsReports,
     OutOfBounds,
@@ -100,7 +99,7 @@ def align(inference: Inference, data: Chunks, tuples: Chunks) -> tuple[Chunks, C
         bounds = sorted({*accumulate(data[r]), *accumulate(tuples[i])} - {0})
         data_chunks[r] = _sizes(bounds)
         tuple_chunks[i] = _sizes([bound for bound in bounds if bound <= sum(tuples[i])])
-    while prod(len(data_chunks[r]) for r in axes.indexed) > MAX_CHILDREN:
+    while prod(len(data_chunks[r]) for r in axes.indexed) > bind.MAX_PARTITIONS:
         r = max(axes.indexed, key=lambda r: len(data_chunks[r]))
         data_chunks[r] = _regular(sum(data[r]), 2 * data_chunks[r][0])
     free = [i for i in range(len(tuples)) if i not in axes.shared]
@@ -228,7 +227,7 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
     index = _require_declared(call, "indices", chunk, (*shape, *component))
     drops = plan.attributes.may_skip_tuples
     offsets = np.zeros(partitions + drops + 1, np.int64)
-    ids = np.zeros(n, np.uint8 if partitions + drops <= MAX_BYTE_IDS else np.uint16)
+    ids = np.zeros(n, f"u{bind.id_bytes(partitions + drops)}")
     if not n:
         return Split(number, shape, ids, offsets, {})
     indices = _bind(call, index, plan.attributes)

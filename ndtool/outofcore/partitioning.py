@@ -18,7 +18,6 @@ from math import lcm, prod
 from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import MAX_BYTE_IDS
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Source
 from ndtool.engine import bind, counting, tuning
 from ndtool.errors import ResourceError, format_size, option
@@ -31,7 +30,6 @@ SEGMENT_BYTES = 512  # memory of a task for each segment that it reads
 CHILD_BYTES = 128  # memory of a task for each child of its group
 BLOCK_BYTES = 32  # memory of a task for each block of its group
 MAX_SEGMENTS = 256  # segments that a task reads together
-MAX_CHILDREN = (1 << 16) - 1  # partition IDs have 16 bits; the last is for dropped tuples
 MAX_ROWS = 1 << 32  # rows of a partition, whose indices are stored in 4 bytes
 MAX_DEPTH = 6
 MAX_WORKERS = 4
@@ -184,8 +182,7 @@ class Partitioning(NamedTuple):
 
     def id_bytes(self, depth: int) -> int:
         """Return the maximum bytes of a partition ID."""
-        count = self.fan_out(depth) + (self.rows.drops and not depth)  # the last: dropped tuples
-        return 1 if count <= MAX_BYTE_IDS else 2
+        return bind.id_bytes(self.fan_out(depth) + (self.rows.drops and not depth))
 
     def local_bytes(self, depth: int) -> int:
         """Return the maximum bytes of a row index in a child of a group at a depth."""
@@ -354,7 +351,7 @@ class Layout(NamedTuple):
                     break
             if len(shapes) > 1 and shapes[0] == outer:
                 del shapes[0]
-            if max(map(grid.count_blocks, [outer, *shapes], shapes)) <= MAX_CHILDREN:
+            if max(map(grid.count_blocks, [outer, *shapes], shapes)) <= bind.MAX_PARTITIONS:
                 return tuple(shapes)
             depth += 1
 

@@ -15,15 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
-from ndtool._kernels import (
-    LINE,
-    MAX_BYTE_IDS,
-    Addressing,
-    Indices,
-    KernelOptions,
-    UpdateCounts,
-    WorkItem,
-)
+from ndtool._kernels import LINE, Addressing, Indices, KernelOptions, UpdateCounts, WorkItem
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
 from ndtool.engine import bind, check, copies, counting, scatters
 from ndtool.errors import BoundsError, OutputError
@@ -41,9 +33,8 @@ Allocate = Callable[[int], memoryview]
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
 Advance = Callable[[int], object]  # receives the bytes that a task has moved
 Line = NDArray[np.int64]  # of a table of offsets
-Batch = list[
-    tuple[int, int, int]
-]  # consecutive tuples of a group: block of its parent, start, stop
+# Consecutive tuples of a group: the block of its parent, start and stop.
+Batch = list[tuple[int, int, int]]
 Task = tuple[Any, ...]  # the arguments of a phase's function after the group: a number first
 
 
@@ -208,7 +199,7 @@ class Work:
 
     def id_bytes(self, group: Group) -> int:
         """Return the bytes of a partition ID."""
-        return 1 if self.boxes(group).partitions + self.drops(group) <= MAX_BYTE_IDS else 2
+        return bind.id_bytes(self.boxes(group).partitions + self.drops(group))
 
     def drops(self, group: Group) -> bool:
         """Whether split has an ID for dropped tuples."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from ndtool._kernels import MADVISE_BYTES, MAX_BYTE_IDS, WorkItem, partition_ids, permute
+from ndtool._kernels import MADVISE_BYTES, WorkItem, partition_ids, permute
 from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.arrays.source import Constant, ContiguousSource, Source, row_major
 from ndtool.engine import bind, gathers, layouts, tuning
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PAGE = 1 << 12  # bytes: the system's smallest read
-MAX_BLOCKS = (1 << 16) - 1  # block numbers have 16 bits; the last is for skipped tuples
 
 
 def gather(
@@ -80,7 +79,7 @@ def gathers_by_block(source: Source, inference: Inference, in_memory: bool) -> b
         return False
     blocks = grid.count_blocks(plan.all_slices, metadata.block_shape[: len(plan.all_slices)])
     cost = plan.tuples * tuning.BLOCK_TUPLE_COST + inference.nbytes * (1 if in_memory else 2)
-    return blocks <= MAX_BLOCKS and cost <= metadata.nbytes
+    return blocks <= bind.MAX_PARTITIONS and cost <= metadata.nbytes
 
 
 def _gather_blocks(
@@ -97,7 +96,7 @@ def _gather_blocks(
     count, axes, slice_shape = plan.tuples, len(plan.all_slices), plan.slice_shape
     boxes = bind.bind_boxes(plan.all_slices, tuple(map(min, steps, plan.all_slices)))
     total = boxes.partitions + validated.attributes.may_skip_tuples  # the last: skipped tuples
-    ids = np.empty(count * (1 + (total > MAX_BYTE_IDS)), np.uint8)
+    ids = np.empty(count * bind.id_bytes(total), np.uint8)
     rows, offsets = np.empty(count, f"u{boxes.row_bytes}"), np.zeros(total + 1, np.int64)
     if partition_ids(
         bind.bind_rows(plan), validated.bound_indices, 0, WorkItem(0, count, 0, 0), boxes, ids,

@@ -13,9 +13,10 @@ from strategies import EXAMPLES, bits_equal
 
 from ndtool import files
 from ndtool.arrays.source import ContiguousSource
+from ndtool.engine.bind import MAX_PARTITIONS
 from ndtool.formats import outputs
 from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import MAX_CHILDREN, Layout, Rows, rows_of
+from ndtool.outofcore.partitioning import Layout, Rows, rows_of
 from ndtool.publish import sinks
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
@@ -55,8 +56,8 @@ def test_the_number_of_partitions_is_unbounded() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
     partitioning = Layout(rows, True, 2).partition(1 << 33)
-    assert partitioning.partitions > MAX_CHILDREN
-    assert max(map(partitioning.fan_out, range(partitioning.depth))) <= MAX_CHILDREN
+    assert partitioning.partitions > MAX_PARTITIONS
+    assert max(map(partitioning.fan_out, range(partitioning.depth))) <= MAX_PARTITIONS
     assert (partitioning.local_bytes(0), partitioning.local_bytes(partitioning.depth - 1)) == (8, 4)
 
 
