@@ -362,11 +362,14 @@ def test_fill_values_of_another_type(dtype: str, value: Any) -> None:
 
 FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"id": "shuffle", "elementsize": 1 << 40}, "multiple of elementsize"),
-    ({"id": "pickle"}, "codec pickle is not allowed: expected one of blosc, "),
-    ({"id": "pcodec"}, "codec pcodec is not allowed: expected one of blosc, "),
-    ({"id": "delta", "dtype": "<i4"}, "codec delta is not allowed: expected one of blosc, "),
-    ({"id": ["x"]}, "codec ['x'] is not allowed"),
-    ({"id": 3}, "codec 3 is not allowed"),
+    ({"id": "pickle"}, "codec numcodecs.pickle is not allowed: expected one of blosc, "),
+    ({"id": "pcodec"}, "codec numcodecs.pcodec is not allowed: expected one of blosc, "),
+    (
+        {"id": "delta", "dtype": "<i4"},
+        "codec numcodecs.delta is not allowed: expected one of blosc, ",
+    ),
+    ({"id": ["x"]}, "codec numcodecs.['x'] is not allowed"),
+    ({"id": 3}, "codec numcodecs.3 is not allowed"),
 ]
 
 

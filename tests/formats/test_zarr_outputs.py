@@ -223,6 +223,7 @@ def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> No
     ("argument", "message"),
     [
         ("x.zarr:a/b", "x.zarr/a is not a group"),
+        ("x.zarr", "x.zarr has 2 arrays: which is to be written?"),
         ("x.zarr:g", "x.zarr/g is a group: only an array is replaced"),
         ("x.zarr:other", "x.zarr/other is neither an array nor a group"),
         ("x.zarr:..", "can be called"),
