@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import Completed, ndtool
+from later import later
 from limits import limit_resources
 from memory import run_measured
 from strategies import bits_equal
@@ -25,8 +26,8 @@ from webserver import Server
 from ndtool.errors import InputError, ResourceError
 from ndtool.formats import codecs
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
-numcodecs = pytest.importorskip("numcodecs")
+zarr = later("zarr")
+numcodecs = later("numcodecs")
 google_crc32c = pytest.importorskip("google_crc32c")
 pytestmark = [
     pytest.mark.usefixtures("workdir"),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, environment, execute, ndtool, save
+from later import later
 from limits import drop_root_capabilities
 from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
@@ -24,7 +25,7 @@ from ndtool.formats import outputs
 from ndtool.publish import newfolder, sinks
 from ndtool.rules import dtypes
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
+zarr = later("zarr")
 pytestmark = [
     pytest.mark.usefixtures("workdir"),
     pytest.mark.filterwarnings(
