@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, save, snapshot
+from later import later
 from strategies import bits_equal
 from twoworkers import ProcessCluster, wait_for
 
 from ndtool.inmemory import ops
 
-distributed = pytest.importorskip("distributed", exc_type=ImportError)
+distributed = later("distributed")
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
