@@ -449,10 +449,11 @@ def test_clean_reports_failures() -> None:
     assert os.listdir() == []
 
 
-def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blocks", [0, 64])  # 0: not even the metadata can be written
+def test_a_full_disk_leaves_nothing(blocks: int) -> None:
     put("old.zarr", DATA)
     before = all_files()
-    limited = f'ulimit -f 64; exec {sys.executable} -m ndtool "$@"'
+    limited = f'ulimit -f {blocks}; exec {sys.executable} -m ndtool "$@"'
     rng = np.random.default_rng(1)
     save(
         data=rng.bytes(1 << 20) and np.frombuffer(rng.bytes(1 << 20), "<i4").reshape(1024, 256),
@@ -466,3 +467,4 @@ def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.returncode == 6, result
     assert b"Traceback" not in result.stderr
     assert all_files() == before
+    assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr"]

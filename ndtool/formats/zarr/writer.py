@@ -154,14 +154,21 @@ def _create_store(
     zarr_target: ZarrTarget, target: Target, documents: dict[str, bytes]
 ) -> LocalStore | NewObjects:
     """Create an unpublished store for a new array, with the metadata of it and of its groups."""
-    if not target.url:
-        return LocalStore(zarr_target, target, documents)
-    from ndtool.publish.newobjects import NewObjects
+    store: LocalStore | NewObjects
+    if target.url:
+        from ndtool.publish.newobjects import NewObjects
 
-    store = NewObjects(zarr_target.path, zarr_target.array_path)
-    for key, body in documents.items():
-        if store.read(key) is None:  # the metadata of existing groups are preserved
-            store.write(key, body)
+        store = NewObjects(zarr_target.path, zarr_target.array_path)
+    else:
+        store = LocalStore(zarr_target, target, documents)
+    try:
+        for key, body in documents.items():
+            # The metadata of existing groups are preserved.
+            if isinstance(store, LocalStore) or store.read(key) is None:
+                store.write(key, body)
+    except BaseException:
+        store.drop()
+        raise
     return store
 
 
@@ -307,8 +314,6 @@ class LocalStore(NewFolder):
             self._consolidated(group)  # raises if it cannot be updated
         clobber, sync, cleans = target.clobber, target.sync, not target.is_dry_run
         super().__init__(zarr_target.path, zarr_target.exists, clobber, sync, cleans=cleans)
-        for key, body in documents.items():
-            self.write(key, body)
 
     def open_folder(self) -> int:
         root = (*self._zarr_target.groups, self._zarr_target.path)[0]
