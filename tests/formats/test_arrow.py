@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from command import ndtool, python
 from inputs import load
+from later import later
 from outputs import open_sink
 from outputs import save as write_array
 
@@ -19,9 +20,9 @@ from ndtool.errors import InputError, NdtoolError, OutputError, RuleError, Usage
 from ndtool.formats import arrow, locators
 from ndtool.formats.streams import Streams
 
-pa = pytest.importorskip("pyarrow", exc_type=ImportError)
-pq = pytest.importorskip("pyarrow.parquet", exc_type=ImportError)
-pytest.importorskip("pyarrow.feather", exc_type=ImportError)
+pa = later("pyarrow")
+pq = later("pyarrow.parquet")
+later("pyarrow.feather")
 
 pytestmark = pytest.mark.usefixtures("workdir")
 SUFFIXES = ("parquet", "arrow", "feather")

@@ -11,6 +11,7 @@ import pytest
 from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
 from inputs import open_input
+from later import later
 from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
 from test_zarr import CODES, load, put, random_array
@@ -26,8 +27,8 @@ from ndtool.storage import objects
 from ndtool.storage.remotefolder import RemoteFolder
 from ndtool.storage.urls import join
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
-fsspec = pytest.importorskip("fsspec")
+zarr = later("zarr")
+fsspec = later("fsspec")
 pytestmark = [
     pytest.mark.usefixtures("workdir"),
     pytest.mark.filterwarnings(

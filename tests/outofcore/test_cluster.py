@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save, save_stores, snapshot
+from later import later
 from strategies import bits_equal
 from twoworkers import PATIENT, Workers, two_workers
 
@@ -21,9 +22,9 @@ from ndtool.errors import BoundsError, DuplicatesError, NdtoolError, UsageError
 from ndtool.inmemory import ops
 from ndtool.outofcore import cluster as clusters
 
-pytest.importorskip("dask", exc_type=ImportError)
-pytest.importorskip("distributed", exc_type=ImportError)
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
+later("dask")
+later("distributed")
+zarr = later("zarr")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 

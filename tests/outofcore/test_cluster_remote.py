@@ -19,6 +19,7 @@ from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import open_input
+from later import later
 from test_cluster import expected_result, run_operator, stores, written_stores
 from twoworkers import PATIENT, Workers, two_workers
 
@@ -30,10 +31,10 @@ from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish import claims
 from ndtool.rules import dtypes
 
-pytest.importorskip("dask", exc_type=ImportError)
-pytest.importorskip("distributed", exc_type=ImportError)
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
-fsspec = pytest.importorskip("fsspec")
+later("dask")
+later("distributed")
+zarr = later("zarr")
+fsspec = later("fsspec")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 __all__ = ["stores", "written_stores"]  # fixtures
 

@@ -16,9 +16,10 @@ from typing import IO
 import numpy as np
 import pytest
 from command import ndtool
+from later import later
 from memory import MemoryUse, measure_memory, peak_megabytes
 
-pytest.importorskip("zarr", exc_type=ImportError)
+later("zarr")
 BUDGET = 16  # MiB
 ALLOWANCE = 15  # MiB: additional memory of the interpreter and packages in a longer run
 TUPLES, ROWS = 1 << 22, 1 << 23

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from command import ndtool, save, save_stores
 from inputs import open_input
+from later import later
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
+zarr = later("zarr")
 SMALL_MEMORY = ("--memory", "1MiB")
 
 

@@ -121,10 +121,8 @@ def layout_of(
     if options.shards is not None:
         raise UsageError(f"{option('shards')}: HDF5 has no shards")
     codecs = _codecs(options)
-    chunks = options.chunks
-    options.require_rank(len(shape))
-    like = None if options.codec == "none" else options.data_layout
-    if chunks is None and like is not None and len(like.chunks) == len(shape):
+    chunks, like = options.chunks, options.layout_like(shape)
+    if chunks is None and like is not None and options.codec != "none":
         chunks = like.chunks
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
         return None
