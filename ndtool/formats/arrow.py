@@ -40,7 +40,7 @@ GROUP_BYTES = 8 << 20  # approximate bytes of a written row group
 DEFAULT_NAME = "output"  # name of a written column if none is given
 PARQUET, ENCRYPTED, ARROW, FEATHER_1 = b"PAR1", b"PARE", b"ARROW1", b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"  # before the first message of an Arrow stream
-_FILE_HEADER_SIZE = 8  # bytes of a file before the stream of messages that it contains
+_FILE_TRAILER_SIZE = 10  # bytes of the size of a file's footer, and the magic string
 _READ_BYTES = 1 << 20  # bytes of a remote column chunk that are read together
 _MAX_RANK = 8  # of the value in a row
 _DTYPE_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
@@ -292,7 +292,7 @@ class ColumnsSource(ChunkedSource):
             return None
         slice_offset = array.offset * array.type.bit_width // 8
         offset = int(array.buffers()[1].address - table.buffer.address + slice_offset)
-        return offset if 0 <= offset <= self._storage.size - metadata.nbytes else None
+        return offset if 0 <= offset <= table.storage.size - metadata.nbytes else None
 
     def prefetch(self, touched: AccessedElements | None) -> None:
         self._touched = touched
@@ -546,13 +546,10 @@ class _ArrowFile(Table):
             self._is_stream = storage.peek(0, 4) == _STREAM
             reader = self._open(None)
             self.schema = reader.schema
-            limit = None if self._is_stream else reader.num_record_batches
-            batches = list(islice(self._parse_batches(), limit))
+            batches = [_parse_batch(message.metadata) for message in self._messages(reader)]
             self.row_counts = [rows for rows, _ in batches]
             # Buffers in the file are copied if a reader decodes only some columns.
             self._is_compressed = any(is_compressed for _, is_compressed in batches)
-            if limit is not None and len(batches) != limit:
-                refuse(path, f"{len(batches)} record batches: the file claims {limit}")
 
     def _open(self, fields: list[int] | None) -> Any:
         """Return a reader. fields: decode only these columns, None for all."""
@@ -561,12 +558,20 @@ class _ArrowFile(Table):
         options = ipc.IpcReadOptions(included_fields=fields)
         return open_reader(library().BufferReader(self.buffer), options=options)
 
-    def _parse_batches(self) -> Iterator[tuple[int, bool]]:
-        """Yield of each record batch its rows, and whether it is compressed."""
-        start = 0 if self._is_stream else _FILE_HEADER_SIZE
-        for message in library().ipc.MessageReader.open_stream(self.buffer.slice(start)):
-            if message.type == "record batch":
-                yield _parse_batch(message.metadata)
+    def _messages(self, reader: Any) -> Iterator[Any]:
+        """Yield the message of each record batch; a file has their offsets at its end."""
+        ipc, data = library().ipc, memoryview(self.buffer)
+        if self._is_stream:
+            for message in ipc.MessageReader.open_stream(self.buffer):
+                if message.type == "record batch":
+                    yield message
+            return
+        end = len(data) - _FILE_TRAILER_SIZE
+        footer = _follow(data, end - _read(data, "<i", end))
+        for number in range(reader.num_record_batches):
+            block = _follow(data, _find_field(data, footer, 3)) + 4 + 24 * number
+            size = _read(data, "<i", block + 8) + _read(data, "<q", block + 16)
+            yield ipc.read_message(self.buffer.slice(_read(data, "<q", block), size))
 
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
         fields = sorted(map(self.schema.get_field_index, names))
@@ -577,33 +582,35 @@ class _ArrowFile(Table):
             if self._is_stream
             else map(reader.get_batch, range(group, len(self.row_counts)))
         )
-        for batch, count in zip(batches, self.row_counts[group:], strict=False):
-            if batch.num_rows != count:
-                refuse(self.path, f"a record batch of {batch.num_rows} rows: expected {count}")
+        for batch in batches:
             yield batch.select(list(names))
 
 
+# Arrow's metadata are tables of flatbuffers, which pyarrow has verified; it would decode a batch to
+# tell its rows.
+
+
 def _parse_batch(message: Any) -> tuple[int, bool]:
-    """Return the rows of a record batch, and whether it is compressed; nothing is decoded.
-
-    message: its metadata, tables of flatbuffers that pyarrow has verified.
-    """
+    """Return the rows of a record batch, and whether it is compressed, from a message's table."""
     data = memoryview(message)
+    batch = _follow(data, _find_field(data, _follow(data, 0), 2))
+    length = _find_field(data, batch, 0)
+    return _read(data, "<q", length) if length else 0, bool(_find_field(data, batch, 3))
 
-    def read(code: str, position: int) -> int:
-        return int(unpack_from(code, data, position)[0])
 
-    def find_field(table: int, number: int) -> int:
-        """Return the position of a field of a table, 0 if it is missing."""
-        offsets, entry = table - read("<i", table), 4 + 2 * number
-        offset = read("<H", offsets + entry) if entry < read("<H", offsets) else 0
-        return table + offset if offset else 0
+def _find_field(data: memoryview, table: int, number: int) -> int:
+    """Return the position of a field of a table, 0 if it is missing."""
+    offsets, entry = table - _read(data, "<i", table), 4 + 2 * number
+    offset = _read(data, "<H", offsets + entry) if entry < _read(data, "<H", offsets) else 0
+    return table + offset if offset else 0
 
-    root = read("<I", 0)
-    header = find_field(root, 2)
-    batch = header + read("<I", header)
-    length = find_field(batch, 0)
-    return read("<q", length) if length else 0, bool(find_field(batch, 3))
+
+def _follow(data: memoryview, position: int) -> int:
+    return position + _read(data, "<I", position)
+
+
+def _read(data: memoryview, code: str, position: int) -> int:
+    return int(unpack_from(code, data, position)[0])
 
 
 class _ParquetFolder(Table):
