@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import accumulate, groupby, islice
 from math import prod
 from operator import itemgetter
+from struct import unpack_from
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ GROUP_BYTES = 8 << 20  # approximate bytes of a written row group
 DEFAULT_NAME = "output"  # name of a written column if none is given
 PARQUET, ENCRYPTED, ARROW, FEATHER_1 = b"PAR1", b"PARE", b"ARROW1", b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"  # before the first message of an Arrow stream
+_FILE_TRAILER_SIZE = 10  # bytes of the size of a file's footer, and the magic string
 _READ_BYTES = 1 << 20  # bytes of a remote column chunk that are read together
 _MAX_RANK = 8  # of the value in a row
 _DTYPE_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
@@ -64,7 +66,7 @@ def entries(storage: File | LocalFolder, path: str, member: str | None) -> list[
         try:
             with library_errors(path):
                 columns = table.select(name)
-                position = table.position(columns)
+                position = ColumnsSource(label, table, columns).mapped_position()
         except NdtoolError as exc:
             if member is not None:
                 raise
@@ -81,11 +83,11 @@ def open_source(
     """Open the selected columns, or the only column; closing the source closes the storage."""
     table = _open_table(storage, path)
     with library_errors(path):
-        columns = table.select(member)
-        position = table.position(columns)
+        source = ColumnsSource(name, table, table.select(member))
+        position = source.mapped_position()
     if position is None or isinstance(storage, LocalFolder):
-        return ColumnsSource(name, table, columns)
-    return ContiguousSource.in_file(name, columns.metadata, storage, position, name)
+        return source
+    return ContiguousSource.in_file(name, source.metadata, storage, position, name)
 
 
 def library() -> Any:
@@ -114,10 +116,14 @@ class Columns(NamedTuple):
 
 
 class Table:
-    """An open table. row_counts: of each row group or record batch."""
+    """An open table.
+
+    row_counts: of each row group or record batch. buffer: the bytes of an Arrow file, else None.
+    """
 
     schema: Any
     row_counts: list[int]
+    buffer: Any = None
 
     def __init__(self, storage: Any, path: str) -> None:
         self.storage, self.path = storage, path
@@ -125,10 +131,6 @@ class Table:
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
         """Yield columns as record batches from a group on. rows: the approximate size of one."""
         raise NotImplementedError
-
-    def position(self, columns: Columns) -> int | None:
-        """Return the offset of the elements in the file, None if they cannot be mapped."""
-        return None
 
     @cached_property
     def nodes(self) -> Counter[tuple[str, ...]]:
@@ -262,6 +264,30 @@ class ColumnsSource(ChunkedSource):
             for row, batch in self._decode(0):
                 self._values(batch, row)
 
+    def mapped_position(self) -> int | None:
+        """Return the offset of the elements in the file, None if they cannot be mapped."""
+        table, metadata, (path, *others) = self._table, self.metadata, self._columns.paths
+        if table.buffer is None or others or len(path) > 1 or len(table.row_counts) != 1:
+            return None
+        if metadata.dtype.kind == "b" or not metadata.nbytes:
+            return None
+        self._batches = self._decode(0)
+        self._current = next(self._batches)
+        try:
+            self._values(self._current[1], 0)
+        except InputError:
+            return None  # it is reported if a run reads it
+        array, types = self._current[1].column(0), library().types
+        for _ in range(self._columns.rank):
+            if not types.is_fixed_size_list(array.type):
+                return None
+            array = array.flatten()
+        if not types.is_primitive(array.type):
+            return None
+        slice_offset = array.offset * array.type.bit_width // 8
+        offset = int(array.buffers()[1].address - table.buffer.address + slice_offset)
+        return offset if 0 <= offset <= table.storage.size - metadata.nbytes else None
+
     def prefetch(self, touched: AccessedElements | None) -> None:
         self._touched = touched
 
@@ -286,8 +312,11 @@ class ColumnsSource(ChunkedSource):
         """Continue with the batches of a row's group, unless they are the next ones anyway."""
         starts = self._table.group_starts
         group = bisect_right(starts, row) - 1
-        if self._current is None or not starts[group] <= self._current[0] <= row:
-            self._batches, self._current = self._decode(group), None
+        if self._current is not None:
+            first, batch = self._current
+            if first <= row and first + batch.num_rows >= starts[group]:
+                return
+        self._batches, self._current = self._decode(group), None
 
     def _decode(self, group: int) -> Iterator[tuple[int, Any]]:
         """Yield batches from a group on: the number of the first row, and a record batch."""
@@ -487,61 +516,75 @@ class _ArrowFile(Table):
         pa = library()
         with library_errors(path):
             storage.download([(0, storage.size)])
-            self._buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
-            self.is_stream = storage.peek(0, 4) == _STREAM
-            self._reader = self._open(None)
-            self.schema = self._reader.schema
-            self._is_encoded = any(map(self._is_copied, islice(self._iterate(None, 0), 1)))
-            fields = [0] if self._is_encoded else None
-            self.row_counts = [batch.num_rows for batch in self._iterate(fields, 0)]
-
-    def _is_copied(self, batch: Any) -> bool:
-        """Whether a batch is compressed, so that its buffers are not in the file's."""
-        buffers = (buffer for column in batch.columns for buffer in column.buffers())
-        start, stop = self._buffer.address, self._buffer.address + self._buffer.size
-        return any(buffer and not start <= buffer.address <= stop for buffer in buffers)
+            self.buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
+            self._is_stream = storage.peek(0, 4) == _STREAM
+            reader = self._open(None)
+            self.schema = reader.schema
+            batches = [_parse_batch(message.metadata) for message in self._messages(reader)]
+            self.row_counts = [rows for rows, _ in batches]
+            # Buffers in the file are copied if a reader decodes only some columns.
+            self._is_compressed = any(is_compressed for _, is_compressed in batches)
 
     def _open(self, fields: list[int] | None) -> Any:
+        """Return a reader. fields: decode only these columns, None for all."""
         ipc = library().ipc
-        open_reader = ipc.open_stream if self.is_stream else ipc.open_file
+        open_reader = ipc.open_stream if self._is_stream else ipc.open_file
         options = ipc.IpcReadOptions(included_fields=fields)
-        return open_reader(library().BufferReader(self._buffer), options=options)
+        return open_reader(library().BufferReader(self.buffer), options=options)
 
-    def _iterate(self, fields: list[int] | None, group: int) -> Iterator[Any]:
-        """Yield batches from a group on. fields: decode only these columns, None for all."""
-        if self.is_stream:
-            yield from islice(self._open(fields), group, None)
+    def _messages(self, reader: Any) -> Iterator[Any]:
+        """Yield the message of each record batch; a file has their offsets at its end."""
+        ipc, data = library().ipc, memoryview(self.buffer)
+        if self._is_stream:
+            for message in ipc.MessageReader.open_stream(self.buffer):
+                if message.type == "record batch":
+                    yield message
             return
-        reader = self._reader if fields is None else self._open(fields)
-        yield from map(reader.get_batch, range(group, reader.num_record_batches))
+        end = len(data) - _FILE_TRAILER_SIZE
+        footer = _follow(data, end - _read(data, "<i", end))
+        for number in range(reader.num_record_batches):
+            block = _follow(data, _find_field(data, footer, 3)) + 4 + 24 * number
+            size = _read(data, "<i", block + 8) + _read(data, "<q", block + 16)
+            yield ipc.read_message(self.buffer.slice(_read(data, "<q", block), size))
 
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
         fields = sorted(map(self.schema.get_field_index, names))
-        for batch in self._iterate(fields if self._is_encoded else None, group):
+        is_selection = self._is_compressed and len(fields) < len(self.schema)
+        reader = self._open(fields if is_selection else None)
+        batches = (
+            islice(reader, group, None)
+            if self._is_stream
+            else map(reader.get_batch, range(group, len(self.row_counts)))
+        )
+        for batch in batches:
             yield batch.select(list(names))
 
-    def position(self, columns: Columns) -> int | None:
-        metadata, (path, *others) = columns.metadata, columns.paths
-        if others or len(path) > 1 or metadata.dtype.kind == "b" or not metadata.nbytes:
-            return None
-        if len(self.row_counts) != 1 or self._is_encoded:
-            return None
-        (batch,) = self.batches(0, path, 1)
-        try:
-            _flatten(_column_of(batch, path), columns, range(batch.num_rows))
-        except InputError:
-            return None  # it is reported if a run reads it
-        array, types = batch.column(0), library().types
-        for _ in range(columns.rank):
-            if not types.is_fixed_size_list(array.type):
-                return None
-            array = array.flatten()
-        if not types.is_primitive(array.type):
-            return None
-        values = array.buffers()[1]
-        slice_offset = array.offset * array.type.bit_width // 8
-        offset = int(values.address - self._buffer.address + slice_offset)
-        return offset if 0 <= offset <= self.storage.size - metadata.nbytes else None
+
+# Arrow's metadata are tables of flatbuffers, which pyarrow has verified; it would decode a batch to
+# tell its rows.
+
+
+def _parse_batch(message: Any) -> tuple[int, bool]:
+    """Return the rows of a record batch, and whether it is compressed, from a message's table."""
+    data = memoryview(message)
+    batch = _follow(data, _find_field(data, _follow(data, 0), 2))
+    length = _find_field(data, batch, 0)
+    return _read(data, "<q", length) if length else 0, bool(_find_field(data, batch, 3))
+
+
+def _find_field(data: memoryview, table: int, number: int) -> int:
+    """Return the position of a field of a table, 0 if it is missing."""
+    offsets, entry = table - _read(data, "<i", table), 4 + 2 * number
+    offset = _read(data, "<H", offsets + entry) if entry < _read(data, "<H", offsets) else 0
+    return table + offset if offset else 0
+
+
+def _follow(data: memoryview, position: int) -> int:
+    return position + _read(data, "<I", position)
+
+
+def _read(data: memoryview, code: str, position: int) -> int:
+    return int(unpack_from(code, data, position)[0])
 
 
 class _ParquetFolder(Table):
