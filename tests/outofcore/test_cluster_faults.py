@@ -97,6 +97,7 @@ def test_a_worker_that_dies_as_a_run_begins_is_replaced_by_another(cluster: Proc
     assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
 
 
+@pytest.mark.slow("a run ends with its terminal, and its workers with it")
 def test_a_hangup_of_the_terminal_ends_a_run_and_its_workers(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
     cluster.inject_fault("wait", "sweep")
