@@ -86,8 +86,8 @@ class Cluster:
         try:
             numbers, *lines = map(list, zip(*tasks, strict=True))
             task_bytes = TASK_BYTES + sum(line[0].nbytes for line in lines)
-            futures = self._request(
-                self._client.map, partial(worker.perform, task_call, phase), numbers, *lines,
+            futures = self._client.map(
+                partial(worker.perform, task_call, phase), numbers, *lines,
                 key=[f"ndtool-{phase}-{number}-{task_call.token}" for number in numbers],
                 pure=False, retries=RETRIES, batch_size=max(2, BATCH_BYTES // task_bytes),
             )  # fmt: skip
@@ -128,17 +128,9 @@ class Cluster:
     def _identity(self, workers: int) -> Any:
         """Return the scheduler's identity, including up to `workers` workers; -1 for all."""
         identity, timeout = self._client.scheduler.identity, SILENCE_TIMEOUT
-        return self._request(
-            self._client.sync, identity, n_workers=workers, callback_timeout=timeout
-        )
-
-    def _request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Send a request to the scheduler; ResourceError if the connection is lost."""
-        connection_errors: tuple[type[BaseException], ...] = (*_connection_errors(), OSError)
-        try:
-            return call(*arguments, **options)
-        except connection_errors:
-            raise _connection_lost() from None
+        with suppress(*_connection_errors(), OSError):
+            return self._client.sync(identity, n_workers=workers, callback_timeout=timeout)
+        raise _connection_lost()
 
     def run_on_workers(
         self, call: Callable[..., Any], *arguments: Any, seconds: float = SILENCE_TIMEOUT

@@ -247,8 +247,7 @@ class Partitioning(NamedTuple):
     def memory(self) -> int:
         """The maximum bytes of memory of a run in this process."""
         in_memory = min(self.in_memory, self.spilled_total)
-        tables = self.tables_bytes(0)
-        return tables + in_memory + self.workers * self._buffer_bytes
+        return self.tables_bytes(0) + in_memory + self.workers * self._buffer_bytes
 
     @property
     def task_memory(self) -> int:
@@ -257,9 +256,8 @@ class Partitioning(NamedTuple):
 
     @property
     def _buffer_bytes(self) -> int:
-        fan_out, segments = max(map(self.fan_out, range(self.depth))), 0
-        for depth in range(self.depth):
-            segments = max(segments, min(MAX_SEGMENTS, max(self.fan_out(depth), self.blocks)))
+        fan_out = max(map(self.fan_out, range(self.depth)))
+        segments = min(MAX_SEGMENTS, max(fan_out, self.blocks))
         entries = CHILD_BYTES * fan_out + BLOCK_BYTES * self.blocks + SEGMENT_BYTES * segments
         row_bytes = self.rows.width + self.rows.count_bytes
         buffers = prod(self.partition_shape) * row_bytes + self.scratch_bytes
@@ -326,19 +324,16 @@ class Layout(NamedTuple):
 
     def _group_shapes(self, partition: Shape, depth: int) -> tuple[Shape, ...]:
         """Return the shape of the children at each depth, from the shape of a partition."""
-        outer = self.rows.shape
-        count = grid.count_blocks(outer, partition)
+        rows = self.rows.shape
         while True:
-            fan_out = max(2, round(count ** (1 / depth)))
+            fan_out = max(2, round(grid.count_blocks(rows, partition) ** (1 / depth)))
             shapes = [partition]
-            while len(shapes) < depth and shapes[0] != outer:
-                shapes.insert(0, self._shape_of(fan_out * prod(shapes[0]), shapes[0]))
-                if shapes[0] == shapes[1]:
-                    del shapes[0]
+            while len(shapes) < depth:
+                outer = self._shape_of(fan_out * prod(shapes[0]), shapes[0])
+                if outer in (rows, shapes[0]):
                     break
-            if len(shapes) > 1 and shapes[0] == outer:
-                del shapes[0]
-            if max(map(grid.count_blocks, [outer, *shapes], shapes)) <= bind.MAX_PARTITIONS:
+                shapes.insert(0, outer)
+            if max(map(grid.count_blocks, [rows, *shapes], shapes)) <= bind.MAX_PARTITIONS:
                 return tuple(shapes)
             depth += 1
 

@@ -162,10 +162,10 @@ def partitioned_plan(
     """Return the plan of external execution; spill: the location of a cluster's spilled data."""
     from ndtool.outofcore import costs
 
-    target = costs.StoredArray(call.metadata, False)
-    if output is not None:
-        target = costs.StoredArray(output.metadata, output.is_remote)
-    requests, read, written = costs.count(call, call.remote_roles, partitioning, target, spill)
+    is_remote = output is not None and output.is_remote
+    requests, read, written = costs.count(
+        call, call.remote_roles, partitioning, _destination(call, output)[0], is_remote, spill
+    )
     return Plan(
         way, partitioning.partitions, partitioning.blocks, read, written, partitioning.spilled,
         partitioning.memory, requests, reason, partitioning,

@@ -26,6 +26,7 @@ from twoworkers import PATIENT, Workers, two_workers
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, UsageError
 from ndtool.formats import outputs
+from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore import segments
 from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish import claims
@@ -404,10 +405,11 @@ def test_segments_are_read_as_they_were_written(
 
 
 def test_missing_segments_and_ended_runs_are_errors() -> None:
-    store, segment = SharedStore("memory://spill"), Segment("split", (), 0, 0)
+    admission = AdmissionLock("spill")
+    store, segment = SharedStore("memory://spill", admission), Segment("split", (), 0, 0)
     with pytest.raises(OutputError, match=r"spill/split-0\+0: there is no such"):
         store.read(segment, 0, memoryview(bytearray(3)))
-    store.close()
+    admission.close()
     with pytest.raises(OutputError, match="the run has ended"):
         store.write(segment, [memoryview(b"abc")])
 
