@@ -69,43 +69,6 @@ class SplitResult(NamedTuple):
         return cls(trailer[:-REPORT_BYTES], report)
 
 
-class OffsetTable:
-    """The offsets of a group's segments, in tuples: those of each child in each block.
-
-    After `transpose`, those of each block in the rows of each child.
-    """
-
-    def __init__(self, children: int, blocks: int) -> None:
-        self._offsets = np.zeros((children + 1, blocks), np.int64)
-        self._firsts = np.zeros(children, np.int64)
-
-    def add(self, block: int, offsets: bytes) -> None:
-        """Add the partition offsets of a block."""
-        self._offsets[:, block] = np.frombuffer(offsets, np.int64)
-
-    def of_child(self, number: int) -> tuple[Line, Line]:
-        """Return the start and stop of a child's tuples in the segment of each block."""
-        return self._offsets[number], self._offsets[number + 1]
-
-    def transpose(self, is_shared: bool) -> None:
-        """Replace the offsets in blocks by those in children.
-
-        is_shared: whether they count from the first row of each child, else of all children.
-        """
-        first = 0
-        for child, (line, next_line) in enumerate(pairwise(self._offsets)):
-            np.subtract(next_line, line, out=line)
-            np.cumsum(line, out=line)
-            line += first
-            self._firsts[child] = first
-            first = 0 if is_shared else line[-1]
-
-    def of_block(self, block: int) -> tuple[Line, Line]:
-        """Return the start and stop of a block's rows in the rows of each child."""
-        stops = self._offsets[:-1, block].copy()
-        return self._offsets[:-1, block - 1].copy() if block else self._firsts, stops
-
-
 class Group(NamedTuple):
     """A box of rows, and the tuples that select from them, in order; with no path, those of a call.
 
@@ -572,14 +535,15 @@ def run(
     report: receives the bounds report of a call, if the mode allows indices out of bounds.
     """
     partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
-    children = work.boxes(group).partitions
-    table, rows = OffsetTable(children, len(blocks)), partitioning.rows
+    children, rows = work.boxes(group).partitions, partitioning.rows
+    # In column i + 1, the offsets of the children in the segment of block i, in tuples.
+    offsets = np.zeros((children + 1, len(blocks) + 1), np.int64)
     reports = BoundsReports(work.inference, rows)
 
     def add_split(block: int, result: SplitResult) -> None:
         reports.add(result.out_of_bounds)
         if result.offsets:
-            table.add(block, result.offsets)
+            offsets[:, block + 1] = np.frombuffer(result.offsets, np.int64)
         advance(work.tuple_count(group, block) * rows.tuple_bytes)
 
     yield "split"
@@ -591,7 +555,7 @@ def run(
     def add_sweep(number: int, _: None) -> None:
         advance(rows.row_count * rows.width // children)
 
-    sweeps = ((number, *table.of_child(number)) for number in range(children))
+    sweeps = ((number, *lines) for number, lines in enumerate(pairwise(offsets[:, 1:])))
     if group.depth + 1 == partitioning.depth or (work.is_shared and not group.depth):
         mapper("sweep", group, sweeps, add_sweep)
     else:  # groups one after another, each on all threads
@@ -600,8 +564,13 @@ def run(
             add_sweep(task[0], None)
     if not partitioning.gathers:
         return
-    table.transpose(work.is_shared)
-    replays = ((block, *table.of_block(block)) for block in blocks)
+    first = 0
+    for line, next_line in pairwise(offsets):  # now those of each block in the rows of a child
+        line[1:] = np.cumsum(next_line[1:] - line[1:])
+        if not work.is_shared:  # which count from the first row of all children
+            line += first
+            first = line[-1]
+    replays = ((block, offsets[:-1, block], offsets[:-1, block + 1]) for block in blocks)
     if group.depth:
         segment = work.rows_segment(group.path, group.first)
         work.store.write(segment, _restored_rows(work, group, replays))

@@ -170,11 +170,12 @@ def _allocate(nbytes: int) -> memoryview:
 class SharedStore:
     """A store that all workers share: a folder, or a folder at a URL.
 
-    A segment is divided into files of FILE_BYTES, so that it need not fit in memory.
+    A segment is divided into files of FILE_BYTES, so that it need not fit in memory. admission: of
+    writers.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path, self._admission_lock = path, AdmissionLock(path)
+    def __init__(self, path: str, admission: AdmissionLock | None = None) -> None:
+        self._path, self._admission = path, admission or AdmissionLock(path)
         self._remote = RemoteFolder(path) if locations.is_url(path) else None
         self.concurrency = threads.MAX_WRITERS if self._remote else 1
 
@@ -195,7 +196,7 @@ class SharedStore:
             self._put(f"{segment.name}+{number}", memoryview(unsent))
 
     def _put(self, name: str, body: memoryview) -> None:
-        with self._admission_lock.admit():
+        with self._admission.admit():
             if self._remote:
                 self._remote.write(name, body)
             else:
@@ -221,10 +222,6 @@ class SharedStore:
             count = descriptors.read_into(file.fileno(), first, buffer)
         if count < len(buffer):
             raise OutputError("a temporary file became shorter during the run")
-
-    def close(self) -> None:
-        """Refuse further writes, and wait for those in flight."""
-        self._admission_lock.close()
 
 
 def _write_file(folder: str, name: str, body: memoryview) -> None:

@@ -379,7 +379,13 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
     assert s3.keys() == remaining_keys
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow("SIGTERM aborts requests")),
+    ],
+)
 def test_interrupted_while_chunks_are_sent(number: int, s3: Bucket) -> None:
     np.save("in.npy", np.random.default_rng(0).integers(0, 1 << 30, (32, 131072), "<i4"))
     proxy = Proxy(s3.endpoint, 1 << 18)

@@ -112,12 +112,12 @@ def resume_run(command: tuple[str, ...], workers: KillingWorkers, *options: obje
     ("command", "phase", "resumed"),
     [
         (GATHER, "sweep", {"split": 9, "sweep": 2}),
-        (FILLED, "replay", {"split": 12, "sweep": 8}),
         (SCATTER, "split", {"split": 2}),
         *(
             pytest.param(*case, marks=pytest.mark.slow("each operator resumes in each phase"))
             for case in (
                 (GATHER, "split", {"split": 2, "sweep": 0}),
+                (FILLED, "replay", {"split": 12, "sweep": 8}),
                 (GATHER, "replay", {"split": 9, "sweep": 8}),
                 (SCATTER, "sweep", {"split": 9}),
             )
