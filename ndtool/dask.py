@@ -75,8 +75,11 @@ def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None)
         role: Input(role, element_type(role, array.dtype), tuple(map(int, array.shape)))
         for role, array in arrays.items()
     }
+    types = {role: argument.dtype for role, argument in described.items()}
+    sizes = {role: argument.shape for role, argument in described.items()}
+    checked = inference.check(operator, types, sizes, parsed, spec)
     try:
-        return _lazy_array(inference.infer(operator, described, parsed, spec), arrays)
+        return _lazy_array(Inference(operator, spec, parsed, described, *checked), arrays)
     except BoundsError as error:
         restore_exact_index(error, indices)
         raise
