@@ -61,7 +61,7 @@ def entries(storage: File | LocalFolder, path: str, member: str | None) -> list[
     """Return the member info of all columns, or of the selected columns `member`."""
     table = _open_table(storage, path)
     found = []
-    for name in table.names if member is None else [member]:
+    for name in table.columns if member is None else [member]:
         label = f"{path}:{name}"
         try:
             with library_errors(path):
@@ -115,14 +115,6 @@ class Columns(NamedTuple):
     length: tuple[int, int] | None
 
 
-class _Column(NamedTuple):
-    """The type of a column. inner_shape: of the value in a row, () for a number."""
-
-    dtype: Dtype
-    inner_shape: tuple[int, ...]
-    length: tuple[int, int] | None
-
-
 class Table:
     """An open table.
 
@@ -141,17 +133,20 @@ class Table:
         raise NotImplementedError
 
     @cached_property
-    def fields(self) -> dict[str, Any]:
-        return {field.name: field for field in self.schema}
+    def nodes(self) -> Counter[tuple[str, ...]]:
+        """How often each path of a column, or of a field in structs, occurs."""
+        return Counter(path for path, _ in _walk(self.schema))
 
     @cached_property
-    def name_counts(self) -> Counter[str]:
-        return Counter(self.schema.names)
+    def columns(self) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """The path and type of each column by name, of structs those of their fields.
 
-    @property
-    def names(self) -> list[str]:
-        """The names of all columns, of structs those of their fields."""
-        return [name for field in self.schema for name in _leaf_names(field.name, field.type)]
+        A complete name is preferred to `column.field`.
+        """
+        is_struct = library().types.is_struct
+        found = [item for item in _walk(self.schema) if not is_struct(item[1])]
+        columns = {".".join(item[0]): item for item in found}
+        return columns | {path[0]: (path, kind) for path, kind in found if len(path) == 1}
 
     @cached_property
     def group_starts(self) -> list[int]:
@@ -168,47 +163,52 @@ class Table:
     def select(self, member: str | None) -> Columns:
         """Return the selected columns, or the only one; InputError unless they have one type."""
         if member is None:
-            columns = {name: name for name in self.names}
-            member = members.choose(self.path, None, columns, "the file", "column", self._describe)
-        label, path = f"{self.path}:{member}", _find(self.fields, member)
-        names = [member] if path else member.split(",")
-        paths = (path,) if path else tuple(self._require(name) for name in names)
-        first, *others = (
-            self._parse(path, f"{self.path}:{name}")
-            for path, name in zip(paths, names, strict=True)
+            names = {name: name for name in self.columns}
+            member = members.choose(self.path, None, names, "the file", "column", self._describe)
+        label = f"{self.path}:{member}"
+        found = [member] if member in self.columns else member.split(",")
+        columns = [self._find(name) for name in found]
+        (dtype, inner_shape, length), *others = (
+            self._parse(*column, f"{self.path}:{name}")
+            for column, name in zip(columns, found, strict=True)
         )
-        for column in others:
-            if column[:2] != first[:2]:
-                types = (shapes.format_type(*item[:2]) for item in (column, first))
-                found = " and ".join(types)
-                refuse(label, f"columns of {found}: expected columns of one type")
-        inner_shape = first.inner_shape if len(names) == 1 else (*first.inner_shape, len(names))
-        shape, itemsize = (self.group_starts[-1], *inner_shape), first.dtype.itemsize
+        for other in others:
+            if other[:2] != (dtype, inner_shape):
+                types = (shapes.format_type(*item) for item in (other[:2], (dtype, inner_shape)))
+                refuse(label, f"columns of {' and '.join(types)}: expected columns of one type")
+        rank = len(inner_shape)
+        inner_shape = (*inner_shape, *([len(found)] if others else ()))
+        shape, itemsize = (self.group_starts[-1], *inner_shape), dtype.itemsize
         nbytes = prod(size or 1 for size in shape) * itemsize
         if min(shape) < 0 or nbytes > shapes.MAX_SIZE:
             refuse(label, f"the file claims the shape {list(shape)}")
         rows = BLOCK_BYTES // (prod(inner_shape) * itemsize or 1)
         rows = min(self.block_rows, max(1, rows))
-        metadata = ArrayMetadata(first.dtype, shape, "C", (rows, *inner_shape), {})
-        return Columns(label, paths, metadata, len(first.inner_shape), first.length)
+        metadata = ArrayMetadata(dtype, shape, "C", (rows, *inner_shape), {})
+        return Columns(label, tuple(path for path, _ in columns), metadata, rank, length)
 
-    def _require(self, name: str) -> tuple[str, ...]:
-        path, names = _find(self.fields, name), self.names
-        if path is None or self.name_counts[path[0]] != 1:
-            reason = f"names {self.name_counts[path[0]]} columns" if path else "is not a column"
-            lines = members.listing(((name, self._describe(name)) for name in names), len(names))
-            refuse(self.path, f"{printable(repr(name))} {reason} of the file", places=lines)
-        return path
+    def _find(self, name: str) -> tuple[tuple[str, ...], Any]:
+        """Return the path and the type of a column; InputError unless one has this name."""
+        path, arrow_type = self.columns.get(name, ((), None))
+        count = max((self.nodes[path[: i + 1]] for i in range(len(path))), default=0)
+        if count != 1:
+            reason = f"names {count} columns" if path else "is not a column"
+            lines = ((column, self._describe(column)) for column in self.columns)
+            places = members.listing(lines, len(self.columns))
+            refuse(self.path, f"{printable(repr(name))} {reason} of the file", places=places)
+        return path, arrow_type
 
     def _describe(self, name: str) -> str:
-        path = _find(self.fields, name) or (name,)
-        return printable(str(self._type(path)), 80)
+        return printable(str(self.columns[name][1]), 80)
 
-    def _parse(self, path: tuple[str, ...], label: str) -> _Column:
-        """Return the type of a column; InputError unless its values are numbers."""
-        types, arrow_type = library().types, self._type(path)
-        if self.name_counts[path[0]] != 1:
-            self._require(path[0])
+    def _parse(
+        self, path: tuple[str, ...], arrow_type: Any, label: str
+    ) -> tuple[Dtype, tuple[int, ...], tuple[int, int] | None]:
+        """Return the dtype of a column, the shape of the value in a row, and the length of lists.
+
+        InputError unless its values are numbers.
+        """
+        types = library().types
         declared_type, inner_shape, length = arrow_type, list[int](), None
         while True:
             if (storage_type := _storage_type(arrow_type)) is not arrow_type:
@@ -229,13 +229,7 @@ class Table:
                 f"a column of {printable(str(declared_type), 80)}: expected"
                 " numbers, or lists of them of equal length",
             )
-        return _Column(dtypes.from_name(dtype), tuple(inner_shape), length)
-
-    def _type(self, path: tuple[str, ...]) -> Any:
-        arrow_type = self.fields[path[0]].type
-        for name in path[1:]:
-            arrow_type = arrow_type.field(arrow_type.get_field_index(name)).type
-        return arrow_type
+        return dtypes.from_name(dtype), tuple(inner_shape), length
 
     def _list_length(self, path: tuple[str, ...], label: str) -> tuple[int, int]:
         """Return the length of the first list that is not empty or null, and its row."""
@@ -431,25 +425,13 @@ def _column(values: Any) -> Any:
     return array.cast(pa.bool_()) if is_bool else array
 
 
-def _find(fields: dict[str, Any], name: str) -> tuple[str, ...] | None:
-    """Return the path of a name such as `column.field`; a complete name is preferred."""
-    if name in fields:
-        return (name,)
-    for index in (index for index, character in enumerate(name) if character == "."):
-        field = fields.get(name[:index])
-        if field is not None and library().types.is_struct(field.type):
-            rest = _find({inner.name: inner for inner in field.type}, name[index + 1 :])
-            if rest is not None:
-                return (name[:index], *rest)
-    return None
-
-
-def _leaf_names(name: str, arrow_type: Any) -> Iterator[str]:
-    if not library().types.is_struct(arrow_type):
-        yield name
-        return
-    for field in arrow_type:
-        yield from _leaf_names(f"{name}.{field.name}", field.type)
+def _walk(fields: Any, parent: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and type of each field, and of those in structs."""
+    for field in fields:
+        path = (*parent, field.name)
+        yield path, field.type
+        if library().types.is_struct(field.type):
+            yield from _walk(field.type, path)
 
 
 def _is_list(arrow_type: Any) -> bool:
@@ -459,27 +441,19 @@ def _is_list(arrow_type: Any) -> bool:
 
 
 def _storage_type(arrow_type: Any) -> Any:
-    """Return the type of the values of an extension type, a dictionary or a run-end encoding."""
+    """Return the type of the values of an extension type or a dictionary."""
     pa = library()
     if isinstance(arrow_type, pa.BaseExtensionType):
         return arrow_type.storage_type
-    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
-        return arrow_type.value_type
-    return arrow_type
+    return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
 def _decode_storage(array: Any) -> Any:
-    """Decode an Arrow array with an extension type, a dictionary or run-end encoding."""
+    """Decode an Arrow array with an extension type or a dictionary."""
     pa = library()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if pa.types.is_run_end_encoded(array.type):
-        import pyarrow.compute
-
-        array = pyarrow.compute.run_end_decode(array)
-    return array
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 # Tables
@@ -618,6 +592,7 @@ class _ParquetFolder(Table):
 
     def __init__(self, folder: LocalFolder, path: str) -> None:
         super().__init__(self, path)
+        self._folder = folder
         self._names = [os.path.join(folder.path, name) for name in local.parquet_files(folder.path)]
         self._fingerprint = self._current()
         self._groups = list[tuple[str, int]]()  # of each group, its file and number in it
@@ -637,11 +612,8 @@ class _ParquetFolder(Table):
                 yield from _open_table(file, name).batches(next(groups)[1], names, rows)
 
     def _current(self) -> Fingerprint:
-        try:
-            statuses = [(name, os.stat(name)) for name in self._names]
-        except OSError:
-            return None
-        return digest([(name, *local.status_fingerprint(status)) for name, status in statuses])
+        names = map(os.path.basename, self._names)
+        return digest([(name, *self._folder.file_fingerprint(name)) for name in names])
 
     def describe_change(self) -> str:
         return "" if self._current() == self._fingerprint else "changed during the run"
