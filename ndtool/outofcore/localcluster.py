@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
@@ -35,9 +36,10 @@ class Processes:
     """Worker processes, which no terminal interrupts: each has a session of its own."""
 
     def __init__(self, count: int, *options: str) -> None:
-        program = _PROGRAM.format(path=sys.path)
-        self._count, self._command = count, (sys.executable, "-c", program, *options)
-        self._processes: list[Popen[bytes]] = []
+        command = sys.executable, "-c", _PROGRAM.format(path=sys.path), *options
+        streams: dict[str, Any] = {"stdin": PIPE, "stdout": DEVNULL, "stderr": DEVNULL}
+        self._start = partial(Popen, command, start_new_session=True, **streams)
+        self._count, self._processes = count, list[Popen[Any]]()
 
     def start_missing(self) -> int:
         """Start the processes, or those that have ended anew; return the number of these."""
@@ -45,16 +47,8 @@ class Processes:
         for process in ended:
             process.communicate()  # closes its pipe
             self._processes.remove(process)
-        for _ in range(len(self._processes), self._count):
-            self._processes.append(
-                Popen(
-                    self._command,
-                    stdin=PIPE,
-                    stdout=DEVNULL,
-                    stderr=DEVNULL,
-                    start_new_session=True,
-                )
-            )
+        missing = self._count - len(self._processes)
+        self._processes += [self._start() for _ in range(missing)]
         return len(ended)
 
     def kill(self) -> None:

@@ -21,7 +21,7 @@ from ndtool.engine import bind, check, copies, counting, scatters
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import threads
 from ndtool.outofcore.partitioning import MAX_SEGMENTS, Partitioning, Rows
-from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
+from ndtool.outofcore.segments import Range, Segment, SegmentStore, SharedStore
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
@@ -194,10 +194,10 @@ class Work:
         return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
 
     @contextmanager
-    def partition_buffer(self) -> Iterator[memoryview]:
+    def partition_buffer(self, partition: Group) -> Iterator[memoryview]:
         """Yield a buffer for a partition of data."""
         buffer = self._partition_buffers.acquire()
-        yield buffer
+        yield buffer[: partition.row_count * self.partitioning.rows.width]
         self._partition_buffers.release(buffer)
 
     @contextmanager
@@ -240,15 +240,15 @@ class Work:
         parent = group.parent
         assert parent is not None, "the tuples of a call are not spilled"
         size, width = self.boxes(parent).row_bytes, self.partitioning.rows.width
-        segments = [(self.split_segment(parent, part[0]), *part) for part in batch]
-        ranges = [(it, start * size, (stop - start) * size) for it, _, start, stop in segments]
-        read_all(self.store, ranges, local)
+
+        def ranges(width: int, follows: int) -> Iterator[Range]:
+            for block, start, stop in batch:
+                first = follows * self.tuple_count(parent, block) * size + start * width
+                yield self.split_segment(parent, block), first, (stop - start) * width
+
+        self.store.read_all(ranges(size, 0), local)
         if updates is not None:
-            ranges = [
-                (it, self.tuple_count(parent, block) * size + start * width, (stop - start) * width)
-                for it, block, start, stop in segments
-            ]
-            read_all(self.store, ranges, updates)
+            self.store.read_all(ranges(width, 1), updates)
 
 
 def count_tuples(batch: Batch) -> int:
@@ -360,8 +360,7 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     sizes = grid.box_shape(partition.box)
     steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
     is_read = np.zeros(grid.grid_shape(sizes, steps), np.bool_)
-    with work.partition_buffer() as partition_buffer:
-        buffer = partition_buffer[: row_count * width]
+    with work.partition_buffer(partition) as buffer:
         for batch in work.batches(partition, 0, partition.tuples):
             n = count_tuples(batch)
             with work.arena() as allocate:
@@ -413,8 +412,7 @@ def _update(work: Work, partition: Group) -> None:
                 work.read_batch(partition, batch, local, updates)
                 yield local, updates
 
-    with work.partition_buffer() as partition_buffer:
-        buffer = partition_buffer[: partition.row_count * width]
+    with work.partition_buffer(partition) as buffer:
         work.arrays.data.read(partition.box, buffer)
         if partition.tuples:
             update_rows(work.inference, buffer, width, work.partitioning.rows.tuples, batches())
@@ -470,18 +468,12 @@ def _restore(
         allocate(n * width),
     )
     work.store.read(work.split_segment(group, block), n * work.boxes(group).row_bytes, ids)
-    selected = [number for number, count in enumerate(counts) if count]
-    position = 0
-    for first in range(0, len(selected), MAX_SEGMENTS):
-        numbers = selected[first : first + MAX_SEGMENTS]
-        ranges = [
-            (work.rows_segment((*group.path, number)), firsts[number] * width,
-             counts[number] * width)
-            for number in numbers
-        ]  # fmt: skip
-        end = position + sum(counts[number] for number in numbers) * width
-        read_all(work.store, ranges, rows[position:end])
-        position = end
+    ranges = (
+        (work.rows_segment((*group.path, number)), first * width, count * width)
+        for number, (first, count) in enumerate(zip(firsts, counts, strict=True))
+        if count
+    )
+    work.store.read_all(ranges, rows[: sum(counts) * width])
     if work.drops(group):
         counts.append(n - sum(counts))
         rows[len(rows) - counts[-1] * width :] = work.fill_bytes * counts[-1]
