@@ -12,7 +12,7 @@ cdef void copy_array(
     cdef Strips strips
     cdef Copy c
     if has_strips(view):
-        strips = Strips(view, 0, source, target, first)
+        strips = Strips(view, 0, 0, 0, source, target, first)
         count_strips(&strips)
         run_tasks(copy_strip, &strips, count, threads)
         return

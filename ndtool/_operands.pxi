@@ -454,7 +454,7 @@ cdef class RadixPartitions:
 
 cdef inline int64_t count_pieces(const View* view, Py_ssize_t nbytes) noexcept nogil:
     """Return how many strips an array is copied in, or how many elements."""
-    cdef Strips strips = Strips(view, 0, NULL, NULL, 0)
+    cdef Strips strips = Strips(view, 0, 0, 0, NULL, NULL, 0)
     return count_strips(&strips) if has_strips(view) else nbytes // max(1, view.itemsize)
 
 

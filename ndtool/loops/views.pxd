@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport LINE, MAX_RANK, task_column
-from ndtool.loops.memory cimport prefetch, write_window
+from ndtool.loops.memory cimport write_window
 from ndtool.loops.moves cimport copy_bytes
 
 cdef extern from *:
@@ -27,8 +27,10 @@ cdef extern from *:
     const int WORD "NDTOOL_WORD"    # bytes of a word in which elements are in memory's order
 
 cdef enum:
-    STRIP_SIZE = 256    # rows and columns of a strip; rows are along the axis of the smallest stride
-    LONG = 2048         # bytes of contiguous elements, from which threads divide them
+    STRIP_COLUMNS = 512    # columns of a strip, whose lines are reused from cache
+    STRIP_ROWS = 256       # rows of it: elements along the axis of the smallest stride
+    ALIASED = 2048         # bytes: strides of a multiple of it have too few lines of a cache
+    LONG = 2048            # bytes of contiguous elements, from which threads divide them
 
 
 cdef struct View:
@@ -188,13 +190,14 @@ cdef struct Strips:
     # strips of a view from `first` on, copied to row-major order
     const View* view
     int row_axis        # the axis of the smallest stride, but for the last one
+    int64_t rows, columns    # of a strip
     const uint8_t* source
     uint8_t* target
     int64_t first
 
 
 cdef inline int64_t count_strips(Strips* c) noexcept nogil:
-    """Choose the axis of rows; return the number of strips."""
+    """Choose the axis of rows and the size of strips; return their number."""
     cdef const View* view = c.view
     cdef int64_t count = 1, smallest = 0, stride
     cdef int d
@@ -202,16 +205,21 @@ cdef inline int64_t count_strips(Strips* c) noexcept nogil:
         stride = max(view.strides[d], -view.strides[d])
         if d == 0 or stride < smallest:
             smallest, c.row_axis = stride, d
+    c.rows, c.columns = STRIP_ROWS, STRIP_COLUMNS
+    if view.strides[view.rank - 1] % ALIASED == 0:    # as few lines as elements of a line
+        c.rows, c.columns = 16 * STRIP_ROWS, max(1, LINE // view.itemsize)
     for d in range(view.rank):
-        if d == view.rank - 1 or d == c.row_axis:
-            count *= (view.sizes[d] + STRIP_SIZE - 1) // STRIP_SIZE
+        if d == view.rank - 1:
+            count *= (view.sizes[d] + c.columns - 1) // c.columns
+        elif d == c.row_axis:
+            count *= (view.sizes[d] + c.rows - 1) // c.rows
         else:
             count *= view.sizes[d]
     return count
 
 
 cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noexcept nogil:
-    """Copy one strip, a line of rows at a time in squares, prefetching the next line of columns."""
+    """Copy one strip, as many rows at a time as are in the same line of each column."""
     cdef const Strips* c = <const Strips*> args
     cdef const View* view = c.view
     cdef const uint8_t* source = c.source
@@ -220,11 +228,10 @@ cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noex
     cdef int64_t strip = c.first + task, itemsize = view.itemsize, side = max(1, LINE // itemsize)
     cdef int64_t columns = view.sizes[last], rows = view.sizes[row_axis]
     cdef int64_t stride = view.strides[last], row_stride = view.strides[row_axis]
-    cdef int64_t tiles = (columns + STRIP_SIZE - 1) // STRIP_SIZE
-    cdef int64_t bands = (rows + STRIP_SIZE - 1) // STRIP_SIZE
-    cdef int64_t column = strip % tiles * STRIP_SIZE, row = strip // tiles % bands * STRIP_SIZE
-    cdef int64_t outer = strip // tiles // bands, step = itemsize, pitch = 0, i = 0, j, n
-    cdef int64_t copied
+    cdef int64_t tiles = (columns + c.columns - 1) // c.columns
+    cdef int64_t bands = (rows + c.rows - 1) // c.rows
+    cdef int64_t column = strip % tiles * c.columns, row = strip // tiles % bands * c.rows
+    cdef int64_t outer = strip // tiles // bands, step = itemsize, pitch = 0, n, copied
     for d in reversed(range(view.rank)):
         if d == row_axis:
             pitch = step
@@ -235,24 +242,18 @@ cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noex
         step *= view.sizes[d]
     target += row * pitch + column * itemsize
     source += row * row_stride + column * stride
-    rows, columns = min(STRIP_SIZE, rows - row), min(STRIP_SIZE, columns - column)
-    while i < rows:
-        n, copied = min(side, rows - i), 0
-        for j in range(columns if i + side < rows else 0):
-            prefetch(source + j * stride + side * row_stride)
+    rows, columns = min(c.rows, rows - row), min(c.columns, columns - column)
+    while rows > 0:
+        n, copied = min(side, rows), 0
         if row_stride == itemsize:
             copied = copy_squares(target, source, pitch, stride, n, columns, itemsize)
-        j = 0 if copied < n else columns
-        while j < columns:
-            copy_strided(
-                target + copied * pitch + j * itemsize,
-                source + copied * row_stride + j * stride, pitch, row_stride, n - copied, stride,
-                min(side, columns - j), itemsize,
-            )
-            j += side
+        copy_strided(
+            target + copied * pitch, source + copied * row_stride, pitch, row_stride, n - copied,
+            stride, columns, itemsize,
+        )
         target += side * pitch
         source += side * row_stride
-        i += side
+        rows -= side
     return 0
 
 
