@@ -28,7 +28,8 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # OpenMP threads that wait would otherwise spin, on processors that the other workers need.
 test test-slow test-plain coverage: export OMP_WAIT_POLICY := passive
 
-# Without bytecode, each process that a test starts would compile all modules of the package.
+# Without bytecode, each worker and each process that a test starts would compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: test test-slow
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
 	@$(IN_VENV) python -m compileall -q ndtool tests/support

@@ -71,8 +71,15 @@ def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None)
             if is_lazy
             else rebase(stored, parsed)
         )
+    described = {
+        role: Input(role, element_type(role, array.dtype), tuple(map(int, array.shape)))
+        for role, array in arrays.items()
+    }
+    types = {role: argument.dtype for role, argument in described.items()}
+    sizes = {role: argument.shape for role, argument in described.items()}
+    checked = inference.check(operator, types, sizes, parsed, spec)
     try:
-        return _lazy_array(_infer(operator, arrays, parsed, spec), arrays)
+        return _lazy_array(Inference(operator, spec, parsed, described, *checked), arrays)
     except BoundsError as error:
         restore_exact_index(error, indices)
         raise
@@ -92,17 +99,6 @@ def _argument(role: str, value: Any, attributes: Attributes) -> Any:
             f"{role} has chunks of unknown sizes: call {role}.compute_chunk_sizes() first"
         )
     return value
-
-
-def _infer(operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str) -> Inference:
-    inputs = {
-        role: Input(role, element_type(role, array.dtype), tuple(map(int, array.shape)))
-        for role, array in arrays.items()
-    }
-    types = {role: argument.dtype for role, argument in inputs.items()}
-    sizes = {role: argument.shape for role, argument in inputs.items()}
-    row, trace, plan = inference.check(operator, types, sizes, attributes, spec)
-    return Inference(operator, spec, attributes, inputs, row, trace, plan)
 
 
 def _lazy_array(inference: Inference, arrays: dict[str, Any]) -> da.Array:

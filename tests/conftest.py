@@ -25,7 +25,7 @@ COMPILED_CALL = tuning.COMPILED_CALL
 
 if settings.get_current_profile_name() == "default":  # a loaded machine is slow
     patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-    examples = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "30"))
+    examples = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "15"))
     settings.register_profile("patient", **patient, max_examples=examples)
     settings.load_profile("patient")
 

@@ -26,6 +26,7 @@ from ndtool.rules.plans import Shape
 from ndtool.storage import tempfiles
 from ndtool.storage.descriptors import failure
 from ndtool.storage.local import ProgressCallback
+from ndtool.storage.tempfiles import WriteAt
 
 _OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 MAX_GAP = 1 << 16  # bytes of a gap in an extent, whose disk space is reserved in one call
@@ -94,11 +95,11 @@ class ChunkedSource(Source):
             if 2 * total < blocks:
                 extents = _extents(metadata, touched.blocks(block_shape))
         label = f"temporary copy of {argument_name(self.name)}"
-        buffer = tempfiles.allocate(metadata.nbytes, label, extents, directory)
-        if not dry:
-            self.prefetch(touched)
-            copy = _reporting(self._copier((), buffer), total, self.progress)
-            run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
+        with tempfiles.open_buffer(metadata.nbytes, label, extents, directory) as (buffer, write):
+            if not dry:
+                self.prefetch(touched)
+                copy = _reporting(self._copier((), buffer, write), total, self.progress)
+                run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
         return buffer.toreadonly()
 
     def read(
@@ -113,8 +114,13 @@ class ChunkedSource(Source):
         blocks = box_blocks(self.metadata, box, chunks)
         run_all(self._copier(box, buffer), blocks, min(self.concurrency, threads))
 
-    def _copier(self, box: Box, buffer: memoryview) -> Callable[[int], None]:
-        """Return a function that copies the part of a block in a box to the box's buffer."""
+    def _copier(
+        self, box: Box, buffer: memoryview, write: WriteAt | None = None
+    ) -> Callable[[int], None]:
+        """Return a function that copies the part of a block in a box to the box's buffer.
+
+        write: writes to the buffer of all elements, for blocks that are contiguous in it.
+        """
         metadata = self.metadata
         box, itemsize = (*box, *_complete(metadata.shape[len(box) :])), metadata.dtype.itemsize
         array = as_array(buffer, grid.box_shape(box), itemsize)
@@ -122,6 +128,11 @@ class ChunkedSource(Source):
         def copy(index: int) -> None:
             bounds = grid.box(metadata.shape, metadata.block_shape, index)
             block = self.read_block(index, bounds).view(array.dtype)
+            if write is not None:
+                offset, _, length = next(grid.byte_ranges(metadata.shape, bounds, itemsize))
+                if length == block.nbytes:
+                    write(offset, as_bytes(block))
+                    return
             overlap = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True)
             )

@@ -12,6 +12,7 @@ from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import UsageError, format_value, option, printable
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
+from ndtool.rules.plans import Shape
 from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ProgressCallback
 
@@ -212,14 +213,19 @@ class Encoding(NamedTuple):
         """The options that were passed, as users write them."""
         return tuple(option(name) for name in self._fields[:3] if getattr(self, name) is not None)
 
-    def require_rank(self, rank: int) -> None:
-        """Raise UsageError if chunks or shards have another rank."""
+    def layout_like(self, shape: Shape) -> ChunkLayout | None:
+        """Return the layout of data if the ranks are equal.
+
+        UsageError if chunks or shards have another rank.
+        """
         for name, sizes in (("chunks", self.chunks), ("shards", self.shards)):
-            if sizes is not None and len(sizes) != rank:
+            if sizes is not None and len(sizes) != len(shape):
                 raise UsageError(
                     f"{option(name)} {','.join(map(str, sizes))} has {len(sizes)} sizes: the output"
-                    f" has rank {rank}"
+                    f" has rank {len(shape)}"
                 )
+        like = self.data_layout
+        return like if like is not None and len(like.chunks) == len(shape) else None
 
     def require_no_options(self, argument: str) -> None:
         """Raise UsageError if options were passed, as the output has no chunks."""

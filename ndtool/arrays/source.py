@@ -549,12 +549,8 @@ def row_major(
     from ndtool.engine import copies
     from ndtool.storage import tempfiles
 
-    label, size = f"temporary copy of {argument_name(name)}", len(buffer)
-    if dry:
-        return tempfiles.allocate(size, label, directory=call.spill).toreadonly()
-    return tempfiles.filled_buffer(
-        size,
-        label,
-        lambda write: copies.write_normalized(operand, shape, dtype, order, write, call.threads),
-        call.spill,
-    )
+    label = f"temporary copy of {argument_name(name)}"
+    with tempfiles.open_buffer(len(buffer), label, directory=call.spill) as (copy, write):
+        if not dry:
+            copies.write_normalized(operand, shape, dtype, order, write, call.threads)
+    return copy.toreadonly()

@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import accumulate, groupby, islice
 from math import prod
 from operator import itemgetter
+from struct import unpack_from
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ GROUP_BYTES = 8 << 20  # approximate bytes of a written row group
 DEFAULT_NAME = "output"  # name of a written column if none is given
 PARQUET, ENCRYPTED, ARROW, FEATHER_1 = b"PAR1", b"PARE", b"ARROW1", b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"  # before the first message of an Arrow stream
+_FILE_TRAILER_SIZE = 10  # bytes of the size of a file's footer, and the magic string
 _READ_BYTES = 1 << 20  # bytes of a remote column chunk that are read together
 _MAX_RANK = 8  # of the value in a row
 _DTYPE_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
@@ -59,12 +61,12 @@ def entries(storage: File | LocalFolder, path: str, member: str | None) -> list[
     """Return the member info of all columns, or of the selected columns `member`."""
     table = _open_table(storage, path)
     found = []
-    for name in table.names if member is None else [member]:
+    for name in table.columns if member is None else [member]:
         label = f"{path}:{name}"
         try:
             with library_errors(path):
                 columns = table.select(name)
-                position = table.position(columns)
+                position = ColumnsSource(label, table, columns).mapped_position()
         except NdtoolError as exc:
             if member is not None:
                 raise
@@ -81,11 +83,11 @@ def open_source(
     """Open the selected columns, or the only column; closing the source closes the storage."""
     table = _open_table(storage, path)
     with library_errors(path):
-        columns = table.select(member)
-        position = table.position(columns)
+        source = ColumnsSource(name, table, table.select(member))
+        position = source.mapped_position()
     if position is None or isinstance(storage, LocalFolder):
-        return ColumnsSource(name, table, columns)
-    return ContiguousSource.in_file(name, columns.metadata, storage, position, name)
+        return source
+    return ContiguousSource.in_file(name, source.metadata, storage, position, name)
 
 
 def library() -> Any:
@@ -113,19 +115,15 @@ class Columns(NamedTuple):
     length: tuple[int, int] | None
 
 
-class _Column(NamedTuple):
-    """The type of a column. inner_shape: of the value in a row, () for a number."""
-
-    dtype: Dtype
-    inner_shape: tuple[int, ...]
-    length: tuple[int, int] | None
-
-
 class Table:
-    """An open table. row_counts: of each row group or record batch."""
+    """An open table.
+
+    row_counts: of each row group or record batch. buffer: the bytes of an Arrow file, else None.
+    """
 
     schema: Any
     row_counts: list[int]
+    buffer: Any = None
 
     def __init__(self, storage: Any, path: str) -> None:
         self.storage, self.path = storage, path
@@ -134,22 +132,21 @@ class Table:
         """Yield columns as record batches from a group on. rows: the approximate size of one."""
         raise NotImplementedError
 
-    def position(self, columns: Columns) -> int | None:
-        """Return the offset of the elements in the file, None if they cannot be mapped."""
-        return None
+    @cached_property
+    def nodes(self) -> Counter[tuple[str, ...]]:
+        """How often each path of a column, or of a field in structs, occurs."""
+        return Counter(path for path, _ in _walk(self.schema))
 
     @cached_property
-    def fields(self) -> dict[str, Any]:
-        return {field.name: field for field in self.schema}
+    def columns(self) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """The path and type of each column by name, of structs those of their fields.
 
-    @cached_property
-    def name_counts(self) -> Counter[str]:
-        return Counter(self.schema.names)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all columns, of structs those of their fields."""
-        return [name for field in self.schema for name in _leaf_names(field.name, field.type)]
+        A complete name is preferred to `column.field`.
+        """
+        is_struct = library().types.is_struct
+        found = [item for item in _walk(self.schema) if not is_struct(item[1])]
+        columns = {".".join(item[0]): item for item in found}
+        return columns | {path[0]: (path, kind) for path, kind in found if len(path) == 1}
 
     @cached_property
     def group_starts(self) -> list[int]:
@@ -166,47 +163,52 @@ class Table:
     def select(self, member: str | None) -> Columns:
         """Return the selected columns, or the only one; InputError unless they have one type."""
         if member is None:
-            columns = {name: name for name in self.names}
-            member = members.choose(self.path, None, columns, "the file", "column", self._describe)
-        label, path = f"{self.path}:{member}", _find(self.fields, member)
-        names = [member] if path else member.split(",")
-        paths = (path,) if path else tuple(self._require(name) for name in names)
-        first, *others = (
-            self._parse(path, f"{self.path}:{name}")
-            for path, name in zip(paths, names, strict=True)
+            names = {name: name for name in self.columns}
+            member = members.choose(self.path, None, names, "the file", "column", self._describe)
+        label = f"{self.path}:{member}"
+        found = [member] if member in self.columns else member.split(",")
+        columns = [self._find(name) for name in found]
+        (dtype, inner_shape, length), *others = (
+            self._parse(*column, f"{self.path}:{name}")
+            for column, name in zip(columns, found, strict=True)
         )
-        for column in others:
-            if column[:2] != first[:2]:
-                types = (shapes.format_type(*item[:2]) for item in (column, first))
-                found = " and ".join(types)
-                refuse(label, f"columns of {found}: expected columns of one type")
-        inner_shape = first.inner_shape if len(names) == 1 else (*first.inner_shape, len(names))
-        shape, itemsize = (self.group_starts[-1], *inner_shape), first.dtype.itemsize
+        for other in others:
+            if other[:2] != (dtype, inner_shape):
+                types = (shapes.format_type(*item) for item in (other[:2], (dtype, inner_shape)))
+                refuse(label, f"columns of {' and '.join(types)}: expected columns of one type")
+        rank = len(inner_shape)
+        inner_shape = (*inner_shape, *([len(found)] if others else ()))
+        shape, itemsize = (self.group_starts[-1], *inner_shape), dtype.itemsize
         nbytes = prod(size or 1 for size in shape) * itemsize
         if min(shape) < 0 or nbytes > shapes.MAX_SIZE:
             refuse(label, f"the file claims the shape {list(shape)}")
         rows = BLOCK_BYTES // (prod(inner_shape) * itemsize or 1)
         rows = min(self.block_rows, max(1, rows))
-        metadata = ArrayMetadata(first.dtype, shape, "C", (rows, *inner_shape), {})
-        return Columns(label, paths, metadata, len(first.inner_shape), first.length)
+        metadata = ArrayMetadata(dtype, shape, "C", (rows, *inner_shape), {})
+        return Columns(label, tuple(path for path, _ in columns), metadata, rank, length)
 
-    def _require(self, name: str) -> tuple[str, ...]:
-        path, names = _find(self.fields, name), self.names
-        if path is None or self.name_counts[path[0]] != 1:
-            reason = f"names {self.name_counts[path[0]]} columns" if path else "is not a column"
-            lines = members.listing(((name, self._describe(name)) for name in names), len(names))
-            refuse(self.path, f"{printable(repr(name))} {reason} of the file", places=lines)
-        return path
+    def _find(self, name: str) -> tuple[tuple[str, ...], Any]:
+        """Return the path and the type of a column; InputError unless one has this name."""
+        path, arrow_type = self.columns.get(name, ((), None))
+        count = max((self.nodes[path[: i + 1]] for i in range(len(path))), default=0)
+        if count != 1:
+            reason = f"names {count} columns" if path else "is not a column"
+            lines = ((column, self._describe(column)) for column in self.columns)
+            places = members.listing(lines, len(self.columns))
+            refuse(self.path, f"{printable(repr(name))} {reason} of the file", places=places)
+        return path, arrow_type
 
     def _describe(self, name: str) -> str:
-        path = _find(self.fields, name) or (name,)
-        return printable(str(self._type(path)), 80)
+        return printable(str(self.columns[name][1]), 80)
 
-    def _parse(self, path: tuple[str, ...], label: str) -> _Column:
-        """Return the type of a column; InputError unless its values are numbers."""
-        types, arrow_type = library().types, self._type(path)
-        if self.name_counts[path[0]] != 1:
-            self._require(path[0])
+    def _parse(
+        self, path: tuple[str, ...], arrow_type: Any, label: str
+    ) -> tuple[Dtype, tuple[int, ...], tuple[int, int] | None]:
+        """Return the dtype of a column, the shape of the value in a row, and the length of lists.
+
+        InputError unless its values are numbers.
+        """
+        types = library().types
         declared_type, inner_shape, length = arrow_type, list[int](), None
         while True:
             if (storage_type := _storage_type(arrow_type)) is not arrow_type:
@@ -227,13 +229,7 @@ class Table:
                 f"a column of {printable(str(declared_type), 80)}: expected"
                 " numbers, or lists of them of equal length",
             )
-        return _Column(dtypes.from_name(dtype), tuple(inner_shape), length)
-
-    def _type(self, path: tuple[str, ...]) -> Any:
-        arrow_type = self.fields[path[0]].type
-        for name in path[1:]:
-            arrow_type = arrow_type.field(arrow_type.get_field_index(name)).type
-        return arrow_type
+        return dtypes.from_name(dtype), tuple(inner_shape), length
 
     def _list_length(self, path: tuple[str, ...], label: str) -> tuple[int, int]:
         """Return the length of the first list that is not empty or null, and its row."""
@@ -268,6 +264,30 @@ class ColumnsSource(ChunkedSource):
             for row, batch in self._decode(0):
                 self._values(batch, row)
 
+    def mapped_position(self) -> int | None:
+        """Return the offset of the elements in the file, None if they cannot be mapped."""
+        table, metadata, (path, *others) = self._table, self.metadata, self._columns.paths
+        if table.buffer is None or others or len(path) > 1 or len(table.row_counts) != 1:
+            return None
+        if metadata.dtype.kind == "b" or not metadata.nbytes:
+            return None
+        self._batches = self._decode(0)
+        self._current = next(self._batches)
+        try:
+            self._values(self._current[1], 0)
+        except InputError:
+            return None  # it is reported if a run reads it
+        array, types = self._current[1].column(0), library().types
+        for _ in range(self._columns.rank):
+            if not types.is_fixed_size_list(array.type):
+                return None
+            array = array.flatten()
+        if not types.is_primitive(array.type):
+            return None
+        slice_offset = array.offset * array.type.bit_width // 8
+        offset = int(array.buffers()[1].address - table.buffer.address + slice_offset)
+        return offset if 0 <= offset <= table.storage.size - metadata.nbytes else None
+
     def prefetch(self, touched: AccessedElements | None) -> None:
         self._touched = touched
 
@@ -292,8 +312,11 @@ class ColumnsSource(ChunkedSource):
         """Continue with the batches of a row's group, unless they are the next ones anyway."""
         starts = self._table.group_starts
         group = bisect_right(starts, row) - 1
-        if self._current is None or not starts[group] <= self._current[0] <= row:
-            self._batches, self._current = self._decode(group), None
+        if self._current is not None:
+            first, batch = self._current
+            if first <= row and first + batch.num_rows >= starts[group]:
+                return
+        self._batches, self._current = self._decode(group), None
 
     def _decode(self, group: int) -> Iterator[tuple[int, Any]]:
         """Yield batches from a group on: the number of the first row, and a record batch."""
@@ -402,25 +425,13 @@ def _column(values: Any) -> Any:
     return array.cast(pa.bool_()) if is_bool else array
 
 
-def _find(fields: dict[str, Any], name: str) -> tuple[str, ...] | None:
-    """Return the path of a name such as `column.field`; a complete name is preferred."""
-    if name in fields:
-        return (name,)
-    for index in (index for index, character in enumerate(name) if character == "."):
-        field = fields.get(name[:index])
-        if field is not None and library().types.is_struct(field.type):
-            rest = _find({inner.name: inner for inner in field.type}, name[index + 1 :])
-            if rest is not None:
-                return (name[:index], *rest)
-    return None
-
-
-def _leaf_names(name: str, arrow_type: Any) -> Iterator[str]:
-    if not library().types.is_struct(arrow_type):
-        yield name
-        return
-    for field in arrow_type:
-        yield from _leaf_names(f"{name}.{field.name}", field.type)
+def _walk(fields: Any, parent: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and type of each field, and of those in structs."""
+    for field in fields:
+        path = (*parent, field.name)
+        yield path, field.type
+        if library().types.is_struct(field.type):
+            yield from _walk(field.type, path)
 
 
 def _is_list(arrow_type: Any) -> bool:
@@ -430,27 +441,19 @@ def _is_list(arrow_type: Any) -> bool:
 
 
 def _storage_type(arrow_type: Any) -> Any:
-    """Return the type of the values of an extension type, a dictionary or a run-end encoding."""
+    """Return the type of the values of an extension type or a dictionary."""
     pa = library()
     if isinstance(arrow_type, pa.BaseExtensionType):
         return arrow_type.storage_type
-    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
-        return arrow_type.value_type
-    return arrow_type
+    return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
 def _decode_storage(array: Any) -> Any:
-    """Decode an Arrow array with an extension type, a dictionary or run-end encoding."""
+    """Decode an Arrow array with an extension type or a dictionary."""
     pa = library()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if pa.types.is_run_end_encoded(array.type):
-        import pyarrow.compute
-
-        array = pyarrow.compute.run_end_decode(array)
-    return array
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 # Tables
@@ -513,61 +516,75 @@ class _ArrowFile(Table):
         pa = library()
         with library_errors(path):
             storage.download([(0, storage.size)])
-            self._buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
-            self.is_stream = storage.peek(0, 4) == _STREAM
-            self._reader = self._open(None)
-            self.schema = self._reader.schema
-            self._is_encoded = any(map(self._is_copied, islice(self._iterate(None, 0), 1)))
-            fields = [0] if self._is_encoded else None
-            self.row_counts = [batch.num_rows for batch in self._iterate(fields, 0)]
-
-    def _is_copied(self, batch: Any) -> bool:
-        """Whether a batch is compressed, so that its buffers are not in the file's."""
-        buffers = (buffer for column in batch.columns for buffer in column.buffers())
-        start, stop = self._buffer.address, self._buffer.address + self._buffer.size
-        return any(buffer and not start <= buffer.address <= stop for buffer in buffers)
+            self.buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
+            self._is_stream = storage.peek(0, 4) == _STREAM
+            reader = self._open(None)
+            self.schema = reader.schema
+            batches = [_parse_batch(message.metadata) for message in self._messages(reader)]
+            self.row_counts = [rows for rows, _ in batches]
+            # Buffers in the file are copied if a reader decodes only some columns.
+            self._is_compressed = any(is_compressed for _, is_compressed in batches)
 
     def _open(self, fields: list[int] | None) -> Any:
+        """Return a reader. fields: decode only these columns, None for all."""
         ipc = library().ipc
-        open_reader = ipc.open_stream if self.is_stream else ipc.open_file
+        open_reader = ipc.open_stream if self._is_stream else ipc.open_file
         options = ipc.IpcReadOptions(included_fields=fields)
-        return open_reader(library().BufferReader(self._buffer), options=options)
+        return open_reader(library().BufferReader(self.buffer), options=options)
 
-    def _iterate(self, fields: list[int] | None, group: int) -> Iterator[Any]:
-        """Yield batches from a group on. fields: decode only these columns, None for all."""
-        if self.is_stream:
-            yield from islice(self._open(fields), group, None)
+    def _messages(self, reader: Any) -> Iterator[Any]:
+        """Yield the message of each record batch; a file has their offsets at its end."""
+        ipc, data = library().ipc, memoryview(self.buffer)
+        if self._is_stream:
+            for message in ipc.MessageReader.open_stream(self.buffer):
+                if message.type == "record batch":
+                    yield message
             return
-        reader = self._reader if fields is None else self._open(fields)
-        yield from map(reader.get_batch, range(group, reader.num_record_batches))
+        end = len(data) - _FILE_TRAILER_SIZE
+        footer = _follow(data, end - _read(data, "<i", end))
+        for number in range(reader.num_record_batches):
+            block = _follow(data, _find_field(data, footer, 3)) + 4 + 24 * number
+            size = _read(data, "<i", block + 8) + _read(data, "<q", block + 16)
+            yield ipc.read_message(self.buffer.slice(_read(data, "<q", block), size))
 
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
         fields = sorted(map(self.schema.get_field_index, names))
-        for batch in self._iterate(fields if self._is_encoded else None, group):
+        is_selection = self._is_compressed and len(fields) < len(self.schema)
+        reader = self._open(fields if is_selection else None)
+        batches = (
+            islice(reader, group, None)
+            if self._is_stream
+            else map(reader.get_batch, range(group, len(self.row_counts)))
+        )
+        for batch in batches:
             yield batch.select(list(names))
 
-    def position(self, columns: Columns) -> int | None:
-        metadata, (path, *others) = columns.metadata, columns.paths
-        if others or len(path) > 1 or metadata.dtype.kind == "b" or not metadata.nbytes:
-            return None
-        if len(self.row_counts) != 1 or self._is_encoded:
-            return None
-        (batch,) = self.batches(0, path, 1)
-        try:
-            _flatten(_column_of(batch, path), columns, range(batch.num_rows))
-        except InputError:
-            return None  # it is reported if a run reads it
-        array, types = batch.column(0), library().types
-        for _ in range(columns.rank):
-            if not types.is_fixed_size_list(array.type):
-                return None
-            array = array.flatten()
-        if not types.is_primitive(array.type):
-            return None
-        values = array.buffers()[1]
-        slice_offset = array.offset * array.type.bit_width // 8
-        offset = int(values.address - self._buffer.address + slice_offset)
-        return offset if 0 <= offset <= self.storage.size - metadata.nbytes else None
+
+# Arrow's metadata are tables of flatbuffers, which pyarrow has verified; it would decode a batch to
+# tell its rows.
+
+
+def _parse_batch(message: Any) -> tuple[int, bool]:
+    """Return the rows of a record batch, and whether it is compressed, from a message's table."""
+    data = memoryview(message)
+    batch = _follow(data, _find_field(data, _follow(data, 0), 2))
+    length = _find_field(data, batch, 0)
+    return _read(data, "<q", length) if length else 0, bool(_find_field(data, batch, 3))
+
+
+def _find_field(data: memoryview, table: int, number: int) -> int:
+    """Return the position of a field of a table, 0 if it is missing."""
+    offsets, entry = table - _read(data, "<i", table), 4 + 2 * number
+    offset = _read(data, "<H", offsets + entry) if entry < _read(data, "<H", offsets) else 0
+    return table + offset if offset else 0
+
+
+def _follow(data: memoryview, position: int) -> int:
+    return position + _read(data, "<I", position)
+
+
+def _read(data: memoryview, code: str, position: int) -> int:
+    return int(unpack_from(code, data, position)[0])
 
 
 class _ParquetFolder(Table):
@@ -575,6 +592,7 @@ class _ParquetFolder(Table):
 
     def __init__(self, folder: LocalFolder, path: str) -> None:
         super().__init__(self, path)
+        self._folder = folder
         self._names = [os.path.join(folder.path, name) for name in local.parquet_files(folder.path)]
         self._fingerprint = self._current()
         self._groups = list[tuple[str, int]]()  # of each group, its file and number in it
@@ -594,11 +612,8 @@ class _ParquetFolder(Table):
                 yield from _open_table(file, name).batches(next(groups)[1], names, rows)
 
     def _current(self) -> Fingerprint:
-        try:
-            statuses = [(name, os.stat(name)) for name in self._names]
-        except OSError:
-            return None
-        return digest([(name, *local.status_fingerprint(status)) for name, status in statuses])
+        names = map(os.path.basename, self._names)
+        return digest([(name, *self._folder.file_fingerprint(name)) for name in names])
 
     def describe_change(self) -> str:
         return "" if self._current() == self._fingerprint else "changed during the run"

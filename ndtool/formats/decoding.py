@@ -110,11 +110,12 @@ def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> memoryview:
     """Join decoded blocks to `nbytes` bytes, without the padding of the last block."""
     from ndtool.storage import tempfiles
 
-    buffer, position = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
-    for block in blocks:
-        elements = block[: nbytes - position]
-        buffer[position : position + len(elements)] = elements
-        position += len(elements)
+    position = 0
+    with tempfiles.open_buffer(nbytes, f"temporary copy of {printable(label)}") as (buffer, write):
+        for block in blocks:
+            elements = memoryview(block)[: nbytes - position]
+            write(position, elements)
+            position += len(elements)
     return buffer.toreadonly()
 
 

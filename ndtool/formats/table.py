@@ -79,7 +79,7 @@ FORMATS = (
     Format(".npy", False, "ndtool.formats.npy"),
     Format(".safetensors", True, "ndtool.formats.safetensors", preserves=True),
     Format(".npz", True, "ndtool.formats.npz", preserves=True),
-    Format(".zarr", True, "ndtool.formats.zarr", chunks=True, is_folder=True),
+    Format(".zarr", True, "ndtool.formats.zarr", chunks=True, preserves=True, is_folder=True),
     Format(".h5", True, "ndtool.formats.hdf5", self_identifying=False, chunks=True, preserves=True),
     Format(
         ".hdf5", True, "ndtool.formats.hdf5", self_identifying=False, chunks=True, preserves=True
@@ -117,11 +117,11 @@ def formats_by_suffix(path: str) -> list[Format]:
 
 
 def array_names(path: str, by_suffix: bool = False) -> list[str]:
-    """Return the names of the arrays in a file, an empty list if its format has no members.
+    """Return the names of the arrays in a file or store, none if its format has no members.
 
     by_suffix: whether the suffix determines the format of a file that no format recognises.
     """
-    with closing(locations.open_storage(path)) as storage:
+    with closing(_open(path)) as storage:
         file_format = format_of(storage, path) if by_suffix else recognised_format(storage, path)
         if file_format is None or not file_format.members:
             return []
@@ -134,9 +134,14 @@ def preserves(path: str) -> bool:
     """Whether writing a member of a file preserves the file's other arrays."""
     if formats := [file_format for file_format in formats_by_suffix(path) if file_format.members]:
         return formats[0].preserves
-    with closing(locations.open_storage(path)) as storage:
+    with closing(_open(path)) as storage:
         file_format = recognised_format(storage, path)
     return file_format is not None and file_format.preserves
+
+
+def _open(path: str) -> File | Folder:
+    folder = locations.open_folder(path) if os.path.isdir(path) else None
+    return folder or locations.open_storage(path)
 
 
 def recognised_format(storage: File | Folder, path: str) -> Format | None:

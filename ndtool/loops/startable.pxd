@@ -18,15 +18,24 @@ cdef extern from * nogil:
     #include <unistd.h>
 
     static char *nd_lock_path;        /* the extension's own file: always readable */
-    static int nd_forked;             /* in a child, libgomp would wait for threads it lacks */
+    static int nd_has_pool;           /* perhaps, when this process was forked last */
+    static int nd_forked;             /* in its child, libgomp would wait for threads it lacks */
     static __thread int nd_last = 1;  /* per calling thread: libgomp has a pool for each */
 
-    static void nd_in_child(void) { nd_forked = 1; }
+    static unsigned long nd_threads(void)
+    {
+        struct stat tasks; /* a directory has a link per subdirectory, and two */
+        return stat("/proc/self/task", &tasks) ? 0 : (unsigned long)tasks.st_nlink;
+    }
+
+    /* a process of one thread has no pool, whichever library uses libgomp */
+    static void nd_before_fork(void) { nd_has_pool = nd_threads() != 3; }
+    static void nd_in_child(void) { nd_forked |= nd_has_pool; nd_last = 1; }
 
     static int nd_prepare(const char *file)
     {
         nd_lock_path = strdup(file);
-        return pthread_atfork(NULL, NULL, nd_in_child);
+        return pthread_atfork(nd_before_fork, NULL, nd_in_child);
     }
 
     /* waits for at most 0.1 s: a stopped process may hold the lock */
@@ -50,12 +59,6 @@ cdef extern from * nogil:
         pthread_mutex_lock((pthread_mutex_t *)gate);
         pthread_mutex_unlock((pthread_mutex_t *)gate);
         return NULL;
-    }
-
-    static unsigned long nd_threads(void)
-    {
-        struct stat tasks; /* a directory has a link per subdirectory, and two */
-        return stat("/proc/self/task", &tasks) ? 0 : (unsigned long)tasks.st_nlink;
     }
 
     /* how many of `wanted` additional threads the system starts */

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
 from ndtool.arrays.sink import Sink
@@ -42,6 +41,9 @@ from ndtool.rules.inference import Inference
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.storage import descriptors, locations
 
+if TYPE_CHECKING:
+    from ndtool.outofcore.localcluster import Processes
+
 ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
 JOIN_TIMEOUT = 60  # seconds to wait for the first worker
 SILENCE_TIMEOUT = 60  # seconds without a worker, or without an answer, after which a run fails
@@ -59,20 +61,17 @@ _LOGGERS = "distributed", "distributed.client"  # the package's loggers that hav
 class Cluster:
     """A connection to a scheduler. slots: threads of all workers. memory: bytes for each thread.
 
-    local: the number of workers that this run started. kill: a function that kills them, since to
-    close their run might wait for tasks.
+    processes: the workers that this run started, None if others did.
     """
 
-    def __init__(
-        self, client: Any, limit: int | None, local: int | None, kill: Callable[[], None] | None
-    ) -> None:
-        self._client, self.kill = client, kill
+    def __init__(self, client: Any, limit: int | None, processes: Processes | None) -> None:
+        self._client, self.processes = client, processes
         workers = self._identity(-1)["workers"].values()
         self.slots = sum(worker["nthreads"] for worker in workers)
         threads = max((worker["nthreads"] for worker in workers), default=1)
         if limit is None:
             limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
-            limit = min(limits, default=memory.available() // max(1, local or len(workers)))
+            limit = min(limits, default=memory.available() // max(1, len(workers)))
         self.memory = limit // threads
         self._last_sign = time.monotonic()
 
@@ -87,8 +86,8 @@ class Cluster:
         try:
             numbers, *lines = map(list, zip(*tasks, strict=True))
             task_bytes = TASK_BYTES + sum(line[0].nbytes for line in lines)
-            futures = self._request(
-                self._client.map, partial(worker.perform, task_call, phase), numbers, *lines,
+            futures = self._client.map(
+                partial(worker.perform, task_call, phase), numbers, *lines,
                 key=[f"ndtool-{phase}-{number}-{task_call.token}" for number in numbers],
                 pure=False, retries=RETRIES, batch_size=max(2, BATCH_BYTES // task_bytes),
             )  # fmt: skip
@@ -104,9 +103,8 @@ class Cluster:
             unfinished.clear()  # without a scheduler, none can be cancelled
             raise _connection_lost() from None
         finally:
-            if unfinished:
-                cancel = partial(self._client.cancel, list(unfinished), force=True)
-                _call_briefly(partial(cancel, reason="the run ended"), CLOSE_TIMEOUT)
+            for future in unfinished:
+                future.release()  # which cancels its task, and does not wait
 
     def _wait_for_result(self, completed: Any) -> bool:
         """Wait CHECK_INTERVAL seconds for a completed task; return whether one is available.
@@ -117,6 +115,8 @@ class Cluster:
             if completed.thread_condition.wait_for(completed.has_ready, CHECK_INTERVAL):
                 self._last_sign = time.monotonic()
                 return True
+        if self.processes is not None:
+            self.processes.start_missing()
         if self._identity(0)["n_workers"]:
             self._last_sign = time.monotonic()
         elif time.monotonic() - self._last_sign > SILENCE_TIMEOUT:
@@ -128,24 +128,19 @@ class Cluster:
     def _identity(self, workers: int) -> Any:
         """Return the scheduler's identity, including up to `workers` workers; -1 for all."""
         identity, timeout = self._client.scheduler.identity, SILENCE_TIMEOUT
-        return self._request(
-            self._client.sync, identity, n_workers=workers, callback_timeout=timeout
-        )
-
-    def _request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Send a request to the scheduler; ResourceError if the connection is lost."""
-        connection_errors: tuple[type[BaseException], ...] = (*_connection_errors(), OSError)
-        try:
-            return call(*arguments, **options)
-        except connection_errors:
-            raise _connection_lost() from None
+        with suppress(*_connection_errors(), OSError):
+            return self._client.sync(identity, n_workers=workers, callback_timeout=timeout)
+        raise _connection_lost()
 
     def run_on_workers(
         self, call: Callable[..., Any], *arguments: Any, seconds: float = SILENCE_TIMEOUT
     ) -> dict[str, Any]:
         """Make a call in each worker process; return the outcomes of those that answer, by name."""
-        request = partial(self._client.run, call, *arguments, on_error="return")
-        outcomes: dict[str, Any] = _call_briefly(request, seconds) or {}
+        outcomes = dict[str, Any]()
+        with suppress(*_connection_errors(), OSError):
+            outcomes = self._client.run(
+                call, *arguments, on_error="return", callback_timeout=seconds
+            )
         return {
             name: outcome
             for name, outcome in outcomes.items()
@@ -166,20 +161,6 @@ def _result(phase: str, future: Any, outcome: Any) -> Any:
             hint=f"a smaller {option('memory')} makes tasks smaller",
         )
     raise error.with_traceback(trace)
-
-
-def _call_briefly(call: Callable[[], Any], seconds: float) -> Any:
-    """Make a call that may never return; return its result, None after some seconds."""
-    results: list[Any] = []
-
-    def request() -> None:
-        with suppress(*_connection_errors(), OSError):
-            results.append(call())
-
-    thread = Thread(target=request, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return results[0] if results else None
 
 
 def _connection_lost() -> ResourceError:
@@ -206,13 +187,13 @@ def connect(
     """
     if scheduler is not None and workers is not None:
         raise UsageError(f"{option('scheduler')} and {option('workers')}: expected one of them")
-    distributed, kill = library(), None
+    distributed, processes = library(), None
     with ExitStack() as stack:
         if scheduler is None:
             assert workers is not None, "a scheduler or workers are given"
             from ndtool.outofcore import localcluster
 
-            local_cluster, kill = stack.enter_context(
+            local_cluster, processes = stack.enter_context(
                 localcluster.cluster(workers, threads, JOIN_TIMEOUT, cleans)
             )
             client = stack.enter_context(distributed.Client(local_cluster, set_as_default=False))
@@ -229,7 +210,7 @@ def connect(
             raise ResourceError(
                 f"no worker has joined the cluster in {JOIN_TIMEOUT} seconds"
             ) from None
-        yield Cluster(client, limit, workers, kill)
+        yield Cluster(client, limit, processes)
 
 
 def library() -> Any:
@@ -452,7 +433,8 @@ class ClusterRun:
             shared_output, folder.working_folder, self._folder is not None,
         )  # fmt: skip
         close = partial(self._cluster.run_on_workers, worker.close_run, task_call.token)
-        abort = self._cluster.kill or partial(close, seconds=seconds)
+        processes = self._cluster.processes
+        abort = processes.kill if processes else partial(close, seconds=seconds)
         signals.add_cleanup(abort)
         try:
             devices = {os.stat(path).st_dev for path in paths if os.path.exists(path)}

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, combinations, count, pairwise, product
 from math import isqrt, prod
-from operator import attrgetter
+from operator import add, attrgetter, mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -249,28 +249,26 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
     if report is None or not check.is_error(call.plan):  # there are no rows: all are dropped
         offsets[-1], ids[:] = n, partitions
         return Split(number, shape, ids, offsets, {})
-    position = 0
-    for start, i, size in zip(
-        origin, layouts.unravel_index(report.position, shape), call.plan.positions, strict=True
-    ):
-        position = position * size + start + i
-    report = report._replace(position=position)
+    place = map(add, origin, layouts.unravel_index(report.position, shape))
+    strides = layouts.contiguous_strides(call.plan.positions, 1)
+    report = report._replace(position=sum(map(mul, place, strides)))
     return Split(number, shape, ids[:0], offsets, {}, report)
 
 
-def bounds_verdict(call: Call, reports: Sequence[OutOfBounds | None]) -> None:
-    """Raise BoundsError if a block has indices out of bounds."""
+def validate(call: Call, reports: Sequence[OutOfBounds | None], indices: object) -> None:
+    """Raise BoundsError if a block has indices out of bounds.
+
+    indices: all of them if they must be distinct, else None: DuplicatesError if two tuples select
+    the same row.
+    """
     collected = BoundsReports(call.inference)
     for report in reports:
         collected.add(report)
     collected.raise_or_report(lambda _: None)
-
-
-def require_distinct(call: Call, verdict: None, indices: object) -> None:
-    """Raise DuplicatesError if two tuples select the same row; indices: all of them."""
-    component = () if call.plan.has_scalar_indices else (call.plan.k,)
-    index = _require_declared(call, "indices", indices, (*call.plan.positions, *component))
-    distinct.check(call.plan, _bind(call, index, call.plan.attributes))
+    if indices is not None:
+        component = () if call.plan.has_scalar_indices else (call.plan.k,)
+        index = _require_declared(call, "indices", indices, (*call.plan.positions, *component))
+        distinct.check(call.plan, _bind(call, index, call.plan.attributes))
 
 
 def gather_rows(
@@ -369,9 +367,7 @@ class TaskGraph:
         self._splits = [self._key("split", number) for number in range(len(self._blocks))]
         # Whether tuples of a block may select from a partition.
         self._links = np.broadcast_to(True, (len(self._blocks), call.partitions))
-        verdict = self._split(all_indices) if "indices" in names else None
-        if "indices" not in names:
-            self._split_now(all_indices)
+        verdict = self._split(all_indices)
         cells = defaultdict[Shape, list[int]](list)
         for number, (position, *_) in enumerate(self._blocks):
             cells[tuple(position[i] for i in axes.shared)].append(number)
@@ -388,33 +384,32 @@ class TaskGraph:
         self.tasks[key] = task
         return key
 
-    def _split(self, all_indices: Key) -> Key | None:
-        """Add the splits of blocks; return the key of their verdict, None if none is needed."""
-        verdict, reports = None, list[Key]()
-        component = () if self.call.plan.has_scalar_indices else (0,)
-        for number, (position, origin, shape) in enumerate(self._blocks):
-            key, chunk = self._splits[number], (self._names["indices"], *position, *component)
-            self.tasks[key] = (split, self._call_key, chunk, number, origin, shape)
-            if check.is_error(self.call.plan):
-                reports.append(self._add("report", attrgetter("report"), key))
-        if reports:
-            verdict = self._add("verdict", bounds_verdict, self._call_key, reports)
-        if self.call.inference.requires_distinct:
-            task = require_distinct, self._call_key, verdict, all_indices
-            verdict = self._add("verdict", *task)
-        return verdict
+    def _split(self, all_indices: Any) -> Key | None:
+        """Add the splits of blocks; return the key of their verdict, None if none is needed.
 
-    def _split_now(self, indices: Array) -> None:
-        """Add the splits of blocks as values."""
+        Indices in memory are split and validated at once.
+        """
+        call, reports = self.call, list[Any]()
+        component = () if call.plan.has_scalar_indices else (0,)
+        distinct_indices = all_indices if call.inference.requires_distinct else None
+        if "indices" in self._names:
+            for number, (position, origin, shape) in enumerate(self._blocks):
+                key, chunk = self._splits[number], (self._names["indices"], *position, *component)
+                self.tasks[key] = (split, self._call_key, chunk, number, origin, shape)
+                if check.is_error(call.plan):
+                    reports.append(self._add("report", attrgetter("report"), key))
+            if not reports and distinct_indices is None:
+                return None
+            return self._add("verdict", validate, self._call_key, reports, distinct_indices)
         self._links = np.zeros(self._links.shape, np.bool_)
         for number, (_, origin, shape) in enumerate(self._blocks):
             box = tuple(slice(a, a + size) for a, size in zip(origin, shape, strict=True))
-            block = split(self.call, indices[box], number, origin, shape)
+            block = split(call, all_indices[box], number, origin, shape)
             self.tasks[self._splits[number]] = block
             self._links[number, list(block.segments)] = True
-        bounds_verdict(self.call, [self.tasks[key].report for key in self._splits])
-        if self.call.inference.requires_distinct:
-            require_distinct(self.call, None, indices)
+            reports.append(block.report)
+        validate(call, reports, distinct_indices)
+        return None
 
     def _exchange(
         self, kind: str, sources: Sequence[Key], targets: Sequence[int], links: NDArray[np.bool_]

@@ -1,18 +1,16 @@
-"""A local cluster: worker processes on this machine for one run, killed if it fails."""
+"""A local cluster: a scheduler in this process, and worker processes for one run."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from multiprocessing import active_children, resource_tracker
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
 import dask
@@ -24,103 +22,79 @@ from ndtool.publish.newfolder import NewFolder
 
 SILENCE_TIMEOUT = 60  # seconds without a heartbeat, after which a worker is lost
 CHECK_INTERVAL = 1  # seconds between checks of starting processes
-KILL_TIMEOUT = 5  # seconds to wait until processes are killed
-CLOSE_TIMEOUT = 0.2  # seconds to wait until the connection to a killed process is closed
+# A worker: it ends with this process, which holds the other end of its standard input.
+_PROGRAM = """
+import os, sys, threading
+sys.path[:] = {path}
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+from distributed.cli.dask_worker import main
+main()
+"""
+
+
+class Processes:
+    """Worker processes, which no terminal interrupts: each has a session of its own."""
+
+    def __init__(self, count: int, *options: str) -> None:
+        command = sys.executable, "-c", _PROGRAM.format(path=sys.path), *options
+        streams: dict[str, Any] = {"stdin": PIPE, "stdout": DEVNULL, "stderr": DEVNULL}
+        self._start = partial(Popen, command, start_new_session=True, **streams)
+        self._count, self._processes = count, list[Popen[Any]]()
+
+    def start_missing(self) -> int:
+        """Start the processes, or those that have ended anew; return the number of these."""
+        ended = [process for process in self._processes if process.poll() is not None]
+        for process in ended:
+            process.communicate()  # closes its pipe
+            self._processes.remove(process)
+        missing = self._count - len(self._processes)
+        self._processes += [self._start() for _ in range(missing)]
+        return len(ended)
+
+    def kill(self) -> None:
+        """Kill the processes and wait until they have ended, since their folder is removed next."""
+        self._count = 0
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.communicate()
 
 
 @contextmanager
 def cluster(
     workers: int, threads: int, seconds: float, cleans: bool
-) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Start a cluster of worker processes; yield it, and a function that kills the processes.
+) -> Iterator[tuple[Any, Processes]]:
+    """Start a cluster of worker processes; yield it, and the processes.
 
-    The function is for a failed run: to close the cluster would wait for its tasks. cleans: whether
-    to remove what killed runs have left in the folder of temporary files. Raises ResourceError if
-    the processes do not start within `seconds`.
+    cleans: whether to remove what killed runs have left in the folder of temporary files. Raises
+    ResourceError if the processes do not start within `seconds`.
     """
-    other_processes = set(active_children())
     with ExitStack() as stack:
         scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), cleans=cleans)
         stack.callback(scratch.drop)
-        settings = {
-            "temporary-directory": scratch.working_folder,
-            # The cluster would not restart a worker that is lost again within this timeout.
-            "distributed.deploy.lost-worker-timeout": "1 day",
-            "distributed.scheduler.worker-ttl": f"{SILENCE_TIMEOUT}s",
-        }
+        settings = {"distributed.scheduler.worker-ttl": f"{SILENCE_TIMEOUT}s"}
         stack.enter_context(dask.config.set(settings))
-        with _blocked_signals():
-            create: Any = distributed.LocalCluster  # untyped
-            local_cluster = create(
-                n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
-                memory_limit=0, local_directory=scratch.working_folder,
-                silence_logs=logging.CRITICAL + 1,
-                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            )  # fmt: skip
-        kill = partial(_kill_workers, local_cluster, other_processes)
-        signals.add_cleanup(kill)
-        stack.callback(signals.remove_cleanup, kill)
+        create: Any = distributed.LocalCluster  # untyped
+        local_cluster = create(
+            n_workers=0, host="127.0.0.1", silence_logs=logging.CRITICAL + 1,
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+        )  # fmt: skip
         stack.enter_context(local_cluster)
-        try:
-            local_cluster.scale(workers)  # after the cleanup is registered
-            _wait_for_workers(local_cluster, workers, seconds)
-            yield local_cluster, kill
-        except BaseException:
-            kill()
-            raise
-
-
-def _wait_for_workers(local_cluster: Any, workers: int, seconds: float) -> None:
-    """Wait until the workers have started."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            local_cluster.wait_for_workers(workers, timeout=CHECK_INTERVAL)
-            return
-        except TimeoutError:
-            failed = [each.status.name == "failed" for each in local_cluster.workers.values()]
-            if any(failed) or time.monotonic() > deadline:
-                raise ResourceError(
-                    "the workers could not be started",
-                    hint="each worker is a Python process in the current directory",
-                ) from None
-
-
-@contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Block Ctrl-C, and a terminal's hangup, in the processes that threads started here start.
-
-    The client kills them. Starts the tracker that removes semaphores of killed processes, which
-    would end before them and unblocks Ctrl-C, without its warnings.
-    """
-    sys.warnoptions.append("ignore:resource_tracker")
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    try:
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-        sys.warnoptions.remove("ignore:resource_tracker")
-
-
-def _kill_workers(local_cluster: Any, other_processes: set[Any]) -> None:
-    """Kill the processes and wait until they have ended, since their folder is removed next."""
-    # The event loop may be closed, or wait for the main thread.
-    with suppress(RuntimeError, TimeoutError):
-        local_cluster.sync(
-            _kill_processes, local_cluster, other_processes, callback_timeout=KILL_TIMEOUT
-        )
-    for process in set(active_children()) - other_processes:
-        process.kill()
-        process.join(KILL_TIMEOUT)
-
-
-async def _kill_processes(local_cluster: Any, other_processes: set[Any]) -> None:
-    """Kill all worker processes, including starting ones, and prevent their restart."""
-    local_cluster.worker_spec.clear()  # no further starts, no restarts
-    logging.getLogger("distributed").setLevel(logging.WARNING)  # no messages about lost workers
-    for process in set(active_children()) - other_processes:
-        process.kill()
-    closing = [worker.close(timeout=CLOSE_TIMEOUT) for worker in local_cluster.workers.values()]
-    await asyncio.gather(*closing, return_exceptions=True)
+        processes = Processes(
+            workers, local_cluster.scheduler_address, "--host", "127.0.0.1", "--no-nanny",
+            "--no-dashboard", "--nthreads", str(max(1, threads // workers)), "--memory-limit", "0",
+            "--local-directory", scratch.working_folder,
+        )  # fmt: skip
+        signals.add_cleanup(processes.kill)
+        stack.callback(signals.remove_cleanup, processes.kill)
+        stack.callback(processes.kill)
+        deadline = time.monotonic() + seconds
+        while True:
+            if processes.start_missing() or time.monotonic() > deadline:
+                raise ResourceError("the workers could not be started")
+            try:
+                local_cluster.wait_for_workers(workers, timeout=CHECK_INTERVAL)
+                break
+            except TimeoutError:
+                pass
+        yield local_cluster, processes

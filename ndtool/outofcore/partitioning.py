@@ -247,8 +247,7 @@ class Partitioning(NamedTuple):
     def memory(self) -> int:
         """The maximum bytes of memory of a run in this process."""
         in_memory = min(self.in_memory, self.spilled_total)
-        tables = self.tables_bytes(0)
-        return tables + in_memory + self.workers * self._buffer_bytes
+        return self.tables_bytes(0) + in_memory + self.workers * self._buffer_bytes
 
     @property
     def task_memory(self) -> int:
@@ -257,9 +256,8 @@ class Partitioning(NamedTuple):
 
     @property
     def _buffer_bytes(self) -> int:
-        fan_out, segments = max(map(self.fan_out, range(self.depth))), 0
-        for depth in range(self.depth):
-            segments = max(segments, min(MAX_SEGMENTS, max(self.fan_out(depth), self.blocks)))
+        fan_out = max(map(self.fan_out, range(self.depth)))
+        segments = min(MAX_SEGMENTS, max(fan_out, self.blocks))
         entries = CHILD_BYTES * fan_out + BLOCK_BYTES * self.blocks + SEGMENT_BYTES * segments
         row_bytes = self.rows.width + self.rows.count_bytes
         buffers = prod(self.partition_shape) * row_bytes + self.scratch_bytes
@@ -278,19 +276,6 @@ class Partitioning(NamedTuple):
     def segment_count(self) -> int:
         """The maximum number of segments that all groups read."""
         return sum(map(self.segments, range(self.depth)))
-
-    def cost(self, segment_cost: int = tuning.RANDOM_READ_COST) -> int:
-        """Return the cost of a sweep in addition to the reads and writes of direct execution.
-
-        The unit of cost is the sequential read of a byte. segment_cost: the cost of a random read
-        of spilled data. A gather reads each segment twice.
-        """
-        rows, depths = self.rows, range(self.depth)
-        seek_cost = 2 * self.segment_count * segment_cost * self.spilled
-        offsets = sum(self.blocks_at(depth) * self.fan_out(depth) for depth in depths)
-        sort_cost = (rows.tuples * self.depth + offsets) * tuning.SORT_COST
-        read = rows.row_count * rows.width * self.gathers
-        return read + 2 * self.spilled + sort_cost + seek_cost // max(1, self.spilled_total)
 
 
 class Layout(NamedTuple):
@@ -339,19 +324,16 @@ class Layout(NamedTuple):
 
     def _group_shapes(self, partition: Shape, depth: int) -> tuple[Shape, ...]:
         """Return the shape of the children at each depth, from the shape of a partition."""
-        outer = self.rows.shape
-        count = grid.count_blocks(outer, partition)
+        rows = self.rows.shape
         while True:
-            fan_out = max(2, round(count ** (1 / depth)))
+            fan_out = max(2, round(grid.count_blocks(rows, partition) ** (1 / depth)))
             shapes = [partition]
-            while len(shapes) < depth and shapes[0] != outer:
-                shapes.insert(0, self._shape_of(fan_out * prod(shapes[0]), shapes[0]))
-                if shapes[0] == shapes[1]:
-                    del shapes[0]
+            while len(shapes) < depth:
+                outer = self._shape_of(fan_out * prod(shapes[0]), shapes[0])
+                if outer in (rows, shapes[0]):
                     break
-            if len(shapes) > 1 and shapes[0] == outer:
-                del shapes[0]
-            if max(map(grid.count_blocks, [outer, *shapes], shapes)) <= bind.MAX_PARTITIONS:
+                shapes.insert(0, outer)
+            if max(map(grid.count_blocks, [rows, *shapes], shapes)) <= bind.MAX_PARTITIONS:
                 return tuple(shapes)
             depth += 1
 
@@ -379,51 +361,45 @@ class Layout(NamedTuple):
         )
 
     def choose(self, budget: int, allowed: int) -> Partitioning | None:
-        """Return the cheapest partitioning that takes at most `allowed` bytes, None if none.
+        """Return the partitioning for a budget, else a minimal one; None if none fits.
 
-        budget: bytes for partitions and blocks; if no such partitioning fits, minimal ones of
-        smaller and larger budgets are tried. Greater depth must halve the segments.
+        allowed: the maximum bytes of memory. While segments are small, a partitioning that halves
+        their number replaces another.
         """
-        segment_cost = tuning.REQUEST_COST if self.on_cluster else tuning.SEGMENT_COST
+        least = tuning.REQUEST_BYTES if self.on_cluster else tuning.SEGMENT_BYTES
         best: Partitioning | None = None
         for candidates in (self.by_depth(budget), self._minimal()):
             for candidate in candidates:
                 if not self.on_cluster:
                     candidate = candidate.fit_to(allowed)
                 needed = candidate.task_memory if self.on_cluster else candidate.memory
+                halved = 2 * candidate.segment_count
                 if needed <= allowed and (
-                    best is None
-                    or (
-                        candidate.cost(segment_cost) < best.cost(segment_cost)
-                        and (
-                            candidate.depth <= best.depth
-                            or 2 * candidate.segment_count <= best.segment_count
-                        )
-                    )
+                    best is None or best.segment_count >= max(halved, best.spilled_total // least)
                 ):
                     best = candidate
             if best is not None:
                 break
         return best
 
-    def by_depth(self, budget: int) -> Iterator[Partitioning]:
-        """Yield the partitionings for a budget, each deeper than the previous one.
+    def by_depth(self, budget: int) -> list[Partitioning]:
+        """Return the partitionings for a budget, each deeper than the previous one.
 
         Partitions of more than MAX_ROWS rows are left out.
         """
-        previous = 0
-        for depth in range(1, MAX_DEPTH + 1):
-            partitioning = self.partition(budget, depth)
-            if previous < partitioning.depth and prod(partitioning.partition_shape) <= MAX_ROWS:
-                previous = partitioning.depth
-                yield partitioning
+        found = {
+            partitioning.depth: partitioning
+            for depth in range(1, MAX_DEPTH + 1)
+            if prod((partitioning := self.partition(budget, depth)).partition_shape) <= MAX_ROWS
+        }
+        return list(found.values())
 
     def _minimal(self) -> Iterator[Partitioning]:
         """Yield partitionings of runs that buffer nothing in memory and execute one task at a time.
 
         Larger blocks have smaller tables.
         """
-        for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
+        for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (16, 8, 4, 2, 1)):
             for partitioning in self.by_depth(1 << power):
                 block = partitioning.block_tuples * multiplier
                 workers = self.threads if self.on_cluster else 1

@@ -21,7 +21,7 @@ from ndtool.engine import bind, check, copies, counting, scatters
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import threads
 from ndtool.outofcore.partitioning import MAX_SEGMENTS, Partitioning, Rows
-from ndtool.outofcore.segments import Segment, SegmentStore, SharedStore, read_all
+from ndtool.outofcore.segments import Range, Segment, SegmentStore, SharedStore
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
@@ -67,43 +67,6 @@ class SplitResult(NamedTuple):
         report = json.loads(trailer[-REPORT_BYTES:])
         report = None if report is None else OutOfBounds(*map(int, report))
         return cls(trailer[:-REPORT_BYTES], report)
-
-
-class OffsetTable:
-    """The offsets of a group's segments, in tuples: those of each child in each block.
-
-    After `transpose`, those of each block in the rows of each child.
-    """
-
-    def __init__(self, children: int, blocks: int) -> None:
-        self._offsets = np.zeros((children + 1, blocks), np.int64)
-        self._firsts = np.zeros(children, np.int64)
-
-    def add(self, block: int, offsets: bytes) -> None:
-        """Add the partition offsets of a block."""
-        self._offsets[:, block] = np.frombuffer(offsets, np.int64)
-
-    def of_child(self, number: int) -> tuple[Line, Line]:
-        """Return the start and stop of a child's tuples in the segment of each block."""
-        return self._offsets[number], self._offsets[number + 1]
-
-    def transpose(self, is_shared: bool) -> None:
-        """Replace the offsets in blocks by those in children.
-
-        is_shared: whether they count from the first row of each child, else of all children.
-        """
-        first = 0
-        for child, (line, next_line) in enumerate(pairwise(self._offsets)):
-            np.subtract(next_line, line, out=line)
-            np.cumsum(line, out=line)
-            line += first
-            self._firsts[child] = first
-            first = 0 if is_shared else line[-1]
-
-    def of_block(self, block: int) -> tuple[Line, Line]:
-        """Return the start and stop of a block's rows in the rows of each child."""
-        stops = self._offsets[:-1, block].copy()
-        return self._offsets[:-1, block - 1].copy() if block else self._firsts, stops
 
 
 class Group(NamedTuple):
@@ -231,10 +194,10 @@ class Work:
         return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.attributes)
 
     @contextmanager
-    def partition_buffer(self) -> Iterator[memoryview]:
+    def partition_buffer(self, partition: Group) -> Iterator[memoryview]:
         """Yield a buffer for a partition of data."""
         buffer = self._partition_buffers.acquire()
-        yield buffer
+        yield buffer[: partition.row_count * self.partitioning.rows.width]
         self._partition_buffers.release(buffer)
 
     @contextmanager
@@ -277,15 +240,15 @@ class Work:
         parent = group.parent
         assert parent is not None, "the tuples of a call are not spilled"
         size, width = self.boxes(parent).row_bytes, self.partitioning.rows.width
-        segments = [(self.split_segment(parent, part[0]), *part) for part in batch]
-        ranges = [(it, start * size, (stop - start) * size) for it, _, start, stop in segments]
-        read_all(self.store, ranges, local)
+
+        def ranges(width: int, follows: int) -> Iterator[Range]:
+            for block, start, stop in batch:
+                first = follows * self.tuple_count(parent, block) * size + start * width
+                yield self.split_segment(parent, block), first, (stop - start) * width
+
+        self.store.read_all(ranges(size, 0), local)
         if updates is not None:
-            ranges = [
-                (it, self.tuple_count(parent, block) * size + start * width, (stop - start) * width)
-                for it, block, start, stop in segments
-            ]
-            read_all(self.store, ranges, updates)
+            self.store.read_all(ranges(width, 1), updates)
 
 
 def count_tuples(batch: Batch) -> int:
@@ -397,8 +360,7 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
     sizes = grid.box_shape(partition.box)
     steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
     is_read = np.zeros(grid.grid_shape(sizes, steps), np.bool_)
-    with work.partition_buffer() as partition_buffer:
-        buffer = partition_buffer[: row_count * width]
+    with work.partition_buffer(partition) as buffer:
         for batch in work.batches(partition, 0, partition.tuples):
             n = count_tuples(batch)
             with work.arena() as allocate:
@@ -450,8 +412,7 @@ def _update(work: Work, partition: Group) -> None:
                 work.read_batch(partition, batch, local, updates)
                 yield local, updates
 
-    with work.partition_buffer() as partition_buffer:
-        buffer = partition_buffer[: partition.row_count * width]
+    with work.partition_buffer(partition) as buffer:
         work.arrays.data.read(partition.box, buffer)
         if partition.tuples:
             update_rows(work.inference, buffer, width, work.partitioning.rows.tuples, batches())
@@ -507,18 +468,12 @@ def _restore(
         allocate(n * width),
     )
     work.store.read(work.split_segment(group, block), n * work.boxes(group).row_bytes, ids)
-    selected = [number for number, count in enumerate(counts) if count]
-    position = 0
-    for first in range(0, len(selected), MAX_SEGMENTS):
-        numbers = selected[first : first + MAX_SEGMENTS]
-        ranges = [
-            (work.rows_segment((*group.path, number)), firsts[number] * width,
-             counts[number] * width)
-            for number in numbers
-        ]  # fmt: skip
-        end = position + sum(counts[number] for number in numbers) * width
-        read_all(work.store, ranges, rows[position:end])
-        position = end
+    ranges = (
+        (work.rows_segment((*group.path, number)), first * width, count * width)
+        for number, (first, count) in enumerate(zip(firsts, counts, strict=True))
+        if count
+    )
+    work.store.read_all(ranges, rows[: sum(counts) * width])
     if work.drops(group):
         counts.append(n - sum(counts))
         rows[len(rows) - counts[-1] * width :] = work.fill_bytes * counts[-1]
@@ -572,14 +527,15 @@ def run(
     report: receives the bounds report of a call, if the mode allows indices out of bounds.
     """
     partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
-    children = work.boxes(group).partitions
-    table, rows = OffsetTable(children, len(blocks)), partitioning.rows
+    children, rows = work.boxes(group).partitions, partitioning.rows
+    # In column i + 1, the offsets of the children in the segment of block i, in tuples.
+    offsets = np.zeros((children + 1, len(blocks) + 1), np.int64)
     reports = BoundsReports(work.inference, rows)
 
     def add_split(block: int, result: SplitResult) -> None:
         reports.add(result.out_of_bounds)
         if result.offsets:
-            table.add(block, result.offsets)
+            offsets[:, block + 1] = np.frombuffer(result.offsets, np.int64)
         advance(work.tuple_count(group, block) * rows.tuple_bytes)
 
     yield "split"
@@ -591,7 +547,7 @@ def run(
     def add_sweep(number: int, _: None) -> None:
         advance(rows.row_count * rows.width // children)
 
-    sweeps = ((number, *table.of_child(number)) for number in range(children))
+    sweeps = ((number, *lines) for number, lines in enumerate(pairwise(offsets[:, 1:])))
     if group.depth + 1 == partitioning.depth or (work.is_shared and not group.depth):
         mapper("sweep", group, sweeps, add_sweep)
     else:  # groups one after another, each on all threads
@@ -600,8 +556,13 @@ def run(
             add_sweep(task[0], None)
     if not partitioning.gathers:
         return
-    table.transpose(work.is_shared)
-    replays = ((block, *table.of_block(block)) for block in blocks)
+    first = 0
+    for line, next_line in pairwise(offsets):  # now those of each block in the rows of a child
+        line[1:] = np.cumsum(next_line[1:] - line[1:])
+        if not work.is_shared:  # which count from the first row of all children
+            line += first
+            first = line[-1]
+    replays = ((block, offsets[:-1, block], offsets[:-1, block + 1]) for block in blocks)
     if group.depth:
         segment = work.rows_segment(group.path, group.first)
         work.store.write(segment, _restored_rows(work, group, replays))

@@ -2,8 +2,7 @@
 
 A segment has the name of the task that writes it. Two attempts at a task write the same bytes, and
 a name appears when its bytes are complete, so attempts never conflict. Stores are thread-safe;
-`read` fills a buffer from a byte of a segment on, `prefetch` has an effect on local files only, and
-`concurrency` is the number of segments to read concurrently.
+`read` fills a buffer from a byte of a segment on.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate
+from itertools import islice
 from typing import NamedTuple
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
 from ndtool.machine import threads
 from ndtool.machine.threads import AdmissionLock
+from ndtool.outofcore.partitioning import MAX_SEGMENTS
 from ndtool.publish import claims, cleanup
 from ndtool.publish.claims import Claim
 from ndtool.publish.newfolder import NewFolder, write_file
@@ -49,26 +49,16 @@ class Segment(NamedTuple):
         return f"{'.'.join((self.phase, *map(str, self.path)))}-{self.number}"
 
 
-def read_all(
-    store: SegmentStore, ranges: list[tuple[Segment, int, int]], buffer: memoryview
-) -> None:
-    """Fill a buffer with concatenated ranges of segments; a range is (segment, start, bytes).
+Range = tuple[Segment, int, int]  # a segment, the first byte, and the number of bytes
 
-    Prefetches all ranges before it reads the first, so that a disk can reorder the requests.
-    """
+
+def _parts(
+    ranges: Iterable[Range], buffer: memoryview
+) -> Iterator[tuple[Segment, int, memoryview]]:
+    """Yield a segment, the first byte, and the part of a buffer for each range."""
     for segment, start, nbytes in ranges:
-        store.prefetch(segment, start, nbytes)
-    offsets = list(accumulate((nbytes for *_, nbytes in ranges), initial=0))
-
-    def fetch(i: int) -> None:
-        segment, start, nbytes = ranges[i]
-        store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
-
-    if store.concurrency > 1:
-        threads.run_all(fetch, iter(range(len(ranges))), store.concurrency)
-        return
-    for i in range(len(ranges)):
-        fetch(i)
+        yield segment, start, buffer[:nbytes]
+        buffer = buffer[nbytes:]
 
 
 class LocalStore:
@@ -78,8 +68,6 @@ class LocalStore:
     has one file, and data are striped over the files; empty for TMPDIR. Reserves disk space for the
     bytes that are not in memory; ResourceError if a directory has too little.
     """
-
-    concurrency = 1
 
     def __init__(
         self, regions: dict[tuple[str, int], tuple[int, int]], directories: Sequence[str]
@@ -124,9 +112,15 @@ class LocalStore:
             with descriptors.os_errors(name, OutputError):
                 descriptors.read_into(fd, offset, buffer[first:stop])
 
-    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
-        for (fd, _), offset, first, stop in self._locate(segment, start, nbytes)[1]:
-            descriptors.advise(fd, "WILLNEED", offset, stop - first)
+    def read_all(self, ranges: Iterator[Range], buffer: memoryview) -> None:
+        """Fill a buffer with ranges; many are prefetched together: a disk can reorder them."""
+        while batch := list(islice(ranges, MAX_SEGMENTS)):
+            for each in batch:
+                for (fd, _), offset, first, stop in self._locate(*each)[1]:
+                    descriptors.advise(fd, "WILLNEED", offset, stop - first)
+            for segment, start, part in _parts(batch, buffer):
+                self.read(segment, start, part)
+            buffer = buffer[sum(nbytes for *_, nbytes in batch) :]
 
     def close(self) -> None:
         """Close the files, which removes them."""
@@ -170,16 +164,14 @@ def _allocate(nbytes: int) -> memoryview:
 class SharedStore:
     """A store that all workers share: a folder, or a folder at a URL.
 
-    A segment is divided into files of FILE_BYTES, so that it need not fit in memory.
+    A segment is divided into files of FILE_BYTES, so that it need not fit in memory. admission: of
+    writers.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path, self._admission_lock = path, AdmissionLock(path)
+    def __init__(self, path: str, admission: AdmissionLock | None = None) -> None:
+        self._path, self._admission = path, admission or AdmissionLock(path)
         self._remote = RemoteFolder(path) if locations.is_url(path) else None
-        self.concurrency = threads.MAX_WRITERS if self._remote else 1
-
-    def prefetch(self, segment: Segment, start: int, nbytes: int) -> None:
-        pass  # network file systems have no prefetch, and objects are read concurrently instead
+        self._concurrency = threads.MAX_WRITERS if self._remote else 1
 
     def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
         unsent, number = bytearray(), 0
@@ -195,11 +187,16 @@ class SharedStore:
             self._put(f"{segment.name}+{number}", memoryview(unsent))
 
     def _put(self, name: str, body: memoryview) -> None:
-        with self._admission_lock.admit():
+        with self._admission.admit():
             if self._remote:
                 self._remote.write(name, body)
             else:
                 failures.retry_call(partial(_write_file, self._path, name, body))
+
+    def read_all(self, ranges: Iterator[Range], buffer: memoryview) -> None:
+        """Fill a buffer with ranges; from a URL, several are requested concurrently."""
+        parts = _parts(ranges, buffer)
+        threads.run_all(lambda part: self.read(*part), parts, self._concurrency)
 
     def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
         filled = 0
@@ -221,10 +218,6 @@ class SharedStore:
             count = descriptors.read_into(file.fileno(), first, buffer)
         if count < len(buffer):
             raise OutputError("a temporary file became shorter during the run")
-
-    def close(self) -> None:
-        """Refuse further writes, and wait for those in flight."""
-        self._admission_lock.close()
 
 
 def _write_file(folder: str, name: str, body: memoryview) -> None:

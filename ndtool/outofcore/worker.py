@@ -44,21 +44,16 @@ _ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks mus
 _lock = Lock()
 
 
-class _GatedSink(Sink):
-    """A sink that refuses writes after it is closed."""
+class _AdmittedSink(Sink):
+    """A sink that admits writes until the run is closed."""
 
-    def __init__(self, sink: Any) -> None:
+    def __init__(self, sink: Any, admission: AdmissionLock) -> None:
         self.name, self.metadata, self.concurrency = sink.name, sink.metadata, sink.concurrency
-        self._sink, self._gate = sink, AdmissionLock(sink.name)
+        self._sink, self._admission = sink, admission
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        with self._gate.admit():
+        with self._admission.admit():
             self._sink.write(start, view, block)
-
-    def close(self) -> None:
-        """Refuse further writes, and wait for those in flight."""
-        self._gate.close()
-        self._sink.close()
 
 
 class _OpenRun:
@@ -78,10 +73,11 @@ class _OpenRun:
                     raise OutputError(
                         f"{argument_name(name)} has another type or shape on a worker"
                     )
-            output = _GatedSink(_reopen_output(call.output))
-            stack.callback(output.close)
-            self.store = SharedStore(call.folder)
-            stack.callback(self.store.close)
+            sink, admission = _reopen_output(call.output), AdmissionLock(call.output.name)
+            stack.callback(sink.close)
+            stack.callback(admission.close)  # waits for writes in flight
+            self.store = SharedStore(call.folder, admission)
+            output = _AdmittedSink(sink, admission)
             writer = execution.writer(output, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
             self.work = Work(call.inference, call.partitioning, arrays, self.store)

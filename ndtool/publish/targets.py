@@ -66,7 +66,7 @@ class Target(NamedTuple):
         """Raise OutputError if the file exists without clobber, or has several arrays."""
         if self.exists and not self.clobber:
             raise exists_error(self.path)
-        if not self.only and (self.version is not None or os.path.isfile(self.path)):
+        if not self.only and (self.version or self.is_store or os.path.isfile(self.path)):
             _require_one_array(self)
 
     def require_folder(self) -> None:

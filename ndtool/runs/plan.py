@@ -162,10 +162,10 @@ def partitioned_plan(
     """Return the plan of external execution; spill: the location of a cluster's spilled data."""
     from ndtool.outofcore import costs
 
-    target = costs.StoredArray(call.metadata, False)
-    if output is not None:
-        target = costs.StoredArray(output.metadata, output.is_remote)
-    requests, read, written = costs.count(call, call.remote_roles, partitioning, target, spill)
+    is_remote = output is not None and output.is_remote
+    requests, read, written = costs.count(
+        call, call.remote_roles, partitioning, _destination(call, output)[0], is_remote, spill
+    )
     return Plan(
         way, partitioning.partitions, partitioning.blocks, read, written, partitioning.spilled,
         partitioning.memory, requests, reason, partitioning,
@@ -240,8 +240,7 @@ def _partition_chunked(
             raise memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
-        # Direct execution reads the chunks, too.
-        sweep_cost = partitioning.cost() - rows.row_count * rows.width
+        sweep_cost = _sweep_cost(partitioning)  # direct execution reads the chunks, too
         reason = (
             f"buffering chunks costs as much as writing {assembled} bytes, a sweep {sweep_cost}"
             " bytes"
@@ -285,7 +284,8 @@ def _partition_flat(
     random_reads = nonlocal_tuples * max(1 - allowed / size, 0.25)
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
-    read_cost, sweep_cost = tuning.RANDOM_READ_COST, partitioning.cost()
+    read_cost, sweep_cost = tuning.RANDOM_READ_COST, _sweep_cost(partitioning)
+    sweep_cost += rows.row_count * rows.width * gathers
     if gathers and data.is_mapped and sweep_cost < random_reads * (read_cost + rows.width):
         uncached = 1 - data.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
@@ -300,6 +300,12 @@ def _partition_flat(
     if limit is not None and not (is_sparse or is_bounded(call) or memory.can_hold(span, allowed)):
         return partitioning, f"direct access would take more memory than {allowed}"
     return (partitioning if sweep_cost < direct_cost else None), reason
+
+
+def _sweep_cost(partitioning: Partitioning) -> int:
+    """Return the cost of a sweep in addition to reads and writes of data."""
+    sorted_tuples = partitioning.rows.tuples * partitioning.depth
+    return 2 * partitioning.spilled + sorted_tuples * tuning.SORT_COST
 
 
 def is_bounded(call: OpenCall) -> bool:

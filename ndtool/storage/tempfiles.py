@@ -2,8 +2,8 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
 from ndtool.storage.descriptors import (
@@ -16,7 +16,7 @@ from ndtool.storage.descriptors import (
     write_next,
 )
 
-Fill = Callable[[Callable[[int, memoryview], object]], object]
+WriteAt = Callable[[int, memoryview], object]  # takes the offset and the bytes
 MAX_IN_MEMORY = 4 << 20  # bytes of a buffer in memory; a run may have six of them
 
 
@@ -26,48 +26,51 @@ def allocate(
     ranges: Iterable[tuple[int, int]] | None = None,
     directory: str | None = None,
 ) -> memoryview:
-    """Return a writable buffer of zeros, in memory or, if it is large, in an unnamed file.
+    """Return the buffer of `open_buffer`."""
+    with open_buffer(nbytes, label, ranges, directory) as (buffer, _):
+        return buffer
 
+
+@contextmanager
+def open_buffer(
+    nbytes: int,
+    label: str,
+    ranges: Iterable[tuple[int, int]] | None = None,
+    directory: str | None = None,
+) -> Iterator[tuple[memoryview, WriteAt]]:
+    """Yield a writable buffer of zeros, in memory or, if it is large, in an unnamed file.
+
+    Also a function write(start, bytes), which costs less than a store through the map of the file.
     ranges: the byte ranges to be written, None for all; only these occupy disk space. directory:
     see `unnamed_file`. label: the name of the buffer in errors. Raises ResourceError if memory or
     disk space is insufficient.
     """
-    try:
-        if nbytes <= MAX_IN_MEMORY:
-            return memoryview(bytearray(nbytes))
+    fd = -1
+
+    def write(start: int, data: memoryview) -> None:
+        if fd < 0:
+            buffer[start : start + len(data)] = data
+            return
         with os_errors(label, OutputError):
-            fd = unnamed_file(directory)
-            try:
-                reserve(fd, nbytes, label, ranges)
-                return map_bytes(fd, 0, nbytes, writable=True)
-            finally:
-                os.close(fd)
-    except MemoryError as exc:
-        if isinstance(exc, NdtoolError):
-            raise
-        raise ResourceError(f"{printable(label)}: not enough memory for {nbytes} bytes") from None
+            write_at(fd, start, data)
 
-
-def filled_buffer(nbytes: int, label: str, fill: Fill, directory: str | None = None) -> memoryview:
-    """Return a read-only buffer that `fill(write)` fills completely, calling write(start, bytes).
-
-    Writes to a file cost less than stores through its map. Raises as `allocate` does.
-    """
-    if nbytes <= MAX_IN_MEMORY:
-        buffer = allocate(nbytes, label)
-
-        def write(start: int, view: memoryview) -> None:
-            buffer[start : start + len(view)] = view
-
-        fill(write)
-        return buffer.toreadonly()
-    with os_errors(label, OutputError):
-        fd = unnamed_file(directory)
+    try:
         try:
-            reserve(fd, nbytes, label)
-            fill(partial(write_at, fd))
-            return map_bytes(fd, 0, nbytes)
-        finally:
+            with os_errors(label, OutputError):
+                if nbytes <= MAX_IN_MEMORY:
+                    buffer = memoryview(bytearray(nbytes))
+                else:
+                    fd = unnamed_file(directory)
+                    reserve(fd, nbytes, label, ranges)
+                    buffer = map_bytes(fd, 0, nbytes, writable=True)
+        except MemoryError as exc:
+            if isinstance(exc, NdtoolError):
+                raise
+            message = f"{printable(label)}: not enough memory for {nbytes} bytes"
+            raise ResourceError(message) from None
+        yield buffer, write
+    finally:
+        if fd >= 0:
             os.close(fd)
 
 

@@ -343,9 +343,9 @@ def test_json_of_an_explanation_has_the_documented_keys() -> None:
 )
 def test_values_of_every_type_are_printed(array: Array, expected: Any) -> None:
     save(data=array)
-    command = ("explain", "gather-nd", "data.npy", "[[0]]", "--at", "0")
-    assert ndtool(*command, "--json").json["value"] == expected
-    assert "\x1b" not in ndtool(*command).out.decode()
+    completed = ndtool("explain", "gather-nd", "data.npy", "[[0]]", "--at", "0", "--json")
+    assert completed.json["value"] == expected
+    assert b"\x1b" not in completed.out
 
 
 def test_types_as_inputs_have_no_values() -> None:

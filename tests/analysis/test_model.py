@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, snapshot
+from later import later
 from nodetests import CASES, OPERATORS
 
 from ndtool.analysis import engines, verify
@@ -16,9 +17,9 @@ from ndtool.analysis.engines import EngineSettings
 from ndtool.arrays.source import DeclaredType
 from ndtool.errors import DtypeError, InputError, UsageError
 
-onnx = pytest.importorskip("onnx")
-helper = pytest.importorskip("onnx.helper")
-parser = pytest.importorskip("onnx.parser")
+onnx = later("onnx")
+helper = later("onnx.helper")
+parser = later("onnx.parser")
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool
+from later import later
 from test_model import onnx, run, save_text
 
 from ndtool.analysis import model as models
 from ndtool.analysis import modelrun
 from ndtool.errors import RuleError
 
-ort = pytest.importorskip("onnxruntime")
+ort = later("onnxruntime")
 pytestmark = pytest.mark.usefixtures("workdir")
 LACKS = {"onnxruntime": None}
 

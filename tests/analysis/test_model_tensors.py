@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, snapshot
+from test_model import FLOAT, INT64, helper, save_embedding_model, save_model, value_info
 
 import ndtool as python
 from ndtool.analysis import modeltensors
 from ndtool.errors import DifferenceError, OutputError, UsageError
-
-pytest.importorskip("onnx")
-from test_model import FLOAT, INT64, helper, save_embedding_model, save_model, value_info
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

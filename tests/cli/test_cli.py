@@ -3,11 +3,13 @@
 import io
 import json
 import os
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from command import NDTOOL, execute, ndtool, save, snapshot
+from commandlines import run_commands
 from npyfile import npy, write_sparse
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -110,25 +112,28 @@ REFUSALS: list[tuple[str, tuple[Any, ...], int, tuple[str, ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "arrays", "status", "texts"), REFUSALS)
-def test_invalid_calls_are_refused_without_side_effects(words, arrays, status, texts, workdir):
-    inputs = dict(zip(("data", "indices", "updates"), arrays, strict=False))
-    save(**inputs)
+def test_invalid_calls_are_refused_without_side_effects(workdir):
     (workdir / "out.npy").write_bytes(b"existing")
+    calls = []
+    for number, (words, arrays, _, _) in enumerate(REFUSALS):
+        names = [f"{name}{number}.npy" for name in ("data", "indices", "updates")[: len(arrays)]]
+        for name, array in zip(names, arrays, strict=True):
+            np.save(name, array)
+        operator, *options = words.split()
+        command = [operator, *names, *options, "-o", "out.npy"]
+        calls += [(command, {}), ([*command, "--json", "--dry-run"], {})]
     before = snapshot(workdir)
-    operator, *options = words.split()
-    command = [operator, *(f"{name}.npy" for name in inputs), *options, "-o", "out.npy"]
-    completed = ndtool(*command)
-    assert (completed.status, completed.out) == (status, b"")
-    assert completed.err.startswith("error: ")
-    assert "Traceback" not in completed.err
-    for text in texts:
-        assert text in completed.err
-    assert snapshot(workdir) == before
-    report = ndtool(*command, "--json", "--dry-run")
-    assert (report.status, report.err) == (status, "")
-    assert report.json["status"] == status
-    assert report.json["message"] == completed.err.splitlines()[0].removeprefix("error: ")
+    reports = run_commands(calls)
+    for number, (words, _, status, texts) in enumerate(REFUSALS):
+        completed, report = reports[2 * number : 2 * number + 2]
+        assert (completed[0], report[0]) == (status, status), (words, completed)
+        assert completed[1].startswith("error: "), words
+        assert "Traceback" not in completed[1], words
+        plain = re.sub(rf"(data|indices|updates){number}\.npy", r"\1.npy", completed[1])
+        assert all(text in plain for text in texts), (words, plain)
+        record = json.loads(report[1])
+        message = completed[1].splitlines()[0].removeprefix("error: ")
+        assert (record["status"], record["message"]) == (status, message), words
     assert snapshot(workdir) == before
 
 

@@ -256,16 +256,14 @@ def test_unusual_environments_do_not_change_the_results(env):
     arguments = ("gather-nd", "dätä.npy", "idx.npy", "-o", "out.npy")
     assert ndtool(*arguments, "--trace", env=env).status == 0
     assert output_is_correct()
-    for options, status in ((("--batch-dims", "2", "--trace"), 4), (("--threads", "x"), 2)):
-        completed = ndtool(*arguments, *options, env=env)
-        assert completed.status == status
-        assert "error" in completed.err
-        assert "Traceback" not in completed.err
-        assert ("\x1b" in completed.err) == ("FORCE_COLOR" in env)
-    for command in ("spec", "inspect dätä.npy", "infer gather-nd int8[3] int8[1]"):
-        completed = ndtool(*command.split(), env=env)
-        assert completed.status == 0
-        assert completed.out
+    completed = ndtool(*arguments, "--batch-dims", "2", "--trace", env=env)
+    assert completed.status == 4
+    assert "error" in completed.err
+    assert "Traceback" not in completed.err
+    assert ("\x1b" in completed.err) == ("FORCE_COLOR" in env)
+    completed = ndtool("inspect", "dätä.npy", env=env)
+    assert completed.status == 0
+    assert completed.out
 
 
 def start_waiting(*arguments, **options):

@@ -228,7 +228,7 @@ def test_an_output_whose_size_its_elements_decide_is_encoded(
 
 def test_a_store_and_spilled_data_on_one_disk_are_counted_together(disk: Path) -> None:
     pytest.importorskip("zarr")
-    subprocess.run(["mount", "-o", "remount,size=5m", str(disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
     save(data=np.zeros((1 << 15, 8)), rows=np.random.default_rng(1).permutation(1 << 15))
     call = ("gather", "data.npy", "rows.npy", "-o", "disk/out.zarr", "--codec", "none")
     options = ("--chunks", "1024,8", "--memory", "1MiB", "--no-trace")

@@ -138,7 +138,7 @@ def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -
 
 def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
     """Return the status of each call, and all its output, reports included."""
-    return run_commands([(case, {}) for case in cases], **env)
+    return run_commands([(case, {}) for case in cases], env=env)
 
 
 def with_secrets(url: str, suffix: str = "") -> str:

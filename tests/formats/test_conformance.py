@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 import safetensors.numpy
 from command import environment
 from inputs import assert_refused, feeding, piped, read_array
+from later import later
 from limits import fail_with
 from messages import message, model, tensor
 from npyfile import ARRAY, npy, npy_with_header
@@ -55,31 +57,25 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
+zarr = later("zarr")
 h5py = pytest.importorskip("h5py", exc_type=ImportError)
-zarr.create_array({}, shape=(1,), dtype="i1")  # its threads keep files open
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 
-def has_pyarrow() -> bool:
-    """Whether pyarrow is installed; imports it, so that no test measures the import."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
+HAS_PYARROW = find_spec("pyarrow") is not None
 EXISTING = b"old bytes"
 TOY = Format(".toy", False, "toy_format")
 MEMORY_LIMIT = 4 << 20  # bytes that a header may allocate, whatever it declares
 
 
 @pytest.fixture(scope="module", autouse=True)
-def event_loop() -> None:
-    """Start the event loop of requests for objects, whose descriptors stay open."""
+def imports() -> None:
+    """Import what tests would measure; start threads whose files stay open."""
+    zarr.create_array({}, shape=(1,), dtype="i1")
     with suppress(ImportError):
         importlib.import_module("fsspec.asyn").get_loop()
+    with suppress(ImportError):
+        importlib.import_module("pyarrow.parquet")
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +277,7 @@ WRITERS = {
             ("arrow", b"ARROW1"),
             ("arrow of one batch", b"ARROW1"),
         )
-        if has_pyarrow()
+        if HAS_PYARROW
     },
     "toy": FormatWriter(toy_file, b"TOY <f8|1099511627776|1099511627776\n"),
 }
@@ -539,7 +535,7 @@ TARGETS = (
     "x.hdf5:a", "x.toy",
 )  # fmt: skip
 STORE_TARGETS = ("x.zarr", "x.zarr:a")
-ENCODED = ("x.csv", *(("x.parquet", "x.arrow") if has_pyarrow() else ()))
+ENCODED = ("x.csv", *(("x.parquet", "x.arrow") if HAS_PYARROW else ()))
 targets = pytest.mark.parametrize("target", TARGETS)
 targets_and_stores = pytest.mark.parametrize("target", [*TARGETS, *STORE_TARGETS])
 all_targets = pytest.mark.parametrize("target", [*TARGETS, *STORE_TARGETS, *ENCODED])

@@ -500,7 +500,9 @@ for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 40):
 """
 
 
-@pytest.mark.parametrize("first", [0, 100])
+@pytest.mark.parametrize(
+    "first", [0, pytest.param(100, marks=pytest.mark.slow("other damages of HDF5 files"))]
+)
 def test_damaged_files_raise_no_other_exceptions(first: int) -> None:
     """They are read in another process, because HDF5's library may crash or hang."""
     write_example_file()

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from command import environment, ndtool, save
 from inputs import load, open_input
+from later import later
 from npyfile import npy
 from outputs import save as save_output
 from outputs import temporary_sink
@@ -25,7 +26,7 @@ from ndtool.errors import InputError, OutputError, UsageError
 from ndtool.publish import sinks
 from ndtool.storage import objects
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+fsspec = later("fsspec")
 
 ROWS = np.arange(30_000 * 4, dtype="<f4").reshape(-1, 4)
 GCSFS_OFFLINE = (

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save
+from later import later
 from messages import external_tensor, field, fixed_field, message, model, packed_field, pair, tensor
 from outputs import list_preserved_members, open_sink
 from outputs import save as write
@@ -22,7 +23,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 
-onnx = pytest.importorskip("onnx")
+onnx = later("onnx")
 helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto
 
 ARRAY = np.arange(6, dtype="<f4").reshape(2, 3)
@@ -639,12 +640,12 @@ def test_a_message_has_a_limit_and_models_are_not_written() -> None:
 # Runs
 
 
-DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
-
-
 def test_files_of_the_onnx_package() -> None:
-    tensor_count = 0
-    for path in sorted(DATA.rglob("*.pb")):
+    tensor_count, folder = (
+        0,
+        Path(onnx.load_tensor.__code__.co_filename).parent / "backend/test/data",
+    )
+    for path in sorted(folder.rglob("*.pb")):
         try:
             proto = onnx.load_tensor(str(path))
             expected = numpy_helper.to_array(proto)
@@ -655,7 +656,7 @@ def test_files_of_the_onnx_package() -> None:
         assert load(str(path)) == (expected.dtype.name, expected.shape, expected.tobytes())
         tensor_count += 1
     assert tensor_count > 100
-    for path in sorted(DATA.rglob("model.onnx")):
+    for path in sorted(folder.rglob("model.onnx")):
         members = {entry.member for entry in locators.describe(str(path))}
         graph = onnx.load(str(path)).graph
         for proto in graph.initializer:

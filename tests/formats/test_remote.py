@@ -23,6 +23,7 @@ from command import NDTOOL, environment, ndtool, python, save
 from hypothesis import given
 from hypothesis import strategies as st
 from inputs import assert_refused, load, open_input
+from later import later
 from npyfile import npy, write_sparse
 from webserver import Server, serving
 
@@ -34,8 +35,8 @@ from ndtool.runs import operands, steps
 from ndtool.runs.calls import OpenCall, Request
 from ndtool.storage import descriptors, failures, objects, ranged
 
-pytest.importorskip("fsspec", reason="fsspec is not installed")
-pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+later("fsspec")
+later("aiohttp")
 
 MOST = 16 << 20  # bytes of a request
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)

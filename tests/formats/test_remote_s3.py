@@ -490,7 +490,9 @@ def test_an_object_may_be_input_and_output(s3: Bucket, workdir: Path) -> None:
     assert s3.get("x.npy") == npy(ROWS[[3, 5]])
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow("SIGINT aborts an upload"))]
+)
 def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: str) -> None:
     parts = np.resize(PARTS, (2 * objects.MIN_PART // 1024 + 1, 1024))
     save(x=parts, i=np.arange(len(parts))[:, None])

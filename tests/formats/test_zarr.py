@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 from command import ndtool
 from inputs import load
+from later import later
 from strategies import bits_equal
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
+zarr = later("zarr")
 pytestmark = [
     pytest.mark.usefixtures("workdir"),
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
 ]
-codecs = pytest.importorskip("numcodecs")
+codecs = later("numcodecs")
 
 RNG = np.random.default_rng(12)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from later import later
 from outputs import list_preserved_members
 from strategies import bits_equal
 from test_zarr import load, put
@@ -18,7 +19,7 @@ from ndtool.errors import NdtoolError, OutputError
 from ndtool.formats.zarr import hierarchy
 from ndtool.publish import newfile, newfolder
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
+zarr = later("zarr")
 pytestmark = [
     pytest.mark.usefixtures("workdir"),
     pytest.mark.parametrize("version", [2, 3]),

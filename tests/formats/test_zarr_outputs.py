@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, environment, execute, ndtool, save
+from later import later
 from limits import drop_root_capabilities
 from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
@@ -24,7 +25,7 @@ from ndtool.formats import outputs
 from ndtool.publish import newfolder, sinks
 from ndtool.rules import dtypes
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
+zarr = later("zarr")
 pytestmark = [
     pytest.mark.usefixtures("workdir"),
     pytest.mark.filterwarnings(
@@ -223,6 +224,7 @@ def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> No
     ("argument", "message"),
     [
         ("x.zarr:a/b", "x.zarr/a is not a group"),
+        ("x.zarr", "x.zarr has 2 arrays: which is to be written?"),
         ("x.zarr:g", "x.zarr/g is a group: only an array is replaced"),
         ("x.zarr:other", "x.zarr/other is neither an array nor a group"),
         ("x.zarr:..", "can be called"),
@@ -447,10 +449,11 @@ def test_clean_reports_failures() -> None:
     assert os.listdir() == []
 
 
-def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blocks", [0, 64])  # 0: not even the metadata can be written
+def test_a_full_disk_leaves_nothing(blocks: int) -> None:
     put("old.zarr", DATA)
     before = all_files()
-    limited = f'ulimit -f 64; exec {sys.executable} -m ndtool "$@"'
+    limited = f'ulimit -f {blocks}; exec {sys.executable} -m ndtool "$@"'
     rng = np.random.default_rng(1)
     save(
         data=rng.bytes(1 << 20) and np.frombuffer(rng.bytes(1 << 20), "<i4").reshape(1024, 256),
@@ -464,3 +467,4 @@ def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.returncode == 6, result
     assert b"Traceback" not in result.stderr
     assert all_files() == before
+    assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr"]

@@ -11,6 +11,7 @@ import pytest
 from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
 from inputs import open_input
+from later import later
 from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
 from test_zarr import CODES, load, put, random_array
@@ -26,8 +27,8 @@ from ndtool.storage import objects
 from ndtool.storage.remotefolder import RemoteFolder
 from ndtool.storage.urls import join
 
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
-fsspec = pytest.importorskip("fsspec")
+zarr = later("zarr")
+fsspec = later("fsspec")
 pytestmark = [
     pytest.mark.usefixtures("workdir"),
     pytest.mark.filterwarnings(
@@ -378,7 +379,13 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
     assert s3.keys() == remaining_keys
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow("SIGTERM aborts requests")),
+    ],
+)
 def test_interrupted_while_chunks_are_sent(number: int, s3: Bucket) -> None:
     np.save("in.npy", np.random.default_rng(0).integers(0, 1 << 30, (32, 131072), "<i4"))
     proxy = Proxy(s3.endpoint, 1 << 18)

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from later import later
 from strategies import Case, bits_equal, call, cases_of, many
 
 from ndtool.analysis.oracle import reference
 from ndtool.rules.operators import OPERATORS
 
-onnx = pytest.importorskip("onnx")
-helper = pytest.importorskip("onnx.helper")
+onnx = later("onnx")
+helper = later("onnx.helper")
 ReferenceEvaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
 
 from nodetests import CASES  # noqa: E402 - which needs onnx

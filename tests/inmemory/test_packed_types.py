@@ -10,6 +10,7 @@ import pytest
 from command import ndtool
 from hypothesis import given
 from hypothesis import strategies as st
+from later import later
 from thresholds import STORAGE, patched_thresholds
 
 from ndtool import files
@@ -20,7 +21,7 @@ from ndtool.formats.streams import Streams
 from ndtool.rules.dtypes import PACKED
 from ndtool.runs import convert
 
-ml_dtypes = pytest.importorskip("ml_dtypes")
+ml_dtypes = later("ml_dtypes")
 SHAPES = ((), (0, 3), (1,), (5,), (3, 7), (2, 3, 5), (1001,))
 
 

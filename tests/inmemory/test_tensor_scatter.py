@@ -11,6 +11,7 @@ from command import FIXTURES
 from command import ndtool as command_line
 from hypothesis import given
 from hypothesis import strategies as st
+from later import later
 from strategies import bits_equal, many
 
 import ndtool
@@ -148,7 +149,7 @@ def test_refusals_of_writes(arguments: Any, options: Any, kind: Any, message: st
         ndtool.tensor_scatter(*arguments, **options)
 
 
-onnx = pytest.importorskip("onnx")
+onnx = later("onnx")
 
 
 def model(opset: int, names: Any, dtype: int = 1, **attributes: Any) -> Any:

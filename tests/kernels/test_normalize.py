@@ -150,7 +150,7 @@ def test_scatters_into_fortran_files(small_boxes: pytest.MonkeyPatch, code: str)
 
 def test_an_index_out_of_bounds_comes_before_a_copy(small_boxes: pytest.MonkeyPatch) -> None:
     save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [40]] * 20)
-    small_boxes.setattr(tempfiles, "filled_buffer", fail_if_called)
+    small_boxes.setattr(tempfiles, "open_buffer", fail_if_called)
     with pytest.raises(BoundsError, match="20 of 40"):
         run_operator("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, execute, save, snapshot
+from command import NDTOOL, save, snapshot
+from later import later
 from strategies import bits_equal
 from twoworkers import ProcessCluster, wait_for
 
 from ndtool.inmemory import ops
 
-distributed = pytest.importorskip("distributed", exc_type=ImportError)
+distributed = later("distributed")
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -96,6 +97,7 @@ def test_a_worker_that_dies_as_a_run_begins_is_replaced_by_another(cluster: Proc
     assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
 
 
+@pytest.mark.slow("a run ends with its terminal, and its workers with it")
 def test_a_hangup_of_the_terminal_ends_a_run_and_its_workers(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
     cluster.inject_fault("wait", "sweep")
@@ -178,13 +180,10 @@ def test_a_run_without_workers_ends(cluster: ProcessCluster) -> None:
 
 
 def test_workers_that_cannot_start_end_the_run(cluster: ProcessCluster) -> None:
-    before, hint = snapshot(Path()), "  hint: each worker is a Python process in the current"
-    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
-    call = ("gather-nd", os.path.abspath("data.npy"), os.path.abspath("idx.npy"))
-    out = os.path.abspath("out.npy")
-    completed = execute("bash", "-c", script, "bash", *NDTOOL, *call, "-o", out, "--workers", 2)
-    assert completed.status == 6
-    assert completed.err == f"error: the workers could not be started\n{hint} directory\n"
+    before = snapshot(Path())
+    cluster.preload.write_text("raise SystemExit(1)")
+    run = cluster.run(GATHER, "--workers", "2")
+    assert wait_for_exit(run) == (6, "error: the workers could not be started\n")
     assert snapshot(Path()) == before
 
 

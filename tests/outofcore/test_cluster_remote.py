@@ -19,21 +19,23 @@ from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import open_input
+from later import later
 from test_cluster import expected_result, run_operator, stores, written_stores
 from twoworkers import PATIENT, Workers, two_workers
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, UsageError
 from ndtool.formats import outputs
+from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore import segments
 from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish import claims
 from ndtool.rules import dtypes
 
-pytest.importorskip("dask", exc_type=ImportError)
-pytest.importorskip("distributed", exc_type=ImportError)
-zarr = pytest.importorskip("zarr", exc_type=ImportError)
-fsspec = pytest.importorskip("fsspec")
+later("dask")
+later("distributed")
+zarr = later("zarr")
+fsspec = later("fsspec")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 __all__ = ["stores", "written_stores"]  # fixtures
 
@@ -74,6 +76,9 @@ def workers(cluster: Workers, s3: Bucket) -> Iterator[Workers]:
     cluster.release()
 
 
+SPILLED = pytest.mark.slow("workers spill to objects")
+
+
 def top_level_names(s3: Bucket) -> set[str]:
     """Return the names at the top of the bucket: folders and objects."""
     keys = s3.keys()
@@ -87,10 +92,8 @@ def objects(s3: Bucket, folder: str) -> dict[str, bytes]:
     return {key.removeprefix(f"{folder}/"): s3.get(key) for key in matching}
 
 
-@pytest.mark.parametrize(
-    "operator",
-    [pytest.param("gather_nd", marks=pytest.mark.slow("gathers write shards")), "scatter_elements"],
-)
+@pytest.mark.slow("workers write the objects of one process, shards too")
+@pytest.mark.parametrize("operator", ["gather_nd", "scatter_elements"])
 def test_a_cluster_writes_the_objects_of_a_run_in_one_process(
     stores: Path, workers: Workers, s3: Bucket, operator: str
 ) -> None:
@@ -105,8 +108,11 @@ def test_a_cluster_writes_the_objects_of_a_run_in_one_process(
 
 @pytest.mark.parametrize(
     ("data", "out", "spill"),
-    [("data.npy", "out.npy", f"{BUCKET_URL}/deep/spill"), (f"{BUCKET_URL}/data.zarr", f"{BUCKET_URL}/out.zarr:g/a", ".")],
-)  # fmt: skip
+    [
+        (f"{BUCKET_URL}/data.zarr", f"{BUCKET_URL}/out.zarr:g/a", "."),
+        pytest.param("data.npy", "out.npy", f"{BUCKET_URL}/deep/spill", marks=SPILLED),
+    ],
+)
 def test_arrays_and_spilled_data_may_be_remote_or_local(
     stores: Path, workers: Workers, s3: Bucket, data: str, out: str, spill: str
 ) -> None:
@@ -399,10 +405,11 @@ def test_segments_are_read_as_they_were_written(
 
 
 def test_missing_segments_and_ended_runs_are_errors() -> None:
-    store, segment = SharedStore("memory://spill"), Segment("split", (), 0, 0)
+    admission = AdmissionLock("spill")
+    store, segment = SharedStore("memory://spill", admission), Segment("split", (), 0, 0)
     with pytest.raises(OutputError, match=r"spill/split-0\+0: there is no such"):
         store.read(segment, 0, memoryview(bytearray(3)))
-    store.close()
+    admission.close()
     with pytest.raises(OutputError, match="the run has ended"):
         store.write(segment, [memoryview(b"abc")])
 

@@ -15,6 +15,7 @@ import pytest
 from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later import later
 from strategies import EXAMPLES, bits_equal
 from test_cluster_faults import GATHER, SCATTER
 from twoworkers import Workers, two_workers, wait_for
@@ -30,8 +31,8 @@ from ndtool.publish import cleanup
 from ndtool.rules.operators import Attributes
 from ndtool.runs.calls import OpenCall, Request
 
-pytest.importorskip("dask", exc_type=ImportError)
-pytest.importorskip("distributed", exc_type=ImportError)
+later("dask")
+later("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 DROPPED = ("scatter-nd", "data.npy", "bad.npy", "upd.npy", "--out-of-bounds", "drop")
@@ -111,12 +112,12 @@ def resume_run(command: tuple[str, ...], workers: KillingWorkers, *options: obje
     ("command", "phase", "resumed"),
     [
         (GATHER, "sweep", {"split": 9, "sweep": 2}),
-        (FILLED, "replay", {"split": 12, "sweep": 8}),
         (SCATTER, "split", {"split": 2}),
         *(
             pytest.param(*case, marks=pytest.mark.slow("each operator resumes in each phase"))
             for case in (
                 (GATHER, "split", {"split": 2, "sweep": 0}),
+                (FILLED, "replay", {"split": 12, "sweep": 8}),
                 (GATHER, "replay", {"split": 9, "sweep": 8}),
                 (SCATTER, "sweep", {"split": 9}),
             )

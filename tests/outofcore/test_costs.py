@@ -73,19 +73,12 @@ def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
 
 GATHER = "gather_nd", ("data", "idx"), {"chunks": (25_000,)}
 SCATTER = "scatter_nd", ("data", "idx", "upd"), {"attributes": Attributes(reduction="add")}
-SCATTERS = pytest.mark.slow("the plan counts the requests of a scatter")
-SMALL_OBJECTS = pytest.mark.slow("the plan counts the requests for spilled data in many objects")
-TWO_LEVELS = pytest.mark.slow("the plan counts the requests of two levels of partitions")
 
 
+@pytest.mark.slow("the plan counts the requests that a store answers")
 @pytest.mark.parametrize(
     ("operator", "inputs", "options", "depth", "object_bytes"),
-    [
-        (*GATHER, 1, 8 << 20),
-        pytest.param(*SCATTER, 1, 8 << 20, marks=SCATTERS),
-        pytest.param(*GATHER, 1, 100_000, marks=SMALL_OBJECTS),
-        pytest.param(*SCATTER, 2, 8 << 20, marks=TWO_LEVELS),
-    ],
+    [(*GATHER, 1, 8 << 20), (*SCATTER, 1, 8 << 20), (*GATHER, 1, 100_000), (*SCATTER, 2, 8 << 20)],
 )
 def test_the_store_counts_the_planned_requests(
     operator: str,

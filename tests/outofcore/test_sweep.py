@@ -40,8 +40,13 @@ def folder(workdir: Path) -> Path:
     return workdir
 
 
-@pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
-@pytest.mark.parametrize("output", ["out.npy", "out.npz:x", "-"])
+@pytest.mark.parametrize(
+    ("call", "output"),
+    [
+        *((call, "out.npy") for call in (GATHER, SCATTER, ALONG, CHANGE, MEAN)),
+        (GATHER, "out.npz:x"), (SCATTER, "-"), (GATHER, "-"),
+    ],
+)  # fmt: skip
 def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], output: str) -> None:
     name = output.partition(":")[0]
     results = []

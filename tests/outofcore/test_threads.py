@@ -204,8 +204,14 @@ fcntl.flock(file, fcntl.LOCK_EX)
 
 
 @linux
-def test_a_forked_child_runs_one_thread():
+def test_the_child_of_a_process_with_threads_runs_one():
     run("""
+child = os.fork()
+if child == 0:
+    call(4)
+    assert count_tasks() == 4
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
 call(4)
 child = os.fork()
 if child == 0:

@@ -452,12 +452,13 @@ def test_few_descriptors_are_a_resource_error(count: int, workdir: Path) -> None
 
 
 @linux
-@pytest.mark.parametrize("megabytes", [24, 96, 4096])
 @pytest.mark.parametrize(
-    "arguments",
-    [(*GATHER, "--threads", "16"), SCATTER, (*GATHER[:3], "-o", "-")],
-    ids=["gather", "scatter", "to a pipe"],
-)
+    ("arguments", "megabytes"),
+    [
+        *(((*GATHER, "--threads", "16"), megabytes) for megabytes in (24, 96, 4096)),
+        (SCATTER, 96), ((*GATHER[:3], "-o", "-"), 96),
+    ],
+)  # fmt: skip
 @pytest.mark.usefixtures("without_coverage")
 def test_little_memory_suffices_or_is_a_resource_error(
     arguments: tuple[str, ...], megabytes: int, workdir: Path

@@ -238,6 +238,9 @@ for i in range(rounds):
 ROUNDS = int(os.environ.get("NDTOOL_TEST_ROUNDS", "6"))  # of each process
 
 
+EACH_FORMAT = pytest.mark.slow("concurrent runs lose no array in any format")
+
+
 def check_concurrent_writers(target: str, writers: int = 4) -> set[str]:
     """Start processes that write arrays to one target; return the names of successful ones.
 
@@ -259,7 +262,13 @@ def check_concurrent_writers(target: str, writers: int = 4) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr", "g.zarr"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("a.npz", "g.zarr"),
+        *(pytest.param(name, marks=EACH_FORMAT) for name in ("m.safetensors", "x.h5", "s.zarr")),
+    ],
+)
 def test_outputs_of_concurrent_runs_are_present(target: str) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     if target == "g.zarr":  # its metadata list all arrays

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 import pytest
+from later import later
 
 from ndtool.rules import specs
 
-onnx = pytest.importorskip("onnx")
+onnx = later("onnx")
 
 NAMES = {
     "double": "float64", "float": "float32", "float8e4m3fn": "float8_e4m3fn",

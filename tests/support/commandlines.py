@@ -1,7 +1,7 @@
 """All commands of the command line, and runs of many of them in one process."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -46,13 +46,13 @@ print(json.dumps(reports))
 
 
 def run_commands(
-    calls: list[tuple[list[str], dict[str, str]]], **env: str | None
+    calls: Iterable[tuple[Sequence[str], dict[str, str]]], **options: Any
 ) -> list[tuple[int, str]]:
     """Run commands, each with some variables; return the status and all output of each, pages included.
 
-    Pages are removed.
+    Pages are removed. options: of the process.
     """
-    result = python(_SCRIPT, stdin=json.dumps(calls).encode(), env=env)
+    result = python(_SCRIPT, stdin=json.dumps(list(calls)).encode(), **options)
     assert result.status == 0, result.err
     report: list[tuple[int, str]] = result.json
     return report

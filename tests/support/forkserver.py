@@ -1,9 +1,8 @@
 """Commands run in forks of a process that has already imported the packages they need.
 
 A new Python process takes 0.1 s for its imports, and 0.2 to 1 s with h5py or distributed. A fork
-has most modules imported, and has its own exit status, signals, current folder, environment and
-streams. It loads the kernels itself, because libgomp uses only one thread in a fork of a process
-that has loaded it. Many tests still start a new Python process.
+has all modules imported, and has its own exit status, signals, current folder, environment and
+streams. Many tests still start a new Python process.
 """
 
 import atexit
@@ -11,6 +10,7 @@ import gc
 import importlib
 import os
 import pickle
+import pkgutil
 import resource
 import runpy
 import signal
@@ -21,23 +21,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+import ndtool
+
 AVAILABLE = sys.platform == "linux"
 MAX_REQUEST_BYTES = 100_000  # a request is one packet
-PRELOADED = (
-    "difflib", "heapq", "json", "tempfile", "ndtool.analysis.infer", "ndtool.analysis.inspect",
-    "ndtool.analysis.names", "ndtool.arrays.sink", "ndtool.cli.program", "ndtool.cli.questions",
-    "ndtool.cli.reporter", "ndtool.engine.packing", "ndtool.engine.tuning",
-    "ndtool.formats.codecs", "ndtool.formats.decoding", "ndtool.formats.locators",
-    "ndtool.formats.members", "ndtool.formats.onnx", "ndtool.formats.outputs",
-    "ndtool.formats.safetensors", "ndtool.publish.cleanup", "ndtool.publish.targets",
-    "ndtool.rules.tensorscatter", "ndtool.runs.calls", "ndtool.signatures",
-    "ndtool.storage.localfolder", "ndtool.storage.tempfiles",
-)  # fmt: skip
-# The package that a command imports if an argument contains the key.
+NOT_PRELOADED = {  # the program itself, and what imports torch, dask or xarray
+    "ndtool.__main__", "ndtool.dask", "ndtool.onnx", "ndtool.torch", "ndtool.xarray", "ndtool.inmemory.gradients",
+    "ndtool.outofcore.localcluster",
+}  # fmt: skip
+# The package that a command imports if an argument contains the key; none that starts threads.
 PACKAGES = {
-    ".npz": "zipfile", ".zarr": "numcodecs", ".h5": "h5py", ".parquet": "numpy", "://": "fsspec",
-    "s3://": "s3fs", "--scheduler": "distributed", "verify": "numpy", "stats": "numpy",
-    "explain": "numpy", "model": "numpy",
+    ".zarr": "numcodecs", ".h5": "h5py", "://": "fsspec", "s3://": "s3fs",
+    "--scheduler": "distributed",
 }  # fmt: skip
 # Prefixes of variables that Python and libraries read at startup.
 _STARTUP_PREFIXES = (
@@ -49,6 +44,7 @@ _STARTUP_PREFIXES = (
     "MALLOC_",
     "OPENBLAS_",
     "GLIBC_",
+    "GOMP_",
     "OMP_WAIT",
 )
 
@@ -62,7 +58,7 @@ class Server:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(child.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[child.fileno()],
-                cwd="/",
+                cwd="/", env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
         self.connection = parent
         self._environment = startup_variables(os.environ)
@@ -145,6 +141,8 @@ def serve(connection: socket.socket) -> None:
             with suppress(ImportError):
                 importlib.import_module(name)
         gc.freeze()
+        # a fork of several threads would use one
+        assert len(os.listdir("/proc/self/task")) == 1, packages
         if not (process := os.fork()):
             connection.close()
             run_ndtool(streams, *run_arguments)
@@ -190,8 +188,8 @@ if __name__ == "__main__":
     del sys.path[0]  # run_ndtool inserts the command's folder instead
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, pytest closes the connection
     initial_environment = dict(os.environ)
-    for module in PRELOADED:
-        importlib.import_module(module)
-    assert "ndtool._kernels" not in sys.modules
+    for module in pkgutil.walk_packages(ndtool.__path__, "ndtool."):
+        if module.name not in NOT_PRELOADED:
+            importlib.import_module(module.name)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         serve(connection)

@@ -12,6 +12,10 @@ class _Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith(
+            "_"
+        ):  # pytest asks all names of a module for those of mocks and wrappers
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
 

@@ -20,6 +20,7 @@ from ndtool.formats import codecs
 from ndtool.formats.codecs import Chain
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
+from ndtool.formats.hdf5.hierarchy import OpenFile
 from ndtool.formats.hdf5.library import library
 from ndtool.machine import threads
 from ndtool.rules import grid
@@ -32,15 +33,15 @@ _MIN_ENTRY_BYTES = 8  # minimum size of a chunk's entry in the file's chunk inde
 class ChunkTable:
     """The byte ranges of a dataset's chunks, by their linear indices in the grid of chunks.
 
-    start: the offset of the signature. size: of the file in bytes. max_nbytes: of a chunk.
+    max_nbytes: of a chunk.
     """
 
     def __init__(
-        self, dataset: Any, metadata: ArrayMetadata, start: int, size: int, max_nbytes: int
+        self, file: OpenFile, dataset: Any, metadata: ArrayMetadata, max_nbytes: int
     ) -> None:
         import numpy as np
 
-        rank, entries = len(dataset.shape), array("Q")
+        size, rank, entries = file.storage.size, len(dataset.shape), array("Q")
         limit = (rank + 3) * (size // _MIN_ENTRY_BYTES)
 
         def add(chunk: Any) -> bool | None:
@@ -59,7 +60,7 @@ class ChunkTable:
         indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
         self._indices, first_rows = np.unique(indices.astype(np.int64), return_index=True)
         self._chunks = table[is_valid][first_rows, rank:]
-        self._start, self._size, self._max_nbytes = start, size, max_nbytes
+        self._start, self._size, self._max_nbytes = file.start, size, max_nbytes
 
     def find(self, index: int) -> tuple[int, int, int] | None:
         """Return the offset and size of a chunk, and the mask of filters that were not applied.
@@ -82,19 +83,17 @@ class ChunkTable:
 class DatasetSource(ChunkedSource):
     """A dataset in chunks, or one that h5py reads in blocks.
 
-    Remote chunks that a run touches are downloaded together, any other when it is read. file:
-    h5py's file, which is closed with the source.
+    Remote chunks that a run touches are downloaded together, any other when it is read. The file is
+    closed with the source.
     """
 
-    file: Any = None
     _storage: File
 
-    def __init__(
-        self, name: str, dataset: Any, stored: StoredDataset, storage: File, start: int
-    ) -> None:
+    def __init__(self, name: str, file: OpenFile, dataset: Any, stored: StoredDataset) -> None:
         self.name, self.metadata = name, stored.metadata
         self.warning = datasets.attribute_warning(dataset, name)
-        self._dataset, self._stored, self._storage, self._start = dataset, stored, storage, start
+        self._dataset, self._stored, self._file = dataset, stored, file
+        self._storage = storage = file.storage
         self.concurrency = threads.MAX_WRITERS if storage.is_remote else 1
         self._table: ChunkTable | None = None
         self._map: memoryview | None = None
@@ -128,9 +127,7 @@ class DatasetSource(ChunkedSource):
         with self._lock:
             if self._table is None:
                 limit = self._nbytes + self._nbytes // 8 + (1 << 14)
-                self._table = ChunkTable(
-                    self._dataset, self.metadata, self._start, self._storage.size, limit
-                )
+                self._table = ChunkTable(self._file, self._dataset, self.metadata, limit)
         return self._table.find(number)
 
     def read_chunk(self, index: int, box: grid.Box) -> Any:
@@ -189,6 +186,5 @@ class DatasetSource(ChunkedSource):
         self._dataset = None
         if self._map is not None:
             release(self._map)
-        if self.file is not None:
-            self.file.close()
+        self._file.close()
         super().close()

@@ -11,6 +11,7 @@ from ndtool.formats import codecs, numpytypes
 from ndtool.formats.codecs import default_chunks, require_chunk_size
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
 from ndtool.formats.hdf5 import hierarchy
+from ndtool.formats.hdf5.hierarchy import OpenFile
 from ndtool.formats.hdf5.library import library
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.plans import Shape
@@ -81,15 +82,9 @@ class StoredDataset(NamedTuple):
         return self.is_native and not self.inner_shape and is_complete and is_lossless
 
 
-def describe(
-    dataset: Any, label: str, start: int, size: int, lengths: hierarchy.Lengths
-) -> StoredDataset:
-    """Return the description of a dataset; NdtoolError if its values cannot be read.
-
-    start: the offset of the file's signature. size: of the file. lengths: of the dimensions of
-    NetCDF.
-    """
-    h5d = library().h5d
+def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
+    """Return the description of a dataset; NdtoolError if its values cannot be read."""
+    h5d, label = library().h5d, f"{file.path}:{name}"
     creation_properties = dataset.get_create_plist()
     layout = creation_properties.get_layout()
     kind = {h5d.COMPACT: "compact", h5d.CHUNKED: "chunked"}.get(layout, "contiguous")
@@ -101,14 +96,14 @@ def describe(
     extent = (*map(int, dataset.shape), *inner_shape)
     shape = extent
     if kind == "chunked" and not inner_shape:
-        shape = lengths.shape(dataset, label)
+        shape = file.shape(dataset, name)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in shape) * element.itemsize > shapes.MAX_SIZE:
         refuse(label, f"no array can have shape {list(shape)}")
     offset = dataset.get_offset() if kind == "contiguous" else None
-    position = None if offset is None else start + offset
+    position = None if offset is None else file.start + offset
     if position is not None:
-        available = min(dataset.get_storage_size(), max(0, size - position))
+        available = min(dataset.get_storage_size(), max(0, file.storage.size - position))
         expected = prod(dataset.shape) * dataset.get_type().get_size()
         if available < expected:
             refuse(label, f"expected {expected} bytes at offset {position}, found {available}")

@@ -6,12 +6,10 @@ import gc
 import os
 from typing import Any
 
-from ndtool.arrays.assembly import library_errors
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable, refuse
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
 from ndtool.formats.decoding import InputFile
-from ndtool.rules.mistakes import quote
 from ndtool.storage.descriptors import failure, read_into, write_at
-from ndtool.storage.local import File
+from ndtool.storage.local import File, LocalFile
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # The signature may be at offset 0, 512, 1024 and so on.
@@ -39,7 +37,7 @@ def signature_offset(storage: File) -> int | None:
     return None
 
 
-class _File(InputFile):
+class CheckedFile(InputFile):
     """A file object from which h5py reads a storage.
 
     Reads beyond the end raise InputError: h5py would return uninitialized memory. h5py holds its
@@ -63,15 +61,16 @@ class _File(InputFile):
                 gc.enable()
 
 
-class OutputFile:
+class OutputFile(InputFile):
     """A file object through which h5py writes a file; after an error or `drop`, writes are ignored.
 
-    start: the offset of the signature. size: of the content from that offset on. h5py continues
-    after an exception, so `raise_error` raises it when h5py has returned.
+    start: the offset of the signature. size: of the file. h5py continues after an exception, so
+    `raise_error` raises it when h5py has returned.
     """
 
     def __init__(self, fd: int, name: str, start: int, size: int) -> None:
-        self._fd, self._name, self._start, self._size, self._offset = fd, name, start, size, 0
+        super().__init__(LocalFile(fd, None), name, start)
+        self.storage.size = size
         self._error: NdtoolError | None = None
         self._is_dropped = False
 
@@ -84,59 +83,30 @@ class OutputFile:
         if self._error is not None:
             raise self._error from None
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._offset = offset + (self._size if whence == 2 else 0)
-        return self._offset
-
-    def tell(self) -> int:
-        return self._offset
-
-    def read(self, count: int = -1) -> bytes:
-        """Raise an error: h5py calls `readinto`, but requires both methods."""
-        raise NotImplementedError
+    def writable(self) -> bool:
+        return True
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        count = 0 if self._is_dropped else read_into(self._fd, self._start + self._offset, view)
+        view, offset = memoryview(buffer), self.start + self.position
+        count = 0 if self._is_dropped else read_into(self.storage.fd, offset, view)
         view[count:] = bytes(len(view) - count)
-        self._offset += len(view)
+        self.position += len(view)
         return len(view)
 
     def write(self, data: Any) -> int:
         try:
             if not self._is_dropped:
-                write_at(self._fd, self._start + self._offset, memoryview(data))
+                write_at(self.storage.fd, self.start + self.position, memoryview(data))
         except OSError as exc:
-            self._error = failure(exc, self._name, OutputError)
+            self._error = failure(exc, self.label, OutputError)
             self.drop()
-        self._offset += len(data)
-        self._size = max(self._size, self._offset)
+        self.position += len(data)
+        self.storage.size = max(self.storage.size, self.start + self.position)
         return len(data)
 
     def truncate(self, size: int | None = None) -> int:
-        self._size = self._offset if size is None else size
+        size = self.position if size is None else size
+        self.storage.size = self.start + size
         if not self._is_dropped:
-            os.ftruncate(self._fd, self._start + self._size)
-        return self._size
-
-    def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
-
-
-def open_file(storage: File, path: str) -> tuple[Any, int]:
-    """Open an HDF5 file for reading; return h5py's file and the offset of its signature.
-
-    h5py opens no other file: external links and data in other files are not followed.
-    """
-    h5py = library()
-    start = signature_offset(storage)
-    if storage.peek(0, 3) == b"CDF":
-        refuse(
-            path,
-            "NetCDF-3: expected NetCDF-4",
-            hint=f"Then: nccopy -k nc4 {quote(path)} {quote(path.removesuffix('.nc') + '-nc4.nc')}",
-        )
-    if start is None:
-        refuse(path, "not an HDF5 file: expected its signature at byte 0, 512, 1024 and so on")
-    with library_errors(path):
-        return h5py.File(_File(storage, path, start), "r", rdcc_nbytes=0), start
+            os.ftruncate(self.storage.fd, self.storage.size)
+        return size

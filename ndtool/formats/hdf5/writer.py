@@ -14,8 +14,8 @@ from ndtool.formats import numpytypes
 from ndtool.formats.codecs import MAX_CHUNK_BYTES, default_chunks
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
-from ndtool.formats.hdf5.hierarchy import Lengths
-from ndtool.formats.hdf5.library import OutputFile, library, open_file
+from ndtool.formats.hdf5.hierarchy import OpenFile
+from ndtool.formats.hdf5.library import OutputFile, library
 from ndtool.publish.sinks import Container, FileSink
 from ndtool.publish.targets import CurrentFile, Target, exists_error
 from ndtool.rules import grid
@@ -72,17 +72,15 @@ def read_content(old_file: CurrentFile, target: Target, metadata: ArrayMetadata)
 def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> ExistingContent:
     name = dataset_name(target)
     label = f"{target.path}:{name}"
-    h5file, start = open_file(file, target.path)
-    with library_errors(target.path), h5file:
+    with library_errors(target.path), closing(OpenFile(file, target.path)) as opened:
+        start = opened.start
         if file.peek(start + 8, 1) >= b"\3" and file.peek(start + 11, 1) != b"\0":
             raise InputError(
                 f"{printable(target.path)} is open for writing in another process, or was not"
                 " closed: h5clear -s ends that"
             )
-        names = tuple(
-            dataset.name for dataset in hierarchy.datasets(h5file) if dataset.name != name
-        )
-        existing = hierarchy.find_object(h5file, target.path, name, follows=False)
+        names = tuple(dataset.name for dataset in opened.datasets() if dataset.name != name)
+        existing = opened.find(name, follows=False)
         if existing is None:
             return ExistingContent(names, start, file.size)
         if not isinstance(existing, library().h5d.DatasetID):
@@ -92,7 +90,7 @@ def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> Exist
         reused = None
         if not target.encoding.options:
             with suppress(InputError, UsageError):
-                stored = datasets.describe(existing, label, start, file.size, Lengths(h5file))
+                stored = datasets.describe(opened, existing, name)
                 datasets.require_filters(stored, label)
                 reused = stored if _is_reusable(existing, stored, metadata) else None
         return ExistingContent(names, start, file.size, True, reused)
@@ -121,10 +119,8 @@ def layout_of(
     if options.shards is not None:
         raise UsageError(f"{option('shards')}: HDF5 has no shards")
     codecs = _codecs(options)
-    chunks = options.chunks
-    options.require_rank(len(shape))
-    like = None if options.codec == "none" else options.data_layout
-    if chunks is None and like is not None and len(like.chunks) == len(shape):
+    chunks, like = options.chunks, options.layout_like(shape)
+    if chunks is None and like is not None and options.codec != "none":
         chunks = like.chunks
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
         return None
@@ -204,7 +200,7 @@ class DatasetContainer(Container):
         content, old_file, path = self._content, self.current, self._target.path
         if old_file is not None and old_file.file is not None:
             old_file.copy(fd, self._ranges())
-        self._output = OutputFile(fd, path, content.start, content.size - content.start)
+        self._output = OutputFile(fd, path, content.start, content.size)
         mode = "r+" if content.size else "w"
         try:
             with library_errors(path, OutputError):

@@ -8,7 +8,7 @@ than most runs.
 from __future__ import annotations
 
 from operator import mul
-from threading import RLock
+from threading import Lock
 from typing import Any
 
 from ndtool.arrays.assembly import ChunkedSource, library_errors
@@ -99,7 +99,7 @@ class ZarrSource(ChunkedSource):
         self._file_counts = grid.grid_shape(array.metadata.shape, self._file_shape)
         self._read_files: dict[int, int] = {}  # a bitmap, _BITMAP_BITS per item
         self._fingerprints = 0  # the sum of the fingerprints of these files
-        self._lock = RLock()
+        self._lock = Lock()
         self._initial_metadata = self._metadata_fingerprint()
         if signals.is_command_line():
             memory.return_freed_memory()  # of chunks
@@ -150,18 +150,15 @@ class ZarrSource(ChunkedSource):
         """Record the fingerprint of a chunk's file before its first read; return its key."""
         key, counts = self._chunk_key(coordinates), self._file_counts
         file_index = sum(map(mul, coordinates, layouts.contiguous_strides(counts, 1)))
-        is_sharded = self._array.sharding is not None
-        with self._lock:
-            page, bit = divmod(file_index, _BITMAP_BITS)
-            flags = self._read_files.get(page, 0)
-            self._read_files[page] = flags | 1 << bit
-            is_first = not flags >> bit & 1
-            if is_first and is_sharded:  # readers of other chunks of the shard wait
-                self._fingerprints += hash((file_index, *self._storage.prefetch(key, None)))
-        if is_first and not is_sharded:
-            fingerprint = self._storage.prefetch(key, self._array.chain.max_nbytes)
-            with self._lock:
-                self._fingerprints += hash((file_index, *fingerprint))
+        page, bit = divmod(file_index, _BITMAP_BITS)
+        if not self._read_files.get(page, 0) >> bit & 1:
+            limit = None if self._array.sharding else self._array.chain.max_nbytes
+            fingerprint = self._storage.prefetch(key, limit)
+            with self._lock:  # another reader of the shard may have been first
+                flags = self._read_files.get(page, 0)
+                if not flags >> bit & 1:
+                    self._read_files[page] = flags | 1 << bit
+                    self._fingerprints += hash((file_index, *fingerprint))
         return key
 
     def _current_fingerprints(self) -> int:

@@ -33,12 +33,18 @@ MAX_ELEMENT_BYTES = 1 << 20
 SHARDING = "sharding_indexed"
 _PREFIX = "numcodecs."  # of the names of further codecs in version 3
 _CORE_CODECS = ("blosc", "bytes", "crc32c", "gzip", "transpose", "zstd")  # of version 3
+_ALLOWED_CODECS = (*_CORE_CODECS, *(_PREFIX + codec for codec in codecs.NAMES))
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _MISSING_CHUNK = (1 << 64) - 1  # offset and length of a chunk that its shard lacks
 _NUMBERS = (
     "bool", *dtypes.INTEGERS, "float16", "float32", "float64", "complex64", "complex128"
 )  # fmt: skip
 _LOCATIONS = ("start", "end")
+# Names of types of version 3 with parameters: NumPy's letter, and bytes per unit of its size.
+_SIZED_TYPES = {
+    "null_terminated_bytes": ("S", 1), "fixed_length_utf32": ("U", 4), "raw_bytes": ("V", 1)
+}  # fmt: skip
+_TIMES = {"numpy.datetime64": "M", "numpy.timedelta64": "m"}
 _FLOATS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 # Keys of version 3; others must be declared as ones that may be ignored.
 _KEYS = frozenset((
@@ -107,7 +113,7 @@ class ZarrArray(NamedTuple):
 
     fill: the element of missing chunks. chain: the codecs of a chunk. sharding: None without
     shards. key_prefix, separator: of the keys of chunks. warning: about attributes that are not
-    applied.
+    applied. document: the metadata as stored.
     """
 
     metadata: ArrayMetadata
@@ -117,6 +123,8 @@ class ZarrArray(NamedTuple):
     key_prefix: str
     separator: str
     warning: str | None
+    document: dict[str, Any]
+    attributes: dict[str, Any]
 
     def chunk_key(self, coordinates: Shape) -> str:
         """Return the key of a chunk or shard, relative to the array's."""
@@ -142,23 +150,6 @@ def label(path: str, node: str) -> str:
     return f"{path}:{node}" if node else path
 
 
-class _Fields(NamedTuple):
-    """The fields of an array's metadata, of either version.
-
-    codecs: their configurations, with their names as `id`. shards: None without shards, else
-    sharding: the configuration of the codec. prefix, separator: of the keys of chunks.
-    """
-
-    shape: Shape
-    chunks: Shape
-    shards: Shape | None
-    dtype: Dtype
-    codecs: list[dict[str, Any]]
-    sharding: dict[str, Any]
-    prefix: str
-    separator: str
-
-
 def read_array(read: Read, name: str, node: str) -> ZarrArray:
     """Parse the metadata of the array at a path. name: of the array, for messages."""
     version_3_key, version_2_key, attributes_key = (
@@ -176,41 +167,70 @@ def read_array(read: Read, name: str, node: str) -> ZarrArray:
             refuse(name, f"zarr_format {zarr_format}: expected {version}")
         if "fill_value" not in document:
             refuse(name, "its metadata have no fill_value")
-        fields = (_parse_version_2 if version == 2 else _parse_version_3)(document, name)
-        attributes = document.get("attributes")
+        fields, attributes = document, document.get("attributes")
         if version == 2:
+            fields = _as_version_3(document, name)
             with suppress(json.JSONDecodeError):
                 attributes = json.loads(
                     hierarchy.read_metadata(read, attributes_key, name) or b"{}"
                 )
-        metadata = _metadata(fields, version, name)
-        dtype, sharding = numpy_dtype(fields.dtype), None
-        chain = _parse_chain(fields.codecs, fields.chunks, dtype)
-        if fields.shards is not None:
-            sharding = _parse_sharding(fields, fields.shards, name)
+        _require_known_keys(fields, name)
+        shape = _sizes(fields.get("shape"), "shape", name)
+        _, grid = _extension(fields, "chunk_grid", ("regular",), name)
+        chunks, shards = _sizes(grid.get("chunk_shape"), "chunk_shape", name), None
+        configs = _codec_configs(fields.get("codecs"), (*_ALLOWED_CODECS, SHARDING), name)
+        outer, sharding = configs[0] if configs else {}, None
+        if any(config["id"] == SHARDING for config in configs):
+            if len(configs) > 1:
+                refuse(name, f"codec {SHARDING} with others: expected it alone")
+            shards, chunks = chunks, _sizes(outer.get("chunk_shape"), "chunk_shape", name)
+            configs = _codec_configs(outer.get("codecs"), _ALLOWED_CODECS, name)
+        element = _parse_type(fields.get("data_type"), version, name)
+        if _is_big_endian(configs, name):
+            element = _big_endian(element, name)
+        described = (c for c in configs if version == 3 or c["id"] not in ("transpose", "bytes"))
+        layout = ChunkLayout(chunks, shards, tuple(map(_describe, described)), version)
+        _require_limits(element, shape, layout, name)
+        kind, config = _extension(fields, "chunk_key_encoding", ("default", "v2"), name)
+        separator, prefix = ("/", "c") if kind == "default" else (".", "")
+        separator = _choice({"separator": separator, **config}, "separator", "./", name)
+        metadata = ArrayMetadata(element, shape, "C", chunks, {"zarr_format": version}, layout)
+        dtype = numpy_dtype(element)
+        chain = _parse_chain(configs, chunks, dtype)
+        if shards is not None:
+            sharding = _parse_sharding(outer, layout, name)
         fill = _fill_value(document["fill_value"], dtype, name)
         warning = unapplied_warning(name, attributes)
-        return ZarrArray(metadata, fill, chain, sharding, fields.prefix, fields.separator, warning)
+        attributes = attributes if isinstance(attributes, dict) else {}
+        return ZarrArray(
+            metadata, fill, chain, sharding, prefix, separator, warning, document, attributes
+        )
 
 
-def _parse_version_2(document: dict[str, Any], name: str) -> _Fields:
-    shape = _sizes(document.get("shape"), "shape", name)
-    chunks = _sizes(document.get("chunks"), "chunks", name)
+def _as_version_3(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return metadata of version 2 as those of version 3, but with the element type as it is."""
     compressor, filters = document.get("compressor"), document.get("filters")
-    configs = [] if filters is None else _list(filters, "filters", name)
-    configs = configs if compressor is None else [*configs, compressor]
-    for config in configs:
+    found = [] if filters is None else _list(filters, "filters", name)
+    chain: list[dict[str, Any]] = [{"name": "bytes"}]
+    for config in found if compressor is None else [*found, compressor]:
         if not isinstance(config, dict):
             refuse(name, f"codec {format_value(config)}: expected a JSON object")
-        _require_codec(config.get("id"), codecs.NAMES, name)
+        settings = {key: value for key, value in config.items() if key != "id"}
+        chain.append({"name": f"{_PREFIX}{config.get('id')}", "configuration": settings})
+    shape = _sizes(document.get("shape"), "shape", name)
     if _choice(document, "order", ("C", "F"), name) == "F":
-        configs.insert(0, {"id": "transpose", "order": list(range(len(shape)))[::-1]})
-    separator = _choice({"dimension_separator": ".", **document}, "dimension_separator", "./", name)
-    dtype = _parse_type(document.get("dtype"), 2, name)
-    return _Fields(shape, chunks, None, dtype, configs, {}, "", separator)
+        order = list(range(len(shape)))[::-1]
+        chain.insert(0, {"name": "transpose", "configuration": {"order": order}})
+    separator = document.get("dimension_separator", ".")
+    return {
+        "node_type": "array", "shape": list(shape), "data_type": document.get("dtype"),
+        "codecs": chain,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": document.get("chunks")}},
+        "chunk_key_encoding": {"name": "v2", "configuration": {"separator": separator}},
+    }  # fmt: skip
 
 
-def _parse_version_3(document: dict[str, Any], name: str) -> _Fields:
+def _require_known_keys(document: dict[str, Any], name: str) -> None:
     for key in document.keys() - _KEYS:
         value = document[key]
         if not isinstance(value, dict) or value.get("must_understand") is not False:
@@ -218,58 +238,30 @@ def _parse_version_3(document: dict[str, Any], name: str) -> _Fields:
     if document.get("storage_transformers"):
         refuse(name, "storage transformers are not supported")
     _choice(document, "node_type", ("array",), name)
-    shape = _sizes(document.get("shape"), "shape", name)
-    grid_name, grid_config = _named(document.get("chunk_grid"), "chunk_grid", name)
-    if grid_name != "regular":
-        refuse(name, f"chunk_grid {format_value(grid_name)}: expected regular")
-    chunks = _sizes(grid_config.get("chunk_shape"), "chunk_shape", name)
-    dtype = _parse_type(document.get("data_type"), 3, name)
-    configs, shards, sharding = _named_codecs(document.get("codecs"), name), None, {}
-    if SHARDING in (config["id"] for config in configs):
-        if len(configs) > 1:
-            refuse(name, f"codec {SHARDING} with others: expected it alone")
-        shards, sharding = chunks, configs[0]
-        configs = _named_codecs(sharding.get("codecs"), name)
-        chunks = _sizes(sharding.get("chunk_shape"), "chunk_shape", name)
-    allowed = (*_CORE_CODECS, *(_PREFIX + codec for codec in codecs.NAMES))
-    for config in configs:
-        _require_codec(config["id"], allowed, name)
-    if _is_big_endian(configs, name):
-        dtype = _big_endian(dtype, name)
-    kind, key_config = _named(document.get("chunk_key_encoding"), "chunk_key_encoding", name)
-    if kind not in ("default", "v2"):
-        refuse(name, f"chunk_key_encoding {format_value(kind)}: expected default or v2")
-    default, prefix = ("/", "c") if kind == "default" else (".", "")
-    separator = _choice({"separator": default, **key_config}, "separator", "./", name)
-    return _Fields(shape, chunks, shards, dtype, configs, sharding, prefix, separator)
 
 
-def _metadata(fields: _Fields, version: int, name: str) -> ArrayMetadata:
-    """Return the metadata of an array; NdtoolError if it exceeds a limit."""
-    shape, chunks, shards, dtype = fields[:4]
+def _require_limits(dtype: Dtype, shape: Shape, layout: ChunkLayout, name: str) -> None:
+    """Raise NdtoolError if an array exceeds a limit, or its chunks do not suit its shape."""
+    chunks, shards = layout.chunks, layout.chunks if layout.shards is None else layout.shards
     if dtype.itemsize > MAX_ELEMENT_BYTES:
         refuse(name, f"elements of {dtype.itemsize} bytes: at most {MAX_ELEMENT_BYTES} are valid")
     if len(shape) > shapes.MAX_RANK:
         refuse(name, f"rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
-    for what, sizes in (("chunks", chunks), ("shards", chunks if shards is None else shards)):
+    for what, sizes in (("chunks", chunks), ("shards", shards)):
         if len(sizes) != len(shape):
             refuse(name, f"{what} {list(sizes)} of shape {list(shape)}")
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     declared_nbytes = prod(size or 1 for size in shape) * dtype.itemsize
-    if min((*chunks, *(shards or ())), default=1) < 1 or declared_nbytes > shapes.MAX_SIZE:
+    if min((*chunks, *shards), default=1) < 1 or declared_nbytes > shapes.MAX_SIZE:
         refuse(name, f"no array can have shape {list(shape)}")
-    if shards is not None:
-        if any(n % step for n, step in zip(shards, chunks, strict=True)):
-            refuse(name, f"shards {list(shards)} are no multiple of chunks {list(chunks)}")
-        if (count := prod(shards) // prod(chunks)) > MAX_SHARD_CHUNKS:
-            raise ResourceError(
-                f"{printable(name)}: a shard has {count} chunks: at most {MAX_SHARD_CHUNKS} can be"
-                " in one"
-            )
+    if any(n % step for n, step in zip(shards, chunks, strict=True)):
+        refuse(name, f"shards {list(shards)} are no multiple of chunks {list(chunks)}")
+    if (count := prod(shards) // prod(chunks)) > MAX_SHARD_CHUNKS:
+        raise ResourceError(
+            f"{printable(name)}: a shard has {count} chunks: at most {MAX_SHARD_CHUNKS} can be"
+            " in one"
+        )
     require_chunk_size(name, prod(chunks) * dtype.itemsize)
-    described = (config for config in fields.codecs if version == 3 or config["id"] != "transpose")
-    layout = ChunkLayout(chunks, shards, tuple(map(_describe, described)), version)
-    return ArrayMetadata(dtype, shape, "C", chunks, {"zarr_format": version}, layout)
 
 
 def _sizes(value: object, what: str, name: str) -> Shape:
@@ -288,6 +280,14 @@ def _choice(fields: dict[str, Any], key: str, valid: Sequence[str], name: str) -
     if (value := fields.get(key)) not in tuple(valid):
         refuse(name, f"{key} {format_value(value)}: expected {' or '.join(valid)}")
     return str(value)
+
+
+def _extension(
+    fields: dict[str, Any], key: str, valid: Sequence[str], name: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the name, one of the valid ones, and the configuration of an extension point."""
+    found, config = _named(fields.get(key), key, name)
+    return _choice({key: found}, key, valid, name), config
 
 
 def _named(value: object, what: str, name: str) -> tuple[str, dict[str, Any]]:
@@ -342,17 +342,14 @@ def _data_type_descr(spec: object, name: str) -> Any:
         return [
             (field, _data_type_descr(field_type, name)) for field, field_type in config["fields"]
         ]
-    length = config.get("length_bytes")
-    if type(length) is int and length > 0:
-        if kind in ("raw_bytes", "null_terminated_bytes"):
-            return f"|{'V' if kind == 'raw_bytes' else 'S'}{length}"
-        if kind == "fixed_length_utf32" and length % 4 == 0:
-            return f"<U{length // 4}"
-    if kind in ("numpy.datetime64", "numpy.timedelta64"):
+    length, (letter, unit_nbytes) = config.get("length_bytes"), _SIZED_TYPES.get(kind, ("", 1))
+    if letter and type(length) is int and length > 0 and length % unit_nbytes == 0:
+        return f"<{letter}{length // unit_nbytes}"
+    if kind in _TIMES:
         unit, factor = config["unit"], config.get("scale_factor", 1)
         if type(factor) is int and re.fullmatch("[A-Za-zμ]{1,7}", unit):
             unit = "" if unit == "generic" else f"[{factor if factor != 1 else ''}{unit}]"
-            return f"<{'M' if kind == 'numpy.datetime64' else 'm'}8{unit}"
+            return f"<{_TIMES[kind]}8{unit}"
     raise ValueError("unknown type")
 
 
@@ -417,20 +414,16 @@ def _number(value: Any, dtype: Any) -> Any:
 # Codecs
 
 
-def _named_codecs(value: object, name: str) -> list[dict[str, Any]]:
-    """Return the configurations of codecs of version 3, with their names as `id`."""
-    found = [] if value is None else _list(value, "codecs", name)
-    if not found:
-        refuse(name, "its metadata have no codecs")
-    named = (_named(codec, "codec", name) for codec in found)
-    return [{**config, "id": codec} for codec, config in named]
-
-
-def _require_codec(codec: object, allowed: Sequence[str], name: str) -> None:
-    if codec in allowed:
-        return
-    text = printable(codec, 80) if isinstance(codec, str) else format_value(codec, limit=80)
-    refuse(name, f"codec {text} is not allowed: expected one of {', '.join(sorted(allowed))}")
+def _codec_configs(value: object, allowed: Sequence[str], name: str) -> list[dict[str, Any]]:
+    """Return the configurations of codecs as numcodecs has them, with their names as `id`."""
+    configs = []
+    for item in _list(value, "codecs", name):
+        codec, config = _named(item, "codec", name)
+        if codec not in allowed:
+            names = ", ".join(sorted(allowed))
+            refuse(name, f"codec {printable(codec, 80)} is not allowed: expected one of {names}")
+        configs.append(flat_config({**config, "id": codec.removeprefix(_PREFIX)}))
+    return configs
 
 
 def _describe(config: dict[str, Any]) -> str:
@@ -461,27 +454,24 @@ def _parse_chain(configs: list[dict[str, Any]], shape: Shape, dtype: Any) -> Cha
             if steps:
                 raise ValueError(f"codec {steps[0].name} before codec bytes")
         else:
-            steps.append(codecs.make(flat_config(config)))
+            steps.append(codecs.make(config))
     return Chain(shape, dtype, axes, steps)
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of a codec as version 2 and numcodecs have it."""
-    config = {**config, "id": config["id"].removeprefix(_PREFIX)}
     if config["id"] == "blosc" and config.get("shuffle") in _SHUFFLES:
         config["shuffle"] = _SHUFFLES[config["shuffle"]]
     config.pop("typesize", None)  # numcodecs uses the element size
     return config
 
 
-def _parse_sharding(fields: _Fields, shards: Shape, name: str) -> Sharding:
+def _parse_sharding(config: dict[str, Any], layout: ChunkLayout, name: str) -> Sharding:
     import numpy as np
 
-    config = fields.sharding
-    index_configs = _named_codecs(config.get("index_codecs"), name)
-    for index_config in index_configs:
-        _require_codec(index_config["id"], ("bytes", "crc32c"), name)
-    per_shard = tuple(n // step for n, step in zip(shards, fields.chunks, strict=True))
+    index_configs = _codec_configs(config.get("index_codecs"), ("bytes", "crc32c"), name)
+    sizes = zip(layout.file_shape, layout.chunks, strict=True)
+    per_shard = tuple(n // step for n, step in sizes)
     dtype = np.dtype(">u8" if _is_big_endian(index_configs, name) else "<u8")
     index_chain = _parse_chain(index_configs, (*per_shard, 2), dtype)
     location = _choice({"index_location": "end", **config}, "index_location", _LOCATIONS, name)
@@ -495,18 +485,14 @@ def data_type(dtype: Dtype) -> Any:
     """Return the name of an element type in version 3; DtypeError if it has none."""
     if dtype.name in _NUMBERS:
         return dtype.name
-    code = str(dtype.descr).lstrip("<>|=")
-    if code[0] in "SUV" and dtype.itemsize:
-        names_by_kind = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "raw_bytes"}
-        return {
-            "name": names_by_kind[code[0]], "configuration": {"length_bytes": dtype.itemsize}
-        }  # fmt: skip
-    if match := re.fullmatch(r"([mM])8(?:\[([0-9]*)([A-Za-zμ]+)\])?", code):
-        kind, factor, unit = match.groups()
-        return {
-            "name": "numpy.datetime64" if kind == "M" else "numpy.timedelta64",
-            "configuration": {"unit": unit or "generic", "scale_factor": int(factor or 1)},
-        }
+    for name, (letter, _) in _SIZED_TYPES.items():
+        if dtype.kind == letter and dtype.itemsize and dtype.name != "struct":
+            return {"name": name, "configuration": {"length_bytes": dtype.itemsize}}
+    for name, letter in _TIMES.items():
+        if match := re.fullmatch(rf".{letter}8(?:\[([0-9]*)([A-Za-zμ]+)\])?", str(dtype.descr)):
+            factor, unit = match.groups()
+            settings = {"unit": unit or "generic", "scale_factor": int(factor or 1)}
+            return {"name": name, "configuration": settings}
     raise DtypeError("no name")
 
 
@@ -522,53 +508,50 @@ def zero_fill(dtype: Dtype) -> Any:
 def create_documents(
     array_path: str,
     dtype: Dtype,
-    shape: Shape,
-    layout: tuple[Shape, Shape | None],
+    layout: ChunkLayout,
     compressor: dict[str, Any] | None,
-    version: int,
+    attributes: dict[str, Any],
+    fields: dict[str, Any],
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the documents of a new array and its groups, with their keys.
 
-    layout: the shapes of chunks and of shards. compressor: its configuration in this version.
+    compressor: its configuration in this version. fields: of the array's document, the shape and
+    others that replace default values.
     """
-    chunks, shards = layout
     parts = array_path.split("/") if array_path else []
     groups: dict[str, Any] = {
         "zarr.json": {"zarr_format": 3, "node_type": "group", "attributes": {}}
     }
-    if version == 2:
+    if layout.version == 2:
         groups = {".zgroup": {"zarr_format": 2}, ".zattrs": {}}
     for depth in range(len(parts)):
         for key, document in groups.items():
             yield "/".join([*parts[:depth], key]), document
-    prefix = f"{array_path}/" if array_path else ""
-    fields = {"zarr_format": version, "shape": list(shape)}
-    if version == 2:
+    prefix, chunks = f"{array_path}/" if array_path else "", list(layout.chunks)
+    if layout.version == 2:
         descr = dtype.descr
         # All chunks are written. Elements equal to a fill value would be missing ones for xarray.
         yield f"{prefix}.zarray", {
-            **fields, "fill_value": None, "chunks": list(chunks), "order": "C", "filters": None,
+            "zarr_format": 2, "fill_value": None, "chunks": chunks, "order": "C", "filters": None,
             "dtype": descr if isinstance(descr, str) else [list(field) for field in descr],
-            "dimension_separator": ".", "compressor": compressor,
+            "dimension_separator": ".", "compressor": compressor, **fields,
         }  # fmt: skip
-        yield f"{prefix}.zattrs", {}
+        yield f"{prefix}.zattrs", attributes
         return
-    to_bytes: dict[str, Any] = {"name": "bytes"}
-    if dtype.itemsize > 1 and dtype.order in "<>":
-        endian = "big" if dtype.order == ">" else "little"
-        to_bytes["configuration"] = {"endian": endian}
+    little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+    big = {"name": "bytes", "configuration": {"endian": "big"}}
+    to_bytes = {"|": {"name": "bytes"}, "<": little, ">": big}[dtype.order]
     chain = [to_bytes, *([] if compressor is None else [compressor])]
-    if shards is not None:
-        little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+    if layout.shards is not None:
         sharding = {
-            "chunk_shape": list(chunks), "codecs": chain,
+            "chunk_shape": chunks, "codecs": chain,
             "index_codecs": [little, {"name": "crc32c"}], "index_location": "end",
         }  # fmt: skip
         chain = [{"name": SHARDING, "configuration": sharding}]
-    grid = {"name": "regular", "configuration": {"chunk_shape": list(shards or chunks)}}
+    grid = {"name": "regular", "configuration": {"chunk_shape": list(layout.file_shape)}}
     yield f"{prefix}zarr.json", {
-        **fields, "fill_value": zero_fill(dtype), "node_type": "array",
+        "zarr_format": 3, "fill_value": zero_fill(dtype), "node_type": "array",
         "data_type": data_type(dtype), "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": chain, "attributes": {}, "storage_transformers": [],
+        "codecs": chain, "attributes": attributes, "storage_transformers": [], **fields,
     }  # fmt: skip

@@ -103,7 +103,7 @@ class ZarrSink(ChunkWriter):
         documents, array = _create_documents(node, metadata, target, zarr_target)
         if metadata.layout != array.metadata.layout:
             raise OutputError(f"{printable(name)} changed during the run")
-        self.preserved, self._is_shared = zarr_target.preserved, False
+        self.preserved, self._is_shared = location.preserved(target, zarr_target), False
         with library_errors(name, OutputError):
             self._store = store = _create_store(zarr_target, target, documents)
         concurrency = threads.MAX_WRITERS if target.url else 1
@@ -154,14 +154,21 @@ def _create_store(
     zarr_target: ZarrTarget, target: Target, documents: dict[str, bytes]
 ) -> LocalStore | NewObjects:
     """Create an unpublished store for a new array, with the metadata of it and of its groups."""
-    if not target.url:
-        return LocalStore(zarr_target, target, documents)
-    from ndtool.publish.newobjects import NewObjects
+    store: LocalStore | NewObjects
+    if target.url:
+        from ndtool.publish.newobjects import NewObjects
 
-    store = NewObjects(zarr_target.path, zarr_target.array_path)
-    for key, body in documents.items():
-        if store.read(key) is None:  # the metadata of existing groups are preserved
-            store.write(key, body)
+        store = NewObjects(zarr_target.path, zarr_target.array_path)
+    else:
+        store = LocalStore(zarr_target, target, documents)
+    try:
+        for key, body in documents.items():
+            # The metadata of existing groups are preserved.
+            if isinstance(store, LocalStore) or store.read(key) is None:
+                store.write(key, body)
+    except BaseException:
+        store.drop()
+        raise
     return store
 
 
@@ -178,27 +185,18 @@ def _create_documents(
 ) -> tuple[dict[str, bytes], ZarrArray]:
     """Create the metadata of a new array and its groups; return documents by key, and the array."""
     options, dtype = target.encoding, dtypes.from_descr(metadata.dtype.descr)
-    version = (
-        zarr_target.version or (options.data_layout.version if options.data_layout else None) or 3
-    )
-    chunks, shards = _choose_chunks(metadata.shape, options, version)
-    if chunks is None:
-        chunks = default_chunks(metadata.shape, dtype.itemsize)
-        if shards is not None:
-            chunks = tuple(
-                next(size for size in range(limit, 0, -1) if shard % size == 0)
-                for limit, shard in zip(map(min, chunks, shards), shards, strict=True)
-            )
+    like = options.data_layout
+    version = zarr_target.version or (like.version if like else None) or 3
+    layout = _choose_chunks(metadata.shape, dtype.itemsize, options, version)
     compressor = _compressor(options, version, dtype.itemsize)
-    layout = chunks, shards
     try:
         with library_errors(target.path, OutputError):  # kept attributes may be nested too deeply
-            new = dict(
-                new_documents(array_path, dtype, metadata.shape, layout, compressor, version)
-            )
+            attributes, fields = dict[str, Any](), {"shape": list(metadata.shape)}
             if not target.url:
-                _describe(new, array_path, metadata, version, zarr_target)
-            documents = {key: json.dumps(value, indent=2).encode() for key, value in new.items()}
+                attributes, kept = _description(array_path, metadata, version, zarr_target)
+                fields.update(kept)
+            new = new_documents(array_path, dtype, layout, compressor, attributes, fields)
+            documents = {key: json.dumps(value, indent=2).encode() for key, value in new}
             array = read_array(documents.get, target.path, array_path)
         array.require_packages()
     except DtypeError:
@@ -208,30 +206,28 @@ def _create_documents(
     return documents, array
 
 
-def _describe(
-    documents: dict[str, dict[str, Any]],
-    array_path: str,
-    metadata: ArrayMetadata,
-    version: int,
-    zarr_target: ZarrTarget,
-) -> None:
-    """Give a member the attributes and names of dimensions of the array that it replaces.
+def _description(
+    array_path: str, metadata: ArrayMetadata, version: int, zarr_target: ZarrTarget
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the attributes of a member, and the fields that name its dimensions and so on.
 
-    It must have its shape; attributes that say how the values of another type are packed are not
-    kept. Where metadata are consolidated, as by xarray, which opens no array without names, a
-    member without any gets some that no other array has.
+    They are those of the array that it replaces, if that has its shape; attributes that say how
+    the values of another type are packed are not kept. Where metadata are consolidated, as by
+    xarray, which opens no array without names, a member without any gets some that no other array
+    has.
     """
-    prefix = f"{array_path}/" if array_path else ""
-    array = documents[prefix + (".zarray" if version == 2 else "zarr.json")]
-    attributes = documents[f"{prefix}.zattrs"] if version == 2 else array["attributes"]
-    named, key = (attributes, "_ARRAY_DIMENSIONS") if version == 2 else (array, "dimension_names")
+    attributes, fields = dict[str, Any](), dict[str, Any]()
     if zarr_target.groups and zarr_target.exists:
-        storage = LocalFolder(zarr_target.path)
         with suppress(NdtoolError):  # a damaged array is replaced, too
-            old = read_array(storage.read, "", "").metadata
-            if old.shape == metadata.shape and old.notes["zarr_format"] == version:
-                _keep_description(array, attributes, storage, old.dtype == metadata.dtype)
+            old = read_array(LocalFolder(zarr_target.path).read, "", "")
+            if (old.metadata.shape, old.document["zarr_format"]) == (metadata.shape, version):
+                is_same_type = old.metadata.dtype == metadata.dtype
+                dropped = () if is_same_type else NETCDF_ATTRIBUTES
+                attributes = {k: v for k, v in old.attributes.items() if k not in dropped}
+                kept = ("dimension_names", *("fill_value",) * is_same_type)
+                fields = {key: old.document[key] for key in kept if key in old.document}
     path = os.path.join(zarr_target.path, array_path).rstrip("/")
+    named, key = (attributes, "_ARRAY_DIMENSIONS") if version == 2 else (fields, "dimension_names")
     for group in zarr_target.groups if named.get(key) is None else ():
         if root := hierarchy.read_consolidated(LocalFolder(group), version):
             stem = f"{os.path.basename(path)}_dim"
@@ -240,44 +236,31 @@ def _describe(
                 stem += "_"
             named[key] = [f"{stem}_{axis}" for axis in range(len(metadata.shape))]
             break
+    return attributes, fields
 
 
-def _keep_description(
-    array: dict[str, Any], attributes: dict[str, Any], storage: Folder, is_same_type: bool
-) -> None:
-    """Copy the attributes and names of dimensions of an array in a store to a new one's."""
-    version = array["zarr_format"]
-    old = hierarchy.parse_json(storage, ".zarray" if version == 2 else "zarr.json")
-    kept = hierarchy.parse_json(storage, ".zattrs") if version == 2 else old.get("attributes")
-    attributes.update(kept if isinstance(kept, dict) else {})
-    names = old.get("dimension_names")
-    if version == 3 and isinstance(names, list) and len(names) == len(array["shape"]):
-        array["dimension_names"] = names
-    if is_same_type:
-        array["fill_value"] = old["fill_value"]
-    for name in () if is_same_type else NETCDF_ATTRIBUTES:
-        attributes.pop(name, None)
-
-
-def _choose_chunks(
-    shape: Shape, options: Encoding, version: int
-) -> tuple[Shape | None, Shape | None]:
+def _choose_chunks(shape: Shape, itemsize: int, options: Encoding, version: int) -> ChunkLayout:
     """Return the shapes of chunks and shards: as requested, else of data if the ranks are equal."""
-    options.require_rank(len(shape))
     if options.shards is not None and version == 2:
         raise UsageError(f"{option('shards')}: Zarr version 2 has no shards")
-    chunks, shards, like = options.chunks, options.shards, options.data_layout
-    if chunks is None and shards is None and like is not None and len(like.chunks) == len(shape):
-        chunks = like.chunks or None
-        shards = like.shards if version == 3 else None
-        if chunks and not shards:
+    chunks, shards, like = options.chunks, options.shards, options.layout_like(shape)
+    if chunks is None and shards is None and like is not None:
+        chunks, shards = like.chunks, like.shards if version == 3 else None
+        if not shards:
             chunks = tuple(min(step, max(1, n)) for step, n in zip(chunks, shape, strict=True))
-    if chunks and shards and any(n % step for n, step in zip(shards, chunks, strict=True)):
+    if chunks is None:
+        chunks = default_chunks(shape, itemsize)
+        if shards is not None:
+            chunks = tuple(
+                next(size for size in range(limit, 0, -1) if shard % size == 0)
+                for limit, shard in zip(map(min, chunks, shards), shards, strict=True)
+            )
+    if shards and any(n % step for n, step in zip(shards, chunks, strict=True)):
         raise UsageError(
             f"{option('shards')} {','.join(map(str, shards))} is not a multiple of the chunks"
             f" {','.join(map(str, chunks))}"
         )
-    return chunks, shards or None
+    return ChunkLayout(chunks, shards or None, (), version)
 
 
 def _compressor(options: Encoding, version: int, itemsize: int) -> dict[str, Any] | None:
@@ -331,8 +314,6 @@ class LocalStore(NewFolder):
             self._consolidated(group)  # raises if it cannot be updated
         clobber, sync, cleans = target.clobber, target.sync, not target.is_dry_run
         super().__init__(zarr_target.path, zarr_target.exists, clobber, sync, cleans=cleans)
-        for key, body in documents.items():
-            self.write(key, body)
 
     def open_folder(self) -> int:
         root = (*self._zarr_target.groups, self._zarr_target.path)[0]
@@ -340,8 +321,8 @@ class LocalStore(NewFolder):
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def require_unchanged(self) -> None:
-        current = location.local_target(self._target._replace(current=existing(self._target.path)))
-        if current != self._zarr_target._replace(preserved=None):
+        current = location.resolve(self._target._replace(current=existing(self._target.path)))
+        if current != self._zarr_target:
             is_new = current.exists and not self._zarr_target.exists
             change = "was created by another process" if is_new else "changed"
             raise OutputError(f"{printable(self.path)} {change} during the run")
