@@ -527,7 +527,8 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
             next_batch(&cursor, space)
         n = min(min(step, stop - t), cursor.remaining)
         index = stored_index(&cursor, &g.walk, t)
-        if space.batch_rank and space.fits_in_cache and batch_fraction <= LINE:    # more streams than hardware prefetches
+        # more streams than hardware prefetches
+        if space.batch_rank and space.fits_in_cache and batch_fraction <= LINE:
             prefetch_lines(index + PREFETCH_DISTANCE, n * g.walk.tuple_bytes)
             next_rows = g.source + cursor.base + space.lowest
             next_rows += batches * space.batch_strides[space.batch_rank - 1]
