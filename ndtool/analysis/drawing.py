@@ -270,7 +270,7 @@ def _valid(plan: Plan, size: int) -> tuple[int, int]:
 
 def _drawn_tuples(call: Tuples, axes: Axes) -> Iterator[DrawnTuple]:
     """Yield the tuples at all combinations of coordinates in indices."""
-    plan, base = call.plan, call.plan.attributes.index_base
+    plan = call.plan
     ranges = [_valid(plan, size) for size in plan.sizes]
     for position in product(*axes[: len(plan.positions)]):
         cells = [position]
@@ -278,18 +278,19 @@ def _drawn_tuples(call: Tuples, axes: Axes) -> Iterator[DrawnTuple]:
             cells = [(*position, j) for j in range(plan.k)]
         stored, selects = call.at(position)
         pairs = enumerate(zip(stored, ranges, strict=True))
-        wrong = tuple(j for j, (i, (lowest, highest)) in pairs if not lowest <= i + base <= highest)
+        wrong = tuple(j for j, (i, (lowest, highest)) in pairs if not lowest <= i <= highest)
         yield DrawnTuple(position, tuple(cells), selects, wrong)
 
 
 def _input_grid(call: OpenCall, role: str, axes: Axes) -> Grid:
     source, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
+    if role == "indices" and call.inference.plan.attributes.rebases_indices:
+        source = call.stored_indices
+        dtype = source.metadata.dtype
     texts, coordinates = None, tuple(map(tuple, axes))
     if not isinstance(source, TypeSource):
         elements = preview.elements_at(source, dtype, list(product(*axes)))
         texts = tuple(map(values.short_text, elements))
-        if role == "indices" and (base := call.inference.plan.attributes.index_base):
-            texts = tuple(str(int(element) + base) for element in elements)  # as written
     name, type_text = argument_name(source.name), format_type(dtype, shape)
     return Grid(role, name, type_text, shape, coordinates, texts)
 

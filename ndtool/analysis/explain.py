@@ -129,8 +129,8 @@ def _update_row(names: ElementNames, n: int, step: Step) -> _Row:
 def _gather_rows(names: ElementNames, step: Step) -> list[_Row]:
     stored = step.tuple or ()
     remark = names.bounds_remark(stored, step.normalized)
-    if not remark and step.normalized != stored:
-        remark = f", which is {names.tuple_text(step.normalized)}"
+    if not remark and (written := names.written(step.normalized)) != stored:
+        remark = f", which is {names.tuple_text(written)}"
     index = "index", names.index_text(step.indices or (), stored, remark)
     return [index, ("data", names.name_of("data", step.position))] if step.normalized else [index]
 
@@ -257,7 +257,7 @@ class _Explainer:
         for target, end, value in zip(origins, ends, data, strict=True):
             copies = tuple(map(self._linked_position, end.stored))
             index_tuples = tuple(
-                (found.position, found.written) for found in map(self._tuple, copies)
+                (found.position, found.stored) for found in map(self._tuple, copies)
             )
             yield ExplainedOrigin(
                 target, _scalar(value), copies, end.count, 0, value, index_tuples, ""
@@ -325,11 +325,10 @@ class _Explainer:
     def _tuple(self, linked: Position) -> _FoundTuple:
         """Return the tuple that selects an element of the output or of updates."""
         position = self.plan.tuple_position(linked)
-        (stored, normalized), attributes = self._tuples.at(position), self.plan.attributes
-        if normalized is None and not attributes.may_skip_tuples:
+        stored, normalized = self._tuples.at(position)
+        if normalized is None and not self.plan.attributes.may_skip_tuples:
             raise operands.changed_error(self.call.inference)
-        written = tuple(index + attributes.index_base for index in stored)
-        return _FoundTuple(position, written, normalized or ())
+        return _FoundTuple(position, stored, normalized or ())
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
         """Return elements of an input as 0-d arrays; None if the input is a type."""
@@ -347,10 +346,10 @@ class _Explainer:
 
 
 class _FoundTuple(NamedTuple):
-    """The position of an index tuple, the tuple as written, and without negative components."""
+    """The position of an index tuple, the tuple as stored, and without negative components."""
 
     position: Position
-    written: Position
+    stored: Position
     normalized: Position
 
 
@@ -415,7 +414,7 @@ def _step(
 ) -> Step:
     """Return a step of elements as 0-d arrays."""
     return Step(
-        role, position, _scalar(value), found.position, found.written, _scalar(result),
+        role, position, _scalar(value), found.position, found.stored, _scalar(result),
         found.normalized, (value, result),
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ class ElementNames:
         return f"{self.name_of('indices', position)} = {self.tuple_text(index)}{remark}"
 
     def tuple_text(self, index: tuple[int, ...]) -> str:
-        """Return a tuple as text; a single integer has no parentheses."""
+        """Return a tuple as text, as it is stored; a single integer has no parentheses."""
         return str(index[0]) if self.plan.has_scalar_indices else f"({', '.join(map(str, index))})"
 
     def bounds_remark(self, stored: tuple[int, ...], normalized: tuple[int, ...]) -> str:
@@ -54,10 +54,15 @@ class ElementNames:
         attributes = self.plan.attributes
         if attributes.pad is not None and attributes.pad in stored:
             return ", padding"
-        minimum = -1 if attributes.negatives else 0
-        if all(minimum * size <= i < size for i, size in zip(stored, self.plan.sizes, strict=True)):
+        minimum, base = -1 if attributes.negatives else 0, attributes.index_base
+        pairs = zip(stored, self.plan.sizes, strict=True)
+        if all(minimum * size <= i - base < size for i, size in pairs):
             return ""
         mode = MODES[attributes.out_of_bounds]
         if not mode.redirects:
             return ", out of bounds"
-        return f", out of bounds, {mode.participle} to {self.tuple_text(normalized)}"
+        return f", out of bounds, {mode.participle} to {self.tuple_text(self.written(normalized))}"
+
+    def written(self, normalized: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a tuple that counts from 0 as indices are written."""
+        return tuple(i + self.plan.attributes.index_base for i in normalized)

@@ -101,6 +101,7 @@ def _edge_positions(size: int) -> tuple[int, ...]:
 def compute_elements(inference: Inference, arrays: dict[str, Array], window: Window) -> Array:
     """Compute the elements of the output in a window; arrays: inputs, with validated indices."""
     plan, dtype = inference.plan, arrays["data"].dtype
+    plan = plan._replace(attributes=plan.attributes.rebased)
     if not all(window.shape):
         return np.empty(window.shape, dtype)
     void_type = np.dtype((np.void, dtype.itemsize))  # preserves the bytes of booleans

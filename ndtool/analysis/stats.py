@@ -54,7 +54,7 @@ class Component(Value):
     """The range of one component of all tuples.
 
     axis, size: those of data. lowest, highest: the extremes, None without tuples. negative,
-    out_of_bounds: counts of indices. lowest_valid: the lowest valid index.
+    out_of_bounds: counts of indices. valid: the lowest and the highest valid index.
     """
 
     axis: int
@@ -63,16 +63,12 @@ class Component(Value):
     highest: int | None
     negative: int
     out_of_bounds: int
-    lowest_valid: int = field(metadata=HIDDEN)
+    valid: tuple[int, int] = field(metadata=HIDDEN)
 
     @property
     def row(self) -> tuple[str, ...]:
         """The row of a table with COMPONENT_COLUMNS."""
-        valid = (
-            f"{self.lowest_valid}..{self.size - 1 + max(self.lowest_valid, 0)}"
-            if self.size
-            else "none"
-        )
+        valid = "..".join(map(str, self.valid)) if self.size else "none"
         bounds = ("" if value is None else str(value) for value in (self.lowest, self.highest))
         counts = str(self.negative), str(self.out_of_bounds)
         return str(self.axis), str(self.size), valid, *bounds, *counts
@@ -201,6 +197,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     call.require_unchanged()
     names = ElementNames.of(call)
     data, indices = (call.inference.inputs[role] for role in ("data", "indices"))
+    indices = call.reported.inputs.get("indices", indices)  # the type as stored
     components = tuple(column.component for column in first_pass.columns)
     count, out_of_bounds = len(index_tuples.rows), first_pass.first_out_of_bounds
     hints = _causes(components, out_of_bounds, count, indices.dtype, first_pass.all_minus_one)
@@ -324,37 +321,36 @@ class _TuplePass:
         self.out_of_bounds += int(is_wrong.any(axis=1).sum())
         for row, j in np.argwhere(is_wrong)[: MAX_LISTED - len(self.first_out_of_bounds)].tolist():
             position = layouts.unravel_index(first + row, self._call.plan.positions)
-            value = int(block[row, j]) + self._call.plan.attributes.index_base
-            self.first_out_of_bounds.append(BadIndex(position, j, value))
+            self.first_out_of_bounds.append(BadIndex(position, j, int(block[row, j])))
 
 
 class _Column:
     """The pass over one component of all tuples."""
 
     def __init__(self, axis: int, size: int, attributes: Attributes) -> None:
-        self._pad, self._base = attributes.pad, attributes.index_base
-        self._lowest_valid = -size if attributes.negatives else 0
-        self.component = Component(axis, size, None, None, 0, 0, self._lowest_valid + self._base)
+        self._pad, base = attributes.pad, attributes.index_base
+        lowest, highest = (-size if attributes.negatives else 0) + base, size - 1 + base
+        self.component = Component(axis, size, None, None, 0, 0, (lowest, highest))
 
     def add(self, column: Array) -> Array | None:
         """Process the next indices; return a mask of those out of bounds, None if none is."""
         previous, mask = self.component, self.out_of_bounds_mask(column)
-        lowest, highest = int(column.min()) + self._base, int(column.max()) + self._base
+        lowest, highest = int(column.min()), int(column.max())
         self.component = replace(
             previous,
             lowest=lowest if previous.lowest is None else min(previous.lowest, lowest),
             highest=highest if previous.highest is None else max(previous.highest, highest),
-            negative=previous.negative + (int((column < -self._base).sum()) if lowest < 0 else 0),
+            negative=previous.negative + (int((column < 0).sum()) if lowest < 0 else 0),
             out_of_bounds=previous.out_of_bounds + (0 if mask is None else int(mask.sum())),
         )
         return mask
 
     def out_of_bounds_mask(self, column: Array) -> Array | None:
         """Return a mask of the indices that are out of bounds, None if none is."""
-        lowest_valid, size = self._lowest_valid, self.component.size
-        if not len(column) or (column.min() >= lowest_valid and column.max() < size):
+        lowest, highest = self.component.valid
+        if not len(column) or (column.min() >= lowest and column.max() <= highest):
             return None
-        mask: Array = (column < lowest_valid) | (column >= size)
+        mask: Array = (column < lowest) | (column > highest)
         return mask if self._pad is None else mask & (column != self._pad)
 
 

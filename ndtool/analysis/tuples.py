@@ -14,12 +14,14 @@ from ndtool.analysis import values
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
 from ndtool.arrays.source import ContiguousSource, row_major
 from ndtool.engine import bind, check, distinct, layouts
-from ndtool.errors import BoundsError, UsageError
+from ndtool.errors import UsageError
+from ndtool.formats import computed
+from ndtool.inmemory.arguments import rebase
 from ndtool.inmemory.buffers import as_bytes
-from ndtool.rules import dtypes, inference, shapes
+from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Plan, Position, Shape
 from ndtool.runs import operands
-from ndtool.runs.calls import OpenCall
+from ndtool.runs.calls import OpenCall, named_inputs
 
 Array = NDArray[Any]
 Int64Array = NDArray[np.int64]
@@ -52,9 +54,9 @@ class Ends:
 
 
 class Tuples(NamedTuple):
-    """The index tuples of a call: the bytes of indices, and rows with a tuple each.
+    """The index tuples of a call: the bytes of indices, and rows with a tuple each, as stored.
 
-    mapped: the source of the indices, None if they are a copy.
+    raw: of indices that count from 0. mapped: the source of the indices, None if they are a copy.
     """
 
     call: OpenCall
@@ -86,10 +88,8 @@ class Tuples(NamedTuple):
         raises = check.is_error(self.plan)
         for first, block in self.blocks(progress):
             if k and raises and _kernels.check(addressing, bound, first, len(block), 1):
-                error = check.locate_bounds_error(self.plan, bound)
-                if isinstance(error, BoundsError):
-                    inference.name_inputs(error, call_inference.inputs)
-                raise error
+                with named_inputs(self.call):
+                    raise check.locate_bounds_error(self.plan, bound)
             yield first, block
 
     @property
@@ -122,12 +122,13 @@ def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
 def select(plan: Plan, first: int, block: Array) -> tuple[Int64Array, Int64Array]:
     """Return the linear indices of the tuples of a block that select a slice, and of the slices.
 
-    first: the linear index of the block's first tuple. Modes may redirect indices out of bounds; in
-    other modes, such tuples select no slice.
+    block: tuples as stored. first: the linear index of its first tuple. Modes may redirect indices
+    out of bounds; in other modes, such tuples select no slice.
     """
     stored, attributes = distinct.stored_tuples(plan), plan.attributes
     if not stored.rows or not len(block):
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    block = rebase(block, attributes)
     if attributes.out_of_bounds == "error":
         attributes = attributes._replace(out_of_bounds="drop")
     indices = bind.bind_indices(
@@ -206,7 +207,10 @@ def load_tuples(call: OpenCall) -> Tuples:
             " at most 2^63 - 1"
         )
     raw = row_major(call, "indices", dtype.order)
-    rows = values.as_array(raw, dtype, shape).reshape(prod(plan.positions), plan.k)
+    stored = values.as_array(raw, dtype, shape)
+    if plan.attributes.rebases_indices:
+        stored = computed.as_array(call.stored_indices)
+    rows = stored.reshape(prod(plan.positions), plan.k)
     if isinstance(source, ContiguousSource) and raw is source.buffer:
         return Tuples(call, raw, rows, source)
     return Tuples(call, raw, rows, None)

@@ -34,7 +34,6 @@ from ndtool.analysis.values import as_array, json_value, short_text
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, argument_name, printable
 from ndtool.formats import locators
-from ndtool.inmemory.arguments import rebase
 from ndtool.notebook import Table
 from ndtool.rules import dtypes, inference, numbers, shapes
 from ndtool.rules.inference import Input, name_inputs
@@ -325,8 +324,6 @@ def verify(
         error = exc
     except IndexError:  # indices were validated
         raise operands.changed_error(inferred) from None
-    if "indices" in arrays:  # engines and the diagnosis count from 0
-        arrays["indices"] = rebase(arrays["indices"], attributes)
     if against is not None:
         reports = tuple(against(arrays, expected))
     if result is not None and expected is not None:
@@ -342,9 +339,8 @@ def verify(
 
 def _load(call: OpenCall, role: str, given: Input) -> Array:
     """Return an input as the user gave it, of a lowered operator its own."""
-    source = call.sources[LOWERED_INPUTS.get(role, role)]
-    if role.endswith("indices"):
-        source = getattr(source, "origin", None) or source
+    is_index = role.endswith("indices")
+    source = call.stored_indices if is_index else call.sources[LOWERED_INPUTS.get(role, role)]
     return as_array(source.load(), given.dtype, given.shape, source.metadata.order == "F")
 
 
@@ -386,10 +382,7 @@ def compare(
     progress: ProgressCallback = silent,
     within: int = 0,
 ) -> Comparison:
-    """Compare an output with the expected one of the same type and shape.
-
-    arrays: the inputs, with indices that count from 0.
-    """
+    """Compare an output with the expected one of the same type and shape; arrays: the inputs."""
     comparison_pass = _ComparisonPass(result, expected, within)
     comparison_pass.run(progress)
     element_diagnosis = None

@@ -31,7 +31,8 @@ def bind_indices(
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     fill_bytes: bytes | None = None,
 ) -> Indices:
-    """Bind the bytes of indices to their type, out-of-bounds mode, padding and fill value."""
+    """Bind the bytes of indices, which count from 0, to their type and to their attributes."""
+    attributes = attributes.rebased
     return Indices(
         buffer, dtype.itemsize, dtype.kind == "u", dtype.is_swapped, attributes.out_of_bounds,
         fill_bytes, attributes.pad, attributes.negatives,

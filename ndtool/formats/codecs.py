@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ndtool.errors import ResourceError, UsageError, format_value, printable
+from ndtool.errors import ResourceError, UsageError, format_value, printable, refuse
+from ndtool.rules import shapes
 from ndtool.rules.plans import Shape
 
 if TYPE_CHECKING:
@@ -136,9 +137,14 @@ def is_available(package: str) -> bool:
         return False
 
 
-def require_chunk_size(label: str, nbytes: int) -> None:
-    """Raise ResourceError if a chunk is larger than the limit."""
-    if nbytes > MAX_CHUNK_BYTES:
+def require_limits(label: str, shape: Shape, itemsize: int, chunks: Shape | None = None) -> None:
+    """Raise NdtoolError if an array is larger than any can be, or its chunks are invalid."""
+    if chunks is not None and (len(chunks) != len(shape) or min(chunks, default=1) < 1):
+        refuse(label, f"chunks {list(chunks)} of shape {list(shape)}")
+    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
+    if prod(size or 1 for size in shape) * itemsize > shapes.MAX_SIZE:
+        refuse(label, f"no array can have shape {list(shape)}")
+    if (nbytes := prod(chunks or ()) * itemsize) > MAX_CHUNK_BYTES:
         raise ResourceError(
             f"{printable(label)}: a chunk has {nbytes} bytes: at most {MAX_CHUNK_BYTES} are read at"
             " once"

@@ -19,7 +19,7 @@ from ndtool.inmemory import nulls, tensors
 from ndtool.machine import threads as _threads
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import MODES, Attributes, operator_of
+from ndtool.rules.operators import MODES, PADDING, Attributes, operator_of
 from ndtool.rules.plans import Plan
 from ndtool.rules.reductions import ALIASES
 
@@ -33,7 +33,6 @@ _NUMBER_TYPES = {bool, int, float, complex}
 _FIXED_SIZE_TYPES = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"}
 _MAX_EXACT_FLOAT = 2**53  # float64 represents every integer below it
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1  # of an int64
-PADDING = _INT64_MIN  # what `rebase` replaces padding by
 
 
 def array(name: str, value: object) -> Array:
@@ -334,7 +333,7 @@ def index_base(name: str, value: object) -> int:
 def rebase(indices: Array, attributes: Attributes) -> Array:
     """Return indices that count from 0, as int64, if they count from `index_base`, else themselves.
 
-    Padding becomes the minimum, as in `inference.resolve`. int64 lacks results for other indices at
+    Padding becomes PADDING, as in `Attributes.rebased`. int64 lacks results for other indices at
     the ends of the range: these stay out of bounds.
     """
     base, lowest, highest = attributes.index_base, -_INT64_MAX, _INT64_MAX

@@ -89,7 +89,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         elif updates_array is not None and _keeps_order(source, updates_array, attributes):
             buffer = source = source.copy(order="K")
         team = thread_count(call[1])
-        compiled = (call[0], team, "ndtool", plan.attributes._replace(index_base=0))
+        compiled = (call[0], team, "ndtool", plan.attributes.rebased)
         result = COMPILED.execute(compiled, source, index, updates_array, buffer)
         if result is None and buffer is source and updates_array is not None:
             tuples = _element_tuples(compiled, source, index, updates_array)
@@ -138,7 +138,6 @@ def make_typed_call(
         )
         if updates is not None:
             types["updates"] = element_type("updates", updates)
-        given_pad = attributes.pad
         if is_lowered:
             given = {"past": types["data"], "update": types["updates"]}
             given["write_indices"] = types["indices"]
@@ -158,7 +157,7 @@ def make_typed_call(
     if attributes.index_base or attributes.mode != "linear":
         if index_type.name == "uint64":
             return None  # int64 does not hold all of them
-        stored = bind.bind_indices(b"", index_type, attributes._replace(pad=given_pad))
+        stored = bind.bind_indices(b"", index_type, attributes._replace(index_base=0))
         index_type = element_type("indices", np.dtype(np.int64))
     order = scatters.arithmetic_order(dtype, attributes.reduction)
     swaps_data, swaps_updates = (

@@ -168,9 +168,8 @@ def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) 
     """Return attributes as a row defines them, without a pad that no index can equal."""
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
-    is_reachable = pad is not None and lowest <= pad < highest
-    if attributes.rebases_indices and pad is not None:  # what `rebase` replaces padding by
-        pad, is_reachable = -1 << 63, True
+    # `rebase` compares indices with pad in their stored type.
+    is_reachable = pad is not None and (lowest <= pad < highest or attributes.rebases_indices)
     negatives = row.negatives and not attributes.rebases_indices
     return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 

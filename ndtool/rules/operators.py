@@ -52,6 +52,9 @@ def mode_names(scatters: bool) -> tuple[str, ...]:
     return tuple(row.name for row in MODES.values() if row.is_valid_for(scatters))
 
 
+PADDING = -(1 << 63)  # what `rebase` in inmemory/arguments.py replaces padding by
+
+
 class Attributes(NamedTuple):
     """The attributes of a call, by the standards' names. An operator ignores inapplicable ones.
 
@@ -90,6 +93,13 @@ class Attributes(NamedTuple):
     def rebases_indices(self) -> bool:
         """Whether indices as stored do not count from 0."""
         return self.index_base != 0
+
+    @property
+    def rebased(self) -> "Attributes":
+        """The attributes of indices that `rebase` made to count from 0."""
+        if not self.rebases_indices:
+            return self
+        return self._replace(index_base=0, pad=None if self.pad is None else PADDING)
 
     @property
     def may_alter_tuples(self) -> bool:

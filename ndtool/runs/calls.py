@@ -114,12 +114,12 @@ class Request(NamedTuple):
 
 
 @contextmanager
-def named_inputs(inferred: Inference) -> Iterator[None]:
+def named_inputs(call: "OpenCall") -> Iterator[None]:
     """Add the names of the inputs to errors about indices."""
     try:
         yield
     except (BoundsError, DuplicatesError) as error:
-        inference.name_inputs(error, inferred.inputs)
+        call.name_inputs(error)
         raise
 
 
@@ -204,7 +204,7 @@ class OpenCall:
         firsts: Any = np.broadcast_to(np.int64(0), lowering.batch)
         if stored is not None:
             firsts = computed.as_array(stored, self.spill)
-        with named_inputs(self.inference):
+        with named_inputs(self):
             tensorscatter.require_bounds(lowering, firsts, attributes.mode)
 
         def compute(_: int, box: Box) -> Any:
@@ -229,6 +229,23 @@ class OpenCall:
         self.request = self.request._replace(
             operator="scatter", attributes=lowering.attributes, spec="ndtool", indices=name
         )
+
+    @property
+    def stored_indices(self) -> Source:
+        """The indices, or write_indices, from which `sources` has computed ones, or themselves."""
+        source = self.sources["indices"]
+        return getattr(source, "origin", None) or source
+
+    def name_inputs(self, error: BoundsError | DuplicatesError) -> None:
+        """Add the names of the inputs to an error about indices, and an index as it is stored."""
+        inputs = self.inference.inputs
+        if isinstance(error, BoundsError) and self.request.attributes.rebases_indices:
+            from ndtool.formats import computed
+            from ndtool.inmemory.arguments import restore_exact_index
+
+            restore_exact_index(error, computed.as_array(self.stored_indices))
+            inputs = self.reported.inputs
+        inference.name_inputs(error, inputs)
 
     @property
     def _data_dtype(self) -> Dtype | None:

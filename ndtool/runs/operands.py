@@ -13,7 +13,7 @@ from ndtool.arrays.source import Constant, ContiguousSource, load, row_major
 from ndtool.engine import bind, check
 from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, OutputError, argument_name
-from ndtool.rules import inference, mistakes
+from ndtool.rules import mistakes
 from ndtool.rules.inference import Inference, Input, is_literal
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Plan
@@ -83,14 +83,15 @@ def validate(call: OpenCall) -> Validated:
     inputs = bind_indices(call.inference, indices, plan.attributes._replace(out_of_bounds="error"))
     error = check.find_bounds_error(plan, inputs, call.threads)
     if error is not None:
-        inference.name_inputs(error, call.inference.inputs)
+        if isinstance(error, BoundsError):
+            call.name_inputs(error)
         if check.is_error(plan) or not isinstance(error, BoundsError):
             raise error
     validated = Validated(call, indices, error)
     if call.inference.requires_distinct:
         from ndtool.engine import distinct
 
-        with named_inputs(call.inference):
+        with named_inputs(call):
             distinct.check(plan, validated.bound_indices)
     return validated
 

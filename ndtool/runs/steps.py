@@ -136,7 +136,7 @@ def dry_run(run: PreparedRun) -> Outcome:
                     next(phases)
                     fits = sink.fits()
                 if not fits:
-                    with named_inputs(call.inference):
+                    with named_inputs(call):
                         for _ in run.execution(sink, ignore_progress, reports.append, False):
                             pass
                     sink.finish()
@@ -147,7 +147,7 @@ def dry_run(run: PreparedRun) -> Outcome:
         from ndtool.outofcore import execution
 
         assert run.plan.partitioning is not None, "an external plan has a partitioning"
-        with named_inputs(call.inference):
+        with named_inputs(call):
             execution.check(call, run.plan.partitioning, reports.append)
     call.require_unchanged()
     return outcome(run, None if sink is None else sink.preserved, reports)
@@ -173,7 +173,7 @@ def execute(
     try:
         if call.inference.nbytes:
             execution = run.execution(sink, progress, reports.append, False)
-            with named_inputs(call.inference), closing(execution) as phases:
+            with named_inputs(call), closing(execution) as phases:
                 for name in phases:
                     sink.fits()  # when all other space is reserved
                     phase(name)

@@ -63,17 +63,17 @@ def test_xarray_reads_replaced_and_added_arrays(version: int) -> None:
     assert (reopened().rain.dims, reopened().rain.attrs) == (("time", "x"), {"units": "mm"})
     write("x.zarr:other", values[:2])
     found = reopened()
-    assert found.drop_vars(["rain", "other", "other_dim_0", "other_dim_1"], errors="ignore").equals(
-        original.drop_vars("rain")
-    )
-    assert found.other.dims == ("other_dim_0", "other_dim_1")
+    assert found.drop_vars(
+        ["rain", "other", "other_dim_0_2", "other_dim_1_3"], errors="ignore"
+    ).equals(original.drop_vars("rain"))
+    assert found.other.dims == ("other_dim_0_2", "other_dim_1_3")
     assert bits_equal(found.other.values, values[:2])
     for shape in ((2, 2), (), (7,)):  # its dimensions are its own, and may change
         write("x.zarr:other", np.zeros(shape, "f4"))
         assert (reopened().other.values == np.zeros(shape)).all()
         assert len(reopened().other.dims) == len(shape)
     write("x.zarr:n", np.arange(9))
-    assert reopened().n.dims == ("n_dim_0",)
+    assert reopened().n.dims == ("n_dim_0_9",)
     assert reopened().title == "a"
 
 
@@ -85,7 +85,7 @@ def test_names_of_dimensions_that_others_have_are_not_reused(version: int) -> No
         derived = reopened().other.rename("derived").drop_encoding()
         derived.to_zarr("x.zarr", mode="a", zarr_format=version)
     write("x.zarr:other", DATA[:5, :3])
-    assert reopened().derived.dims == ("other_dim_0", "other_dim_1")
+    assert reopened().derived.dims == ("other_dim_0_24", "other_dim_1_10")
     assert bits_equal(reopened().other.values, DATA[:5, :3])
     assert reopened().rain.equals(original.rain)
 

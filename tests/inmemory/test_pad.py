@@ -9,7 +9,7 @@ from command import ndtool as command
 from command import save
 
 import ndtool
-from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+from ndtool.errors import BoundsError, DifferenceError, DtypeError, RuleError, UsageError
 
 DATA = np.arange(12).reshape(4, 3)
 
@@ -106,6 +106,12 @@ def test_questions_support_padding() -> None:
 def test_extreme_indices_that_count_from_one() -> None:
     for dtype, value in (("i8", -(2**63)), ("u8", 2**64 - 1)):
         ids = np.array([value, 1], dtype)
+        save(ids=ids)
+        result = command("gather", "data.npy", "ids.npy", "-o", "o.npy", "--index-base", "1")
+        assert (result.status, f"ids.npy[0] = {value}\n" in result.err) == (5, True)
+        statistics = ndtool.stats("gather", DATA, ids, index_base=1, out_of_bounds="clip")
+        assert statistics.first_out_of_bounds[0].value == value
+        assert value in (statistics.components[0].lowest, statistics.components[0].highest)
         with pytest.raises(BoundsError, match="1 of 2 elements") as caught:
             ndtool.gather(DATA, ids, index_base=1)
         assert (caught.value.value, f"= {value}" in str(caught.value)) == (value, True)
@@ -115,6 +121,30 @@ def test_extreme_indices_that_count_from_one() -> None:
         ndtool.gather(DATA, [1], index_base=2)
     with pytest.raises(RuleError, match="does not accept index_base=1: it requires spec='ndtool'"):
         ndtool.gather(DATA, [1], index_base=1, spec="onnx:13")
+
+
+def test_questions_show_indices_that_count_from_one_as_they_are_stored() -> None:
+    options: Any = {"index_base": 1, "pad": -7}
+    statistics = ndtool.stats("gather", DATA, [1, 4, -7], **options)
+    component = statistics.components[0]
+    assert (component.lowest, component.highest, component.valid) == (-7, 4, (1, 4))
+    explained = ndtool.explain("gather", DATA, [1, 4, -7], at=(2, 0), **options)
+    assert "indices[2] = -7, padding" in str(explained)
+    assert explained.steps[0].tuple == (-7,)
+    clipped = ndtool.explain("gather", DATA, [9], at=(0, 0), index_base=1, out_of_bounds="clip")
+    assert "indices[0] = 9, out of bounds, clipped to 4" in str(clipped)
+
+
+def test_verify_compares_engines_with_indices_that_count_from_one() -> None:
+    updates = np.ones((2, *DATA.shape[1:]), DATA.dtype)
+    expected = ndtool.scatter(DATA, [1, 3], updates, index_base=1)
+    arguments: Any = ("scatter", DATA, [1, 3], updates)
+    answer = ndtool.verify(*arguments, expected, index_base=1, against="numpy")
+    assert [report.result for report in answer.engines or ()] == ["same"]
+    with pytest.raises(DifferenceError) as caught:
+        ndtool.verify(*arguments, DATA, index_base=1)
+    comparison: Any = caught.value.comparison
+    assert comparison.lost_updates == comparison.different
 
 
 def test_commands_take_indices_that_count_from_one() -> None:

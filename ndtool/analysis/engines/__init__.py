@@ -27,6 +27,7 @@ from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import Arrays, Comparison, EngineReport, Verification, compare
 from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.errors import UsageError, format_count, printable
+from ndtool.inmemory.arguments import rebase
 from ndtool.machine import threads
 from ndtool.rules import shapes, specs
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
@@ -95,8 +96,9 @@ def verify(
 
     def against(arrays: Arrays, expected: NDArray[Any] | None) -> list[EngineReport]:
         correct = None if expected is None else as_engine_array(expected)
+        from_0 = {**arrays, "indices": rebase(arrays["indices"], attributes)}
         engine_call = EngineCall(
-            operator, attributes, arrays, correct, engine_settings, call.sources
+            operator, attributes.rebased, from_0, correct, engine_settings, call.sources
         )
         done = verifying.RECOMPUTATION
         return engine_call.reports(

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, InputError, UsageError, printable, refuse
 from ndtool.formats import codecs, numpytypes
-from ndtool.formats.codecs import default_chunks, require_chunk_size
+from ndtool.formats.codecs import default_chunks, require_limits
 from ndtool.formats.decoding import NETCDF_ATTRIBUTES, unapplied_warning
 from ndtool.formats.hdf5 import hierarchy
 from ndtool.formats.hdf5.hierarchy import OpenFile
 from ndtool.formats.hdf5.library import library
-from ndtool.rules import mistakes, shapes
+from ndtool.rules import mistakes
 from ndtool.rules.plans import Shape
 
 CODECS = ("gzip", "none")  # of --codec
@@ -97,9 +97,10 @@ def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
     shape = extent
     if kind == "chunked" and not inner_shape:
         shape = file.shape(dataset, name)
-    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in shape) * element.itemsize > shapes.MAX_SIZE:
-        refuse(label, f"no array can have shape {list(shape)}")
+    chunks = None
+    if kind == "chunked":
+        chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
+    require_limits(label, shape, element.itemsize, chunks)
     offset = dataset.get_offset() if kind == "contiguous" else None
     position = None if offset is None else file.start + offset
     if position is not None:
@@ -107,7 +108,7 @@ def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
         expected = prod(dataset.shape) * dataset.get_type().get_size()
         if available < expected:
             refuse(label, f"expected {expected} bytes at offset {position}, found {available}")
-    if kind != "chunked":
+    if chunks is None:
         notes = {} if position is None or not is_native else {"offset": position}
         blocks = shape
         if prod(shape) and kind != "compact" and not is_native:
@@ -115,10 +116,6 @@ def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
             blocks = (*default_chunks(dataset.shape, itemsize, _BLOCK_BYTES), *inner_shape)
         metadata = ArrayMetadata(element, shape, "C", blocks, notes)
         return StoredDataset(metadata, dtype, inner_shape, extent, kind, position, (), is_native)
-    chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
-    if len(chunks) != len(shape) or min(chunks) < 1:
-        refuse(label, f"chunks {list(chunks)} of shape {list(shape)}")
-    require_chunk_size(label, prod(chunks) * element.itemsize)
     filters = tuple(
         _parse_filter(creation_properties, i, element.itemsize)
         for i in range(creation_properties.get_nfilters())

@@ -184,17 +184,13 @@ class DatasetContainer(Container):
         self._file: Any = None
         self.dataset: Any = None
         self.total = content.size + _METADATA_BYTES
+        layout, nbytes = metadata.layout, metadata.nbytes
+        if layout is not None:  # the size of compressed chunks is unknown
+            chunk_nbytes = 0 if layout.codecs else prod(layout.chunks) * metadata.dtype.itemsize
+            count = grid.count_blocks(metadata.shape, layout.chunks)
+            nbytes = count * (chunk_nbytes + _CHUNK_ENTRY_BYTES)
         if content.reused is None or content.reused.position is None:
-            self.total += self._values_nbytes()
-
-    def _values_nbytes(self) -> int:
-        """Return the size of new values and their index, without chunks of unknown size."""
-        layout, shape = self._metadata.layout, self._metadata.shape
-        if layout is None:
-            return self._metadata.nbytes
-        count = grid.count_blocks(shape, layout.chunks)
-        chunk_nbytes = 0 if layout.codecs else prod(layout.chunks) * self._metadata.dtype.itemsize
-        return count * (chunk_nbytes + _CHUNK_ENTRY_BYTES)
+            self.total += nbytes
 
     def begin(self, fd: int) -> None:
         content, old_file, path = self._content, self.current, self._target.path

@@ -98,9 +98,8 @@ class ZarrSource(ChunkedSource):
         self._file_shape = array.metadata.file_shape  # of the elements in a file
         self._file_counts = grid.grid_shape(array.metadata.shape, self._file_shape)
         self._read_files: dict[int, int] = {}  # a bitmap, _BITMAP_BITS per item
-        self._fingerprints = 0  # the sum of the fingerprints of these files
+        self._fingerprints = self._metadata_fingerprint()  # with the sum of these files' ones
         self._lock = Lock()
-        self._initial_metadata = self._metadata_fingerprint()
         if signals.is_command_line():
             memory.return_freed_memory()  # of chunks
 
@@ -132,10 +131,8 @@ class ZarrSource(ChunkedSource):
 
     def require_unchanged(self) -> None:
         change = self._storage.describe_change()
-        if not change and self._metadata_fingerprint() != self._initial_metadata:
-            change = "changed during the run"
         if not change and self._current_fingerprints() != self._fingerprints:
-            change = "changed during the run: a chunk that was read is modified"
+            change = "changed during the run: its metadata or a chunk that was read is modified"
         if change:
             raise OutputError(f"{argument_name(self.name)} {change}")
 
@@ -148,7 +145,7 @@ class ZarrSource(ChunkedSource):
 
     def _record_file(self, coordinates: Shape) -> str:
         """Record the fingerprint of a chunk's file before its first read; return its key."""
-        key, counts = self._chunk_key(coordinates), self._file_counts
+        key, counts = self._array.chunk_key(coordinates), self._file_counts
         file_index = sum(map(mul, coordinates, layouts.contiguous_strides(counts, 1)))
         page, bit = divmod(file_index, _BITMAP_BITS)
         if not self._read_files.get(page, 0) >> bit & 1:
@@ -162,12 +159,12 @@ class ZarrSource(ChunkedSource):
         return key
 
     def _current_fingerprints(self) -> int:
-        """Return the sum of the current fingerprints of all chunk files that were read."""
-        total = [0]
+        """Return the sum of the current fingerprints of the metadata and of the files read."""
+        total = [self._metadata_fingerprint()]
 
         def add(file_index: int) -> None:
             box = grid.box(self.metadata.shape, self._file_shape, file_index)
-            key = self._chunk_key(grid.coordinates(box, self._file_shape))
+            key = self._array.chunk_key(grid.coordinates(box, self._file_shape))
             fingerprint = self._storage.file_fingerprint(key)
             with self._lock:
                 total[0] += hash((file_index, *fingerprint))
@@ -181,10 +178,6 @@ class ZarrSource(ChunkedSource):
         threads.run_all(add, recorded, self.concurrency)
         return total[0]
 
-    def _chunk_key(self, coordinates: Shape) -> str:
-        """Return the key of the chunk or shard at grid coordinates."""
-        return f"{self._node}/{self._array.chunk_key(coordinates)}".lstrip("/")
-
-    def _metadata_fingerprint(self) -> tuple[tuple[Any, ...], ...]:
+    def _metadata_fingerprint(self) -> int:
         names = (f"{self._node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])
-        return tuple(map(self._storage.file_fingerprint, names))
+        return hash(tuple(map(self._storage.file_fingerprint, names)))

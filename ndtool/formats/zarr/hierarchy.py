@@ -92,16 +92,6 @@ def update_consolidated(
     return body if is_changed else None
 
 
-def dimension_names(root: dict[str, Any], other_than: str) -> set[str]:
-    """Return the names of dimensions in consolidated metadata, but those of the array at a path."""
-    names = set[str]()
-    for key, document in _consolidated_entries(root).items():
-        if isinstance(document, dict) and key.removesuffix("/.zattrs") != other_than:
-            found = document.get("dimension_names", document.get("_ARRAY_DIMENSIONS"))
-            names.update(map(str, found if isinstance(found, list) else ()))
-    return names
-
-
 def _consolidated_entries(root: dict[str, Any]) -> Any:
     """Return the nodes by path of version 3, or the documents by key of version 2."""
     inline = root.get("consolidated_metadata") if "node_type" in root else root

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.errors import DtypeError, ResourceError, format_value, printable, refuse
+from ndtool.errors import DtypeError, format_value, printable, refuse
 from ndtool.formats import codecs
-from ndtool.formats.codecs import Chain, require_chunk_size
+from ndtool.formats.codecs import Chain, require_limits
 from ndtool.formats.decoding import unapplied_warning
 from ndtool.formats.numpytypes import from_numpy, numpy_dtype
 from ndtool.formats.zarr import hierarchy
@@ -109,13 +109,14 @@ class Sharding(NamedTuple):
 
 
 class ZarrArray(NamedTuple):
-    """The parsed metadata of an array.
+    """The parsed metadata of an array at a path, `node`.
 
     fill: the element of missing chunks. chain: the codecs of a chunk. sharding: None without
     shards. key_prefix, separator: of the keys of chunks. warning: about attributes that are not
     applied. document: the metadata as stored.
     """
 
+    node: str
     metadata: ArrayMetadata
     fill: Any
     chain: Chain
@@ -127,10 +128,10 @@ class ZarrArray(NamedTuple):
     attributes: dict[str, Any]
 
     def chunk_key(self, coordinates: Shape) -> str:
-        """Return the key of a chunk or shard, relative to the array's."""
+        """Return the key of a chunk or shard in the store."""
         names = [self.key_prefix] if self.key_prefix else []
         names += map(str, coordinates)
-        return self.separator.join(names) or "0"
+        return f"{self.node}/{self.separator.join(names) or '0'}".lstrip("/")
 
     def require_packages(self) -> None:
         """Raise UsageError if a codec of chunks or of shards' indices needs a missing package."""
@@ -203,7 +204,7 @@ def read_array(read: Read, name: str, node: str) -> ZarrArray:
         warning = unapplied_warning(name, attributes)
         attributes = attributes if isinstance(attributes, dict) else {}
         return ZarrArray(
-            metadata, fill, chain, sharding, prefix, separator, warning, document, attributes
+            node, metadata, fill, chain, sharding, prefix, separator, warning, document, attributes
         )
 
 
@@ -247,21 +248,12 @@ def _require_limits(dtype: Dtype, shape: Shape, layout: ChunkLayout, name: str) 
         refuse(name, f"elements of {dtype.itemsize} bytes: at most {MAX_ELEMENT_BYTES} are valid")
     if len(shape) > shapes.MAX_RANK:
         refuse(name, f"rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
-    for what, sizes in (("chunks", chunks), ("shards", shards)):
-        if len(sizes) != len(shape):
-            refuse(name, f"{what} {list(sizes)} of shape {list(shape)}")
-    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    declared_nbytes = prod(size or 1 for size in shape) * dtype.itemsize
-    if min((*chunks, *shards), default=1) < 1 or declared_nbytes > shapes.MAX_SIZE:
-        refuse(name, f"no array can have shape {list(shape)}")
-    if any(n % step for n, step in zip(shards, chunks, strict=True)):
+    require_limits(name, shape, dtype.itemsize, chunks)
+    is_aligned = len(shards) == len(chunks) and 0 not in shards
+    if not is_aligned or any(n % step for n, step in zip(shards, chunks, strict=True)):
         refuse(name, f"shards {list(shards)} are no multiple of chunks {list(chunks)}")
     if (count := prod(shards) // prod(chunks)) > MAX_SHARD_CHUNKS:
-        raise ResourceError(
-            f"{printable(name)}: a shard has {count} chunks: at most {MAX_SHARD_CHUNKS} can be"
-            " in one"
-        )
-    require_chunk_size(name, prod(chunks) * dtype.itemsize)
+        refuse(name, f"a shard has {count} chunks: at most {MAX_SHARD_CHUNKS} can be in one")
 
 
 def _sizes(value: object, what: str, name: str) -> Shape:

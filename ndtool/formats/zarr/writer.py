@@ -85,8 +85,7 @@ class ChunkWriter(ChunkSink):
         import numpy as np
 
         chunk: Any = np.ndarray(grid.box_shape(box), self._dtype, view)
-        chunk_key = self._array.chunk_key(grid.coordinates(box, self.metadata.block_shape))
-        key = f"{self._node}/{chunk_key}".lstrip("/")
+        key = self._array.chunk_key(grid.coordinates(box, self.metadata.block_shape))
         with library_errors(self.name, OutputError):
             self._write_key(key, self._array.encode(pad_chunk(chunk, self.metadata.block_shape)))
 
@@ -213,8 +212,7 @@ def _description(
 
     They are those of the array that it replaces, if that has its shape; attributes that say how
     the values of another type are packed are not kept. Where metadata are consolidated, as by
-    xarray, which opens no array without names, a member without any gets some that no other array
-    has.
+    xarray, which opens no array without names, a member without any gets some of its own.
     """
     attributes, fields = dict[str, Any](), dict[str, Any]()
     if zarr_target.groups and zarr_target.exists:
@@ -226,16 +224,12 @@ def _description(
                 attributes = {k: v for k, v in old.attributes.items() if k not in dropped}
                 kept = ("dimension_names", *("fill_value",) * is_same_type)
                 fields = {key: old.document[key] for key in kept if key in old.document}
-    path = os.path.join(zarr_target.path, array_path).rstrip("/")
+    name = os.path.basename(os.path.join(zarr_target.path, array_path).rstrip("/"))
     named, key = (attributes, "_ARRAY_DIMENSIONS") if version == 2 else (fields, "dimension_names")
-    for group in zarr_target.groups if named.get(key) is None else ():
-        if root := hierarchy.read_consolidated(LocalFolder(group), version):
-            stem = f"{os.path.basename(path)}_dim"
-            others = hierarchy.dimension_names(root, os.path.relpath(path, group))
-            while any(name.startswith(stem) for name in others):
-                stem += "_"
-            named[key] = [f"{stem}_{axis}" for axis in range(len(metadata.shape))]
-            break
+    groups = () if named.get(key) else map(LocalFolder, zarr_target.groups)
+    if any(hierarchy.read_consolidated(group, version) for group in groups):
+        # With their sizes, as xarray opens no group in which a name has two of them.
+        named[key] = [f"{name}_dim_{axis}_{size}" for axis, size in enumerate(metadata.shape)]
     return attributes, fields
 
 
