@@ -10,8 +10,10 @@ holds its arrays beforehand; only a layout that it cannot read is copied within 
 
 import gc
 import math
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
@@ -400,6 +402,13 @@ class Result(NamedTuple):
         return self.fastest.wall / self.ndtool.wall
 
 
+def limit_processors(cpus: set[int]) -> None:
+    """Run all threads on some processors: not every peer has a setting for its threads."""
+    for thread in os.listdir("/proc/self/task") if hasattr(os, "sched_setaffinity") else ():
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cpus)
+
+
 def measure_point(p: Point, names: list[str]) -> Result:
     calls: dict[str, Call] = {}
     for name in names:
@@ -423,9 +432,12 @@ def measure_point(p: Point, names: list[str]) -> Result:
 def run(seed: int, count: int, names: list[str] | None = None) -> int:
     """Draw and measure points; print their distribution, and the worst twenty."""
     rng, results = np.random.default_rng(seed), []
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     gc.disable()
     for number in range(count):
-        result = measure_point(draw(rng), names or list(PEERS))
+        point = draw(rng)
+        limit_processors(set(cpus[: point.threads]))
+        result = measure_point(point, names or list(PEERS))
         results.append(result)
         print(f"{number:4} {_line(result)}", flush=True)
         gc.collect()

@@ -26,6 +26,7 @@ cdef enum:
     MIN_PARALLEL = 1 << 15      # bytes of an array, from which threads copy it
     LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
     SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
+    LONG_SLAB = 1024            # bytes along the axis of runs, from which each is copied in pieces
     MAX_TEMPORARIES = 12
     RECENT = 64                 # slots for recent calls
     MAX_ARGUMENTS = 17          # arguments of a call, and three element types
@@ -100,6 +101,7 @@ cdef struct Job:
     int threads
     Source data, indices, updates
     bint copies_data         # of a scatter: whether the target does not contain data yet
+    Py_ssize_t slab          # bytes of data along the axis of runs, which their copy skips; or 0
     bint validates           # whether to validate all indices before the target changes
     int stored_kind          # of indices to normalize to int64, in their copy; else 0
     bint has_stored_pad      # whether one that is `stored_pad` is padding
@@ -364,39 +366,11 @@ cdef void copy_source(
     const Source* s, uint8_t* target, int threads, bint non_temporal
 ) noexcept nogil:
     """Copy an array to contiguous memory, with the byte order that is required."""
-    cdef Copy c
-    cdef Strips strips
-    cdef int64_t task, tasks, elements, smallest = PY_SSIZE_T_MAX
-    cdef int d, last = s.view.rank - 1
     if s.nbytes == 0:
         return
-    elements = s.nbytes // s.view.itemsize
-    if threads == 1 and (last <= 0 or s.nbytes < MIN_PARALLEL):
-        if s.view.rank:
-            copy_view(target, s.data, &s.view, 0, elements)
-        else:
-            memcpy(target, s.data, s.nbytes)
-    elif s.view.rank == 0:
-        c = Copy(s.data, target, s.nbytes, task_count(threads), non_temporal)
-        run_tasks(copy_task, &c, c.tasks, threads)
-    elif last and s.view.itemsize < _blocks.LINE and (
-        max(s.view.strides[last], -s.view.strides[last]) >= _blocks.LINE
-    ):
-        strips = Strips(&s.view, 0, s.data, target, 0)
-        for d in range(last):
-            if max(s.view.strides[d], -s.view.strides[d]) < smallest:
-                smallest = max(s.view.strides[d], -s.view.strides[d])
-                strips.smallest_stride_axis = d
-        tasks = count_strips(&s.view, strips.smallest_stride_axis)
-        run_tasks(copy_strip, &strips, tasks, threads)
-    else:
-        tasks = task_count(threads)
-        for task in prange(tasks, num_threads=team_size(threads), schedule="dynamic"):
-            copy_view(
-                target + elements * task // tasks * s.view.itemsize, s.data, &s.view,
-                elements * task // tasks,
-                elements * (task + 1) // tasks - elements * task // tasks,
-            )
+    copy_array(
+        &s.view, s.data, target, 0, count_pieces(&s.view, s.nbytes), threads, non_temporal
+    )
     if s.swap_unit:
         swap_units(target, s.nbytes // s.swap_unit, s.swap_unit)
 
@@ -540,6 +514,7 @@ cdef uint64_t execute_item(
     cdef Gather g
     cdef GatherStrided strided
     cdef Scatter s
+    cdef Runs runs
     cdef Units units
     cdef Walk walk = job.walk
     cdef uint8_t* target = job.target
@@ -559,6 +534,11 @@ cdef uint64_t execute_item(
         s.walk, s.updates, s.target = walk, updates[0], target
         s.count, s.width = count, width
         s.non_temporal = job.non_temporal and s.updates.op == 0
+        if job.slab:
+            s.tasks = task_count(threads)
+            s.non_temporal &= job.slab >= 8 * LONG_SLAB
+            runs = Runs(s, job.data.data, job.slab)
+            return run_tasks(copy_runs_task, &runs, s.tasks, threads)
         return run_scatter(
             &s, job.space.per_batch != count
             and (width <= _blocks.LINE or count // job.space.per_batch >= threads), threads
@@ -570,11 +550,11 @@ cdef uint64_t execute_item(
     if job.slice.rank:
         strided.walk, strided.view, strided.source = walk, &job.slice, job.data.data
         strided.walk.redirect_offset = DROPPED
-        strided.target, strided.count, strided.tasks = target, count, task_count(threads)
+        strided.target, strided.count = target, count
         strided.element = column // job.slice.itemsize
         strided.elements = width // job.slice.itemsize
         strided.fill_value = job.fill_value
-        return run_tasks(gather_strided_task, &strided, strided.tasks, threads)
+        return run_gather_strided(&strided, threads)
     g.walk, g.source, g.target = walk, job.data.data + column, target
     g.walk.redirect_offset = job.fill_value - g.source
     g.count, g.width, g.non_temporal = count, width, job.non_temporal
@@ -892,7 +872,7 @@ cdef class Calls:
         moved = views[1].len + gathered
         if job.scatters and not in_place:
             moved += views[0].len
-        if moved > limit and job.scatters:
+        if moved > (4 * limit if p.run else limit) and job.scatters:    # runs are copied faster
             return None
         if job.scatters and out is None and views[0].len >= LARGE and data.flags.fnc and (
             gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"] < views[0].len
@@ -1000,6 +980,11 @@ cdef class Calls:
             job.slice.rank = 0
             if not in_place or needs_temporary:
                 strides = contiguous
+        job.slab = 0
+        if p.run and job.copies_data and not job.data.view.rank and (
+            gathered and views[0].len // p.tuples >= LONG_SLAB
+        ):
+            job.copies_data, job.slab = False, views[0].len // p.tuples
         job.swaps_target = job.data.swap_unit != 0
         job.swap_unit = c.swap_unit
         # tuples

@@ -1,4 +1,26 @@
-# Copies of whole arrays: packed, spread, in strips, byte-swapped, in parallel.
+# Copies of whole arrays to row-major order, and byte swaps.
+
+
+cdef void copy_array(
+    const View* view, const uint8_t* source, uint8_t* target, int64_t first, int64_t count,
+    int threads, bint non_temporal,
+) noexcept nogil:
+    """Copy `count` pieces of an array from `first` on: strips if it has them, else elements.
+
+    A contiguous array is a view of rank 0, with one element.
+    """
+    cdef Strips strips
+    cdef Copy c
+    if has_strips(view):
+        strips = Strips(view, 0, 0, 0, source, target, first)
+        count_strips(&strips)
+        run_tasks(copy_strip, &strips, count, threads)
+        return
+    c = Copy(
+        view, source, target + first * view.itemsize, first, count, task_count(threads),
+        non_temporal,
+    )
+    run_tasks(copy_task, &c, c.tasks, threads)
 
 
 def copy_pieces(
@@ -6,34 +28,27 @@ def copy_pieces(
     int64_t stop, KernelOptions options,
 ) -> None:
     """Copy pieces [first, stop) of an array to row-major order."""
-    cdef Strips c = Strips(&layout.view, layout.smallest_stride_axis, NULL, NULL, first)
     if origin + layout.lowest < 0 or (
         origin + layout.highest + layout.view.itemsize > data.shape[0]
     ):
         raise ValueError("the data buffer is shorter than its shape")
     if out.shape[0] < layout.nbytes or not 0 <= first <= stop <= layout.pieces:
         raise ValueError("the output buffer is shorter than its shape")
-    c.source, c.target = &data[0] + origin, &out[0]
-    if layout.has_strips:
-        run_tasks(copy_strip, &c, stop - first, options.threads)
-    else:
-        with nogil:
-            copy_view(
-                c.target + first * layout.view.itemsize, c.source, &layout.view, first, stop - first
-            )
+    with nogil:
+        copy_array(
+            &layout.view, &data[0] + origin, &out[0], first, stop - first, options.threads,
+            options.non_temporal,
+        )
 
 
 def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> None:
     """Copy all of data to the start of out."""
-    cdef Copy c
+    cdef View view
     if out.shape[0] < data.shape[0]:
         raise ValueError("the output buffer is shorter than its shape")
-    c.source = &data[0]
-    c.target = &out[0]
-    c.nbytes = data.shape[0]
-    c.tasks = task_count(options.threads)
-    c.non_temporal = options.non_temporal
-    run_tasks(copy_task, &c, c.tasks, options.threads)
+    view.rank, view.itemsize = 0, data.shape[0]
+    with nogil:
+        copy_array(&view, &data[0], &out[0], 0, 1, options.threads, options.non_temporal)
 
 
 def swap(uint8_t[::1] buffer, int unit) -> None:

@@ -58,14 +58,14 @@ from ndtool.loops.radix cimport (
 from ndtool.loops.rowtable cimport RowTable
 from ndtool.loops.scatters cimport (
     BY_BATCHES, BY_COLUMNS, BY_SLICES, FILL, INCLUDED, NEUTRAL, REPLACED, BatchWindows,
-    NanSearch, Scatter, Updates, fill_pass, has_nan, nan_task, scatter_task, window_bytes,
-    windows_task,
+    NanSearch, Runs, Scatter, Updates, copy_runs_task, fill_pass, has_nan, nan_task, scatter_task,
+    window_bytes, windows_task,
 )
 from ndtool.loops.startable cimport (
     bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
 )
 from ndtool.loops.views cimport (
-    Copy, Strips, View, copy_task, copy_strip, copy_view, count_strips,
+    Copy, Strips, View, copy_strip, copy_task, count_strips, has_strips,
 )
 
 # Constants of the loops that Python code needs, too.
@@ -136,6 +136,13 @@ cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
     return run_tasks(
         gather_by_row_task if is_gather_by_row(g) else gather_task, g, g.tasks, threads
     )
+
+
+cdef uint64_t run_gather_strided(GatherStrided* g, int threads) noexcept nogil:
+    """Gather strided slices with at most `threads` threads: few long ones by columns."""
+    g.tasks = task_count(threads)
+    g.by_columns = g.count < g.tasks * _blocks.SHORT_BLOCK and g.elements >= 16 * g.tasks > 16
+    return run_tasks(gather_strided_task, g, g.tasks, threads)
 
 
 cdef uint64_t run_scatter(Scatter* s, bint by_batches, int threads) noexcept nogil:
@@ -376,6 +383,7 @@ def gather_strided(
 ) -> int:
     """Gather slices that are not contiguous; a work item has complete elements."""
     cdef GatherStrided g
+    cdef uint64_t bad
     a._bind(&g.walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, layout.lowest, layout.highest + layout.view.itemsize)
     if out.shape[0] < item.tuples * item.width:
@@ -389,10 +397,11 @@ def gather_strided(
     g.source = &data[0] + origin
     g.target = &out[0]
     g.count = item.tuples
-    g.tasks = task_count(options.threads)
     g.element = item.column // layout.view.itemsize
     g.elements = item.width // layout.view.itemsize
-    return run_released(gather_strided_task, &g, g.tasks, options.threads)
+    with nogil:
+        bad = run_gather_strided(&g, options.threads)
+    return bad != 0
 
 
 def gather_tiles(

@@ -325,17 +325,21 @@ cdef inline void extend(
 cdef int64_t complete_space(IndexSpace* space, int64_t per_batch, int64_t repeats) noexcept nogil:
     """Fill in what follows from the axes of a space; return the number of batches."""
     cdef int d
-    cdef int64_t highest = 0, batches = 1
+    cdef int64_t highest = 0, batches = 1, lowest, end
     cdef bint is_reused
     space.lowest = 0
     for d in range(space.k):
         extend(&space.lowest, &highest, space.sizes[d], space.strides[d])
     space.span = highest - space.lowest
+    lowest, end = space.lowest, highest
     for d in range(space.batch_rank):
         batches *= space.batch_sizes[d]
+        extend(&lowest, &end, space.batch_sizes[d], space.batch_strides[d])
     space.per_batch, space.repeats = max(1, per_batch), max(1, repeats)
     is_reused = per_batch >= _blocks.SHORT_BLOCK and per_batch * _blocks.LINE >= space.span
-    space.fits_in_cache = space.span <= CACHE_BYTES and (space.batch_rank == 0 or is_reused)
+    space.fits_in_cache = end - lowest <= CACHE_BYTES or (
+        space.span <= CACHE_BYTES and space.batch_rank != 0 and is_reused
+    )
     space.is_one_group = space.repeats == batches
     return batches
 
@@ -448,6 +452,12 @@ cdef class RadixPartitions:
         return slice((first << self.sorted.shift) * self.sorted.width, end * self.sorted.width)
 
 
+cdef inline int64_t count_pieces(const View* view, Py_ssize_t nbytes) noexcept nogil:
+    """Return how many strips an array is copied in, or how many elements."""
+    cdef Strips strips = Strips(view, 0, 0, 0, NULL, NULL, 0)
+    return count_strips(&strips) if has_strips(view) else nbytes // max(1, view.itemsize)
+
+
 @cython.final
 cdef class Layout:
     """The shape, strides (bytes) and itemsize of an array.
@@ -457,8 +467,6 @@ cdef class Layout:
 
     cdef View view
     cdef readonly int64_t pieces
-    cdef bint has_strips
-    cdef int smallest_stride_axis
     cdef int64_t lowest, highest
     cdef Py_ssize_t nbytes
 
@@ -474,12 +482,7 @@ cdef class Layout:
             self.view.strides[d] = strides[d]
             self.nbytes *= self.view.sizes[d]
             extend(&self.lowest, &self.highest, self.view.sizes[d], self.view.strides[d])
-            if d + 1 < self.view.rank and abs(strides[d]) < abs(strides[self.smallest_stride_axis]):
-                self.smallest_stride_axis = d
-        self.pieces = self.nbytes // max(1, itemsize)
-        self.has_strips = self.view.rank > 1 and abs(strides[self.view.rank - 1]) >= _blocks.LINE
-        if self.has_strips:
-            self.pieces = count_strips(&self.view, self.smallest_stride_axis)
+        self.pieces = count_pieces(&self.view, self.nbytes)
 
 
 cdef void fill_panels(

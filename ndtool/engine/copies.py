@@ -32,8 +32,11 @@ def normalize(
     if not size:
         return
     sizes, strides = layouts.merge_axes(shape, data.strides)
-    layout = _kernels.Layout(sizes or (1,), strides or (dtype.itemsize,), dtype.itemsize)
-    options = KernelOptions(limit_threads(threads, 2 * size))
+    piece = dtype.itemsize
+    if strides and strides[-1] == piece and sizes[-1] * piece <= tuning.WORK_ITEM:
+        sizes, strides, piece = sizes[:-1], strides[:-1], sizes[-1] * piece
+    layout = _kernels.Layout(sizes or (1,), strides or (piece,), piece)
+    options = KernelOptions(limit_threads(threads, 2 * size), size >= tuning.NON_TEMPORAL)
     step = max(1, layout.pieces * tuning.WORK_ITEM // size)
     for first in range(0, layout.pieces, step):
         stop = min(layout.pieces, first + step)

@@ -246,7 +246,7 @@ def _scatter(
     order = scatters.arithmetic_order(dtype, reduction)
     is_normalized = layouts.is_normalized(data.shape, data.strides, dtype, order)
     target = out
-    if target is None or not (is_normalized and _is_direct(target)):
+    if target is None or not _is_direct(target) or (target is data and not is_normalized):
         target = np.empty(plan.output, data.dtype)
     if not updates.size or check.lacks_valid_indices(plan):
         check.check(plan, index, team)

@@ -213,12 +213,21 @@ cdef inline real divide_floats(real a, real b) noexcept nogil:
     return x86_nan(a, b, a / b)
 
 
+cdef inline int16_t half_key(int op, half h) noexcept nogil:
+    """Return an integer in the order of halves; a NaN's is beyond all others, as op requires."""
+    cdef int16_t sign = -<int16_t> (h.bits >> 15), magnitude = h.bits & 0x7FFF
+    if magnitude > 0x7C00:
+        return 0x7FFF if op == MAX else -0x7FFF
+    return (magnitude ^ sign) - sign
+
+
 cdef inline bint selects_first(int op, number a, number b) noexcept nogil:
     """Return whether the max or min of two 16-bit floats is a, which it is if a is a NaN."""
     cdef float fa = 0, fb = 0
     if number is half:    # of equal values the first; of bfloat16 the second, as in ml_dtypes
-        fa, fb = half_to_float(a), half_to_float(b)
-        return ((fa >= fb) if op == MAX else (fa <= fb)) | (fa != fa)
+        if op == MAX:
+            return half_key(op, a) >= half_key(op, b)
+        return half_key(op, a) <= half_key(op, b)
     if number is bfloat16:
         fa, fb = bfloat16_to_float(a), bfloat16_to_float(b)
         return ((fa > fb) if op == MAX else (fa < fb)) | (fa != fa)

@@ -49,7 +49,7 @@ cdef struct IndexSpace:
     int64_t wraps[MAX_RANK]      # the size if negative indices count from the end, else 0
     int64_t strides[MAX_RANK]    # bytes
     int64_t lowest, span         # the minimum offset of a batch, and the maximum less it
-    bint fits_in_cache           # a batch's slices fit in the cache and are reused: no prefetches
+    bint fits_in_cache           # no prefetches: all slices do, or a batch's, which are reused
     int64_t repeats              # the number of consecutive batches that share stored tuples
     bint is_one_group            # all batches share the same tuples
     int64_t per_batch            # tuples of a batch
@@ -425,7 +425,7 @@ cdef inline void prefetch_next_batch(
 ) noexcept nogil:
     """Prefetch bytes of the next batch: `per_tuple` bytes for each of its next tuples."""
     cdef int64_t completed = space.per_batch - cursor.remaining
-    if space.fits_in_cache and space.batch_rank:
+    if space.fits_in_cache and space.batch_rank and per_tuple <= LINE:
         source += cursor.base + space.batch_strides[space.batch_rank - 1] + space.lowest
         prefetch_lines(source + <int64_t> (per_tuple * completed), <int64_t> (per_tuple * n_next))
 

@@ -39,7 +39,7 @@ cdef enum:
     SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
     SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
     MANY_LINES = 2048  # bytes of a slice that is streamed although its ends do not fill lines
-    STRIDED_BYTES = 16384    # bytes of slices that are gathered element by element
+    STRIDED_BYTES = 32768    # bytes of slices that are gathered element by element
     MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
 cdef enum:           # where elements of a row index are
@@ -386,6 +386,7 @@ cdef struct GatherStrided:
     uint8_t* target
     int64_t count, tasks
     int64_t element, elements    # of each slice: the first element to gather, number of elements
+    bint by_columns              # tasks have some elements of all slices
     const uint8_t* fill_value    # replaces slices of tuples out of bounds
 
 
@@ -397,40 +398,54 @@ cdef inline uint64_t gather_strided_task(
     cdef const View* view = g.view
     cdef int64_t offsets[BLOCK]
     cdef Cursor cursor
-    cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks, i, n
-    cdef Py_ssize_t pitch = g.elements * view.itemsize
-    cdef int64_t step = min(block_size(g.walk.space), max(SHORT_BATCH, STRIDED_BYTES // pitch))
-    cdef uint8_t* target = g.target + t * pitch
-    seek(&cursor, &g.walk, t)
-    while t < stop:
-        n = min(step, stop - t)
-        if next_offsets(&cursor, &g.walk, t, n, offsets):
+    cdef int64_t first = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
+    cdef int64_t begin = 0, end = g.elements, element, step, i, n
+    cdef Py_ssize_t itemsize = view.itemsize, pitch = g.elements * itemsize
+    cdef uint8_t* target
+    if g.by_columns:
+        first, stop = 0, g.count
+        begin, end = g.elements * task // g.tasks, g.elements * (task + 1) // g.tasks
+    seek(&cursor, &g.walk, first)
+    while first < stop:
+        n = min(block_size(g.walk.space), stop - first)
+        if next_offsets(&cursor, &g.walk, first, n, offsets):
             return 1
+        target = g.target + first * pitch
         if n >= SHORT_BATCH and g.fill_value == NULL:
-            gather_elements(target, g, offsets, n, pitch)
+            step, element = max(1, STRIDED_BYTES // (n * itemsize)), begin
+            while element < end:
+                gather_elements(
+                    target + element * itemsize, g, offsets, n, pitch, g.element + element,
+                    min(step, end - element),
+                )
+                element += step
         else:
             for i in range(n):
                 if offsets[i] == DROPPED:
-                    memcpy(target + i * pitch, g.fill_value, pitch)
+                    memcpy(
+                        target + i * pitch + begin * itemsize, g.fill_value,
+                        (end - begin) * itemsize
+                    )
                     continue
                 copy_view(
-                    target + i * pitch, g.source + offsets[i], view, g.element, g.elements
+                    target + i * pitch + begin * itemsize, g.source + offsets[i], view,
+                    g.element + begin, end - begin
                 )
-        target += n * pitch
-        t += n
+        first += n
     return 0
 
 
 cdef inline void gather_elements(
-    uint8_t* target, const GatherStrided* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch
+    uint8_t* target, const GatherStrided* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch,
+    int64_t first, int64_t count,
 ) noexcept nogil:
-    """Gather the slices at n offsets: the first element of all, then the second, and so on."""
+    """Gather elements of the slices at n offsets: one of all slices, then the next, and so on."""
     cdef const View* view = g.view
     cdef int64_t coordinates[MAX_RANK]
-    cdef const uint8_t* source = g.source + seek_element(view, g.element, coordinates)
+    cdef const uint8_t* source = g.source + seek_element(view, first, coordinates)
     cdef int64_t element
     cdef int d
-    for element in range(g.elements):
+    for element in range(count):
         gather_block(
             target + element * view.itemsize, source, offsets, n, view.itemsize, pitch, 0
         )
@@ -512,7 +527,8 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
             next_batch(&cursor, space)
         n = min(min(step, stop - t), cursor.remaining)
         index = stored_index(&cursor, &g.walk, t)
-        if space.batch_rank and space.fits_in_cache:    # more streams than hardware prefetches
+        # more streams than hardware prefetches
+        if space.batch_rank and space.fits_in_cache and batch_fraction <= LINE:
             prefetch_lines(index + PREFETCH_DISTANCE, n * g.walk.tuple_bytes)
             next_rows = g.source + cursor.base + space.lowest
             next_rows += batches * space.batch_strides[space.batch_rank - 1]

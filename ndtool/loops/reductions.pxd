@@ -11,7 +11,7 @@ from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines, prefetch_sli
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, complex64,
-    complex128, half, itemsizes, number, ordered_extreme, reduce_pair, reduce_pair_scalar,
+    complex128, half, half_key, itemsizes, number, ordered_extreme, reduce_pair, reduce_pair_scalar,
     signed_integer,
 )
 
@@ -204,6 +204,16 @@ cdef inline void reduce_one_element(
     """Apply n updates to one element, in a register: each update depends on the previous result."""
     cdef Py_ssize_t i
     cdef number value = element[0]
+    cdef int16_t key, highest
+    if number is half:
+        if op == MAX or op == MIN:    # of which the loop compares no more than keys
+            highest = half_key(op, value)
+            for i in range(n):
+                key = half_key(op, updates[i])
+                if key > highest if op == MAX else key < highest:
+                    highest, value = key, updates[i]
+            element[0] = value
+            return
     for i in range(n):
         if number is float or number is double:
             if op == MAX or op == MIN:    # without a select, which would double the latency

@@ -16,9 +16,10 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.counts cimport (
     Counts, Means, any_dropped, count_address, count_block, count_rows, count_update, divide_task,
 )
-from ndtool.loops.indices cimport ITEMSIZE_MASK, as_row_indices, row_limit
+from ndtool.loops.indices cimport ITEMSIZE_MASK, as_int64, as_row_indices, row_limit
 from ndtool.loops.memory cimport (
-    PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
+    PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, store, stream, stream_end,
+    write_window,
 )
 from ndtool.loops.moves cimport scatter_block
 from ndtool.loops.reductions cimport (
@@ -176,6 +177,44 @@ cdef inline uint64_t scatter_range(
     if width == s.updates.pitch <= LINE:
         return scatter_short(s, target, t, stop)
     return scatter_rows(s, target + column, t, stop, column, width, owner, owners)
+
+
+cdef struct Runs:
+    # slabs of data, each copied but for a run of bytes, which its update replaces
+    Scatter scatter
+    const uint8_t* data
+    Py_ssize_t slab
+
+
+cdef inline uint64_t copy_runs_task(const void* args, int64_t task, int thread) noexcept nogil:
+    """Write a task's bytes of all slabs once; non-zero if a run is out of bounds."""
+    cdef const Runs* r = <const Runs*> args
+    cdef const Walk* walk = &r.scatter.walk
+    cdef const IndexSpace* space = walk.space
+    cdef const uint8_t* source
+    cdef Py_ssize_t width = r.scatter.width, n
+    cdef int64_t begin = task_column(task, r.scatter.tasks, r.scatter.count * r.slab), first, at, v
+    cdef int64_t end = task_column(task + 1, r.scatter.tasks, r.scatter.count * r.slab), batch
+    while begin < end:
+        batch, at = begin // r.slab, begin % r.slab
+        v = as_int64(
+            walk.index + batch // space.repeats * walk.tuple_bytes, walk.kind, 1, &v
+        )[0]
+        if <uint64_t> v >= <uint64_t> space.sizes[0]:
+            return 1
+        first = v * space.strides[0]
+        source, n = r.data + begin, r.slab - at
+        if at < first:
+            n = first - at
+        elif at < first + width:
+            n = first + width - at
+            source = r.scatter.updates.first + batch * width + at - first
+        n = min(n, end - begin)
+        store(r.scatter.target + begin, source, n, r.scatter.non_temporal)
+        begin += n
+    if r.scatter.non_temporal:
+        stream_end()
+    return 0
 
 
 cdef inline uint64_t scatter_shared(

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Views: copies of arrays of any strides to row-major order, and copies of bytes by several threads.
-# An array with a large last stride is copied in strips, to read and write complete cache lines.
+# Views: copies of arrays of any strides to row-major order, by several threads. An array with a
+# large last stride is copied in strips, to read and write complete cache lines.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -27,7 +27,10 @@ cdef extern from *:
     const int WORD "NDTOOL_WORD"    # bytes of a word in which elements are in memory's order
 
 cdef enum:
-    STRIP_ROWS = 4096    # rows of a strip: elements along the axis of the smallest stride
+    STRIP_COLUMNS = 512    # columns of a strip, whose lines are reused from cache
+    STRIP_ROWS = 256       # rows of it: elements along the axis of the smallest stride
+    ALIASED = 2048         # bytes: strides of a multiple of it have too few lines of a cache
+    LONG = 2048            # bytes of contiguous elements, from which threads divide them
 
 
 cdef struct View:
@@ -177,83 +180,110 @@ cdef inline void exchange_blocks "ndtool_exchange_blocks"(
             words[i] ^= exchanged << bits
 
 
-cdef inline int64_t count_strips(const View* view, int smallest_stride_axis) noexcept nogil:
-    """Return the number of strips; smallest_stride_axis is not the last axis.
-
-    A strip is up to STRIP_ROWS elements along it, and a cache line of elements of the last axis.
-    """
-    cdef int64_t strip_columns = max(1, LINE // view.itemsize)
-    cdef int64_t count = 1
-    cdef int d
-    for d in range(view.rank):
-        if d == view.rank - 1:
-            count *= (view.sizes[d] + strip_columns - 1) // strip_columns
-        elif d == smallest_stride_axis:
-            count *= (view.sizes[d] + STRIP_ROWS - 1) // STRIP_ROWS
-        else:
-            count *= view.sizes[d]
-    return count
+cdef inline bint has_strips(const View* view) noexcept nogil:
+    """Return whether to copy a view in strips: successive elements are in distinct cache lines."""
+    cdef int64_t stride = view.strides[view.rank - 1] if view.rank > 1 else 0
+    return max(stride, -stride) >= LINE and view.itemsize < LINE
 
 
 cdef struct Strips:
     # strips of a view from `first` on, copied to row-major order
     const View* view
-    int smallest_stride_axis
+    int row_axis        # the axis of the smallest stride, but for the last one
+    int64_t rows, columns    # of a strip
     const uint8_t* source
     uint8_t* target
     int64_t first
 
 
+cdef inline int64_t count_strips(Strips* c) noexcept nogil:
+    """Choose the axis of rows and the size of strips; return their number."""
+    cdef const View* view = c.view
+    cdef int64_t count = 1, smallest = 0, stride
+    cdef int d
+    for d in range(view.rank - 1):
+        stride = max(view.strides[d], -view.strides[d])
+        if d == 0 or stride < smallest:
+            smallest, c.row_axis = stride, d
+    c.rows, c.columns = STRIP_ROWS, STRIP_COLUMNS
+    if view.strides[view.rank - 1] % ALIASED == 0:    # as few lines as elements of a line
+        c.rows, c.columns = 16 * STRIP_ROWS, max(1, LINE // view.itemsize)
+    for d in range(view.rank):
+        if d == view.rank - 1:
+            count *= (view.sizes[d] + c.columns - 1) // c.columns
+        elif d == c.row_axis:
+            count *= (view.sizes[d] + c.rows - 1) // c.rows
+        else:
+            count *= view.sizes[d]
+    return count
+
+
 cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noexcept nogil:
-    """Copy one strip; it reads and writes full cache lines."""
+    """Copy one strip, as many rows at a time as are in the same line of each column."""
     cdef const Strips* c = <const Strips*> args
     cdef const View* view = c.view
     cdef const uint8_t* source = c.source
     cdef uint8_t* target = c.target
-    cdef int last = view.rank - 1, smallest_stride_axis = c.smallest_stride_axis, d
-    cdef int64_t strip = c.first + task
-    cdef int64_t columns = view.sizes[last], rows = view.sizes[smallest_stride_axis]
-    cdef int64_t strip_columns = max(1, LINE // view.itemsize)
-    cdef int64_t tiles = (columns + strip_columns - 1) // strip_columns
-    cdef int64_t bands = (rows + STRIP_ROWS - 1) // STRIP_ROWS
-    cdef int64_t column = strip % tiles * strip_columns, row = strip // tiles % bands * STRIP_ROWS
-    cdef int64_t i = 0, outer = strip // tiles // bands, step = view.itemsize, pitch = 0
+    cdef int last = view.rank - 1, row_axis = c.row_axis, d
+    cdef int64_t strip = c.first + task, itemsize = view.itemsize, side = max(1, LINE // itemsize)
+    cdef int64_t columns = view.sizes[last], rows = view.sizes[row_axis]
+    cdef int64_t stride = view.strides[last], row_stride = view.strides[row_axis]
+    cdef int64_t tiles = (columns + c.columns - 1) // c.columns
+    cdef int64_t bands = (rows + c.rows - 1) // c.rows
+    cdef int64_t column = strip % tiles * c.columns, row = strip // tiles % bands * c.rows
+    cdef int64_t outer = strip // tiles // bands, step = itemsize, pitch = 0, n, copied
     for d in reversed(range(view.rank)):
-        if d == smallest_stride_axis:
+        if d == row_axis:
             pitch = step
         elif d != last:
             target += outer % view.sizes[d] * step
             source += outer % view.sizes[d] * view.strides[d]
             outer //= view.sizes[d]
         step *= view.sizes[d]
-    target += row * pitch + column * view.itemsize
-    source += row * view.strides[smallest_stride_axis] + column * view.strides[last]
-    rows, columns = min(STRIP_ROWS, rows - row), min(strip_columns, columns - column)
-    if view.strides[smallest_stride_axis] == view.itemsize:
-        i = copy_squares(
-            target, source, pitch, view.strides[last], rows, columns, view.itemsize
+    target += row * pitch + column * itemsize
+    source += row * row_stride + column * stride
+    rows, columns = min(c.rows, rows - row), min(c.columns, columns - column)
+    while rows > 0:
+        n, copied = min(side, rows), 0
+        if row_stride == itemsize:
+            copied = copy_squares(target, source, pitch, stride, n, columns, itemsize)
+        copy_strided(
+            target + copied * pitch, source + copied * row_stride, pitch, row_stride, n - copied,
+            stride, columns, itemsize,
         )
-    copy_strided(
-        target + i * pitch, source + i * view.strides[smallest_stride_axis], pitch,
-        view.strides[smallest_stride_axis], rows - i, view.strides[last], columns, view.itemsize,
-    )
+        target += side * pitch
+        source += side * row_stride
+        rows -= side
     return 0
 
 
 cdef struct Copy:
-    # contiguous bytes to copy
+    # elements [first, first + count) of a view, copied to row-major order
+    const View* view
     const uint8_t* source
     uint8_t* target
-    Py_ssize_t nbytes
-    int64_t tasks
+    int64_t first, count, tasks
     bint non_temporal
 
 
 cdef inline uint64_t copy_task(const void* args, int64_t task, int thread) noexcept nogil:
+    """Copy a task's elements or, if these are long, its bytes."""
     cdef const Copy* c = <const Copy*> args
-    cdef Py_ssize_t begin = task_column(task, c.tasks, c.nbytes)
-    write_window(
-        c.target + begin, c.source + begin, task_column(task + 1, c.tasks, c.nbytes) - begin,
-        c.non_temporal
-    )
+    cdef const View* view = c.view
+    cdef int64_t itemsize = view.itemsize, n, begin, end
+    cdef int64_t coordinates[MAX_RANK]
+    if itemsize < LONG and view.rank:
+        begin, end = c.count * task // c.tasks, c.count * (task + 1) // c.tasks
+        copy_view(c.target + begin * itemsize, c.source, view, c.first + begin, end - begin)
+        return 0
+    begin = task_column(task, c.tasks, c.count * itemsize)
+    end = task_column(task + 1, c.tasks, c.count * itemsize)
+    while begin < end:
+        n = min(end - begin, itemsize - begin % itemsize)
+        write_window(
+            c.target + begin,
+            c.source + seek_element(view, c.first + begin // itemsize, coordinates)
+            + begin % itemsize, n, c.non_temporal
+        )
+        begin += n
     return 0

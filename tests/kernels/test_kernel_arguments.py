@@ -323,7 +323,7 @@ def test_kernels_and_rules_agree() -> None:
 
 
 def test_each_strip_is_copied_once() -> None:
-    data = np.arange(1, 2801, dtype="i4").reshape(40, 70, order="F")
+    data = np.arange(1, 180001, dtype="i4").reshape(300, 600, order="F")  # two bands, two tiles
     layout = _kernels.Layout(data.shape, data.strides, 4)
     bits = data.T.reshape(-1).view("u1")
     assert layout.pieces > 2
