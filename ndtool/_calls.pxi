@@ -410,6 +410,8 @@ cdef uint64_t load_indices(Job* job) noexcept nogil:
         index = as_int64(stored + i * itemsize, job.stored_kind, n, values)
         for j in range(n):
             v = index[j]
+            if v == MAX_INDEX:    # which also stands for a larger uint64
+                return 1
             if job.has_stored_pad and v == job.stored_pad:
                 normalized[i + j] = job.walk.pad
                 continue
