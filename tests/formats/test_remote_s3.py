@@ -171,15 +171,6 @@ def test_errors_of_signed_requests_contain_no_signature(s3: Bucket) -> None:
     assert b"Signature" not in result.out + result.err.encode()
 
 
-def test_missing_certificates_are_named(s3: Bucket) -> None:
-    env = client_environment("https://127.0.0.1:9", AWS_CA_BUNDLE="/nonexistent/ca.pem")
-    result = ndtool("inspect", "s3://bucket/x.npy", env=env)
-    assert (result.status, result.err) == (
-        3,
-        "error: s3://bucket/x.npy: AWS_CA_BUNDLE is /nonexistent/ca.pem: there is no such file\n",
-    )
-
-
 def test_content_encodings_are_bytes(s3: Bucket) -> None:
     """An object is read as stored, whatever its Content-Encoding."""
     s3.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS), ContentEncoding="zip")

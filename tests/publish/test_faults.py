@@ -479,6 +479,7 @@ def test_little_memory_suffices_or_is_a_resource_error(
         assert np.array_equal(result, data + 1 if arguments == SCATTER else data[::-1])
 
 
+@pytest.mark.usefixtures("without_coverage")
 def test_files_that_may_not_grow(workdir: Path) -> None:
     before = snapshot(workdir)
     for arguments in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
