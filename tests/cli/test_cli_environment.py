@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, python, save, shell, snapshot
+from command import NDTOOL, ndtool, python, save, shell, snapshot, start
 from npyfile import npy
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -263,14 +263,7 @@ def test_unusual_environments_do_not_change_the_results(env):
 def start_waiting(*arguments, **options):
     """Start a run that reads an array from standard input; return it, and the array's last bytes."""
     content = npy(np.pad(DATA, ((0, 50_000), (0, 0))))
-    process = subprocess.Popen(
-        [*NDTOOL, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        **options,
-    )
+    process = start(*arguments, **options)
     # more than a pipe holds: written when most of it is read
     process.stdin.write(content[:-4])
     process.stdin.flush()

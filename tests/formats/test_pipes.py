@@ -3,14 +3,13 @@
 import io
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, shell, snapshot
+from command import ndtool, save, shell, snapshot, start
 from inputs import feeding
 
 from ndtool.errors import InputError
@@ -108,12 +107,7 @@ def test_a_pipe_that_may_not_be_read() -> None:
 )
 def test_ctrl_c_ends_the_wait_for_a_pipe(command: str, situation: str) -> None:
     arguments = ("fifo", "idx.npy", "-o", "out.npy") if command == "gather-nd" else ("fifo",)
-    process = subprocess.Popen(
-        [*NDTOOL, command, *arguments],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = start(command, *arguments)
     wait_channels = ("fifo", "partner") if situation == "no writer" else ("pipe_read", "poll")
     write_fd = -1
     try:
