@@ -121,7 +121,7 @@ determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 t
 	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q -m "not huge" tests/kernels/test_determinism.py
 
 # Some lines run only with other libraries, or in slow tests. A process that a test kills leaves no
-# data, or a file that `combine` skips with a warning.
+# data, or a file that `combine` skips with a warning, so the report may list lines that were run.
 .PHONY: coverage coverage-kernels
 coverage: .venv/kernels .venv/test.txt .venv/others.txt .venv/coverage.txt ## line and branch coverage; 15 minutes
 	@$(IN_VENV) coverage erase

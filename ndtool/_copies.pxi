@@ -59,3 +59,35 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
     cdef Py_ssize_t n = buffer.shape[0] // unit
     with nogil:
         swap_units(at, n, unit)
+
+
+def interleave(const uint8_t[::1] planes, uint8_t[::1] out, Py_ssize_t count) -> None:
+    """Write the first bytes of all planes, then the second ones and so on; count: of the planes."""
+    if count < 1 or planes.shape[0] % count or out.shape[0] != planes.shape[0]:
+        raise ValueError("the buffers are no multiple of the planes")
+    if not planes.shape[0]:
+        return
+    cdef const uint8_t* source = &planes[0]
+    cdef uint8_t* target = &out[0]
+    cdef Py_ssize_t size = planes.shape[0] // count, i, plane
+    with nogil:
+        if count == 2:
+            interleave_planes(source, target, size, 2)
+        elif count == 4:
+            interleave_planes(source, target, size, 4)
+        elif count == 8:
+            interleave_planes(source, target, size, 8)
+        else:
+            for plane in range(count):
+                for i in range(size):
+                    target[i * count + plane] = source[plane * size + i]
+
+
+cdef inline void interleave_planes(
+    const uint8_t* source, uint8_t* target, Py_ssize_t size, Py_ssize_t count
+) noexcept nogil:
+    """Interleave planes, by vectors of bytes where the compiler knows their number."""
+    cdef Py_ssize_t i, plane
+    for i in range(size):
+        for plane in range(count):
+            target[i * count + plane] = source[plane * size + i]

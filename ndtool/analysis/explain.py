@@ -210,7 +210,7 @@ def explain(
 
 def _normalize(name: str, position: Position, shape: Shape, array: str) -> Position:
     """Return a validated position without negative components."""
-    prefix = f"{option(name)} {','.join(map(str, position))}"
+    prefix = f"{option(name)} {','.join(map(str, position)) or '()'}"
     if len(position) != len(shape):
         raise UsageError(
             f"{prefix}: {array} has shape {format_shape(shape)}: expected one number for each of"

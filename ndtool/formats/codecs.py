@@ -311,15 +311,12 @@ def _make_shuffle(config: dict[str, Any]) -> Codec:
     def decode(raw: memoryview, _: int) -> Any:
         import numpy as np
 
+        from ndtool._kernels import interleave
+
         if len(raw) % size:
             raise ValueError(f"a chunk of {len(raw)} bytes is no multiple of elementsize {size}")
-        planes = np.frombuffer(raw, np.uint8).reshape(size, -1)
-        result: Any = np.empty(planes.shape[::-1], np.uint8)
-        if size > len(result):
-            result[...] = planes.T
-        else:
-            for i in range(size):  # faster by planes
-                result[:, i] = planes[i]
+        result = np.empty(len(raw), np.uint8)
+        interleave(raw, result, size)
         return result
 
     return Codec("shuffle", 0, decode)

@@ -57,15 +57,14 @@ def run(
 
 
 def meter(partitioning: Partitioning, progress: ProgressCallback) -> phases.Advance:
-    """Return a callback for moved bytes that reports the fraction of all of them."""
-    rows, moved = partitioning.rows, 0
-    total = rows.tuples * (rows.tuple_bytes + rows.width * partitioning.gathers)
-    total += rows.row_count * rows.width
+    """Return a callback for completed tasks of a call, which reports the fraction of all."""
+    total = partitioning.fan_out(0) + partitioning.blocks * (1 + partitioning.gathers)
+    done = 0
 
-    def advance(nbytes: int) -> None:
-        nonlocal moved
-        moved += nbytes
-        progress(min(1.0, moved / max(1, total)))
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        progress(done / total)
 
     return advance
 

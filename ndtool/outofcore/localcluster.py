@@ -72,7 +72,10 @@ def cluster(
     with ExitStack() as stack:
         scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), cleans=cleans)
         stack.callback(scratch.drop)
-        settings = {"distributed.scheduler.worker-ttl": f"{SILENCE_TIMEOUT}s"}
+        settings = {
+            "temporary-directory": scratch.working_folder,
+            "distributed.scheduler.worker-ttl": f"{SILENCE_TIMEOUT}s",
+        }
         stack.enter_context(dask.config.set(settings))
         create: Any = distributed.LocalCluster  # untyped
         local_cluster = create(

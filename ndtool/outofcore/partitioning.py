@@ -425,29 +425,26 @@ def layout_of(
     concurrency: how many chunks of the output to write concurrently. Rows are linear if data and
     output are contiguous.
     """
-    plan, gathers, chunked = inference.plan, not inference.scatters, dict[str, Shape]()
+    plan, gathers = inference.plan, not inference.scatters
     metadata = {role: source.metadata for role, source in sources.items()} | {"output": output}
     chunked = {role: array.file_shape for role, array in metadata.items() if array.is_chunked}
     is_flat = isinstance(sources["data"], ContiguousSource) and (gathers or not output.is_chunked)
-    layout = Layout(rows_of(inference, is_flat), gathers, threads, on_cluster=on_cluster)
-    if not is_flat:
-        steps = [chunked[role] for role in ("data", "output")[: 2 - gathers] if role in chunked]
-        box = (min(size, lcm(*(s[d] for s in steps))) for d, size in enumerate(plan.all_slices))
-        layout = layout._replace(box=tuple(box))
-    if not chunked:
-        return layout
+    rows = rows_of(inference, is_flat)
+    in_boxes = () if is_flat else ("data", "output")[: 2 - gathers]
+    steps = [chunked[role] for role in in_boxes if role in chunked]
     slabs = {"indices": plan.positions, "updates": tuple_shape(plan)}
     if plan.batch_repeats > 1:
         del slabs["indices"]
-    read = [slab(chunked[role], shape) for role, shape in slabs.items() if role in chunked]
     written = slab(chunked["output"], tuple_shape(plan)) if gathers and "output" in chunked else 1
-    return layout._replace(
-        written=written,
-        read=lcm(*read),
-        chunk_bytes=max(chunk_buffers(array, role == "output") for role, array in metadata.items()),
-        concurrency=max(concurrency, *(source.concurrency for source in sources.values())),
-        in_chunks=True,
-    )
+    box = (min(size, lcm(*(step[d] for step in steps))) for d, size in enumerate(rows.shape))
+    read = lcm(*(slab(chunked[role], shape) for role, shape in slabs.items() if role in chunked))
+    chunk_bytes = max(chunk_buffers(array, role == "output") for role, array in metadata.items())
+    if chunked:
+        concurrency = max(concurrency, *(source.concurrency for source in sources.values()))
+    return Layout(
+        rows, gathers, threads, tuple(box), written, read, chunk_bytes,
+        concurrency if chunked else 1, bool(chunked), on_cluster,
+    )  # fmt: skip
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:

@@ -31,7 +31,7 @@ SELECTED_ROWS = 1 << 16  # rows of which coordinates are computed together
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 Allocate = Callable[[int], memoryview]
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
-Advance = Callable[[int], object]  # receives the bytes that a task has moved
+Advance = Callable[[], object]  # called when a task of a call is complete
 Line = NDArray[np.int64]  # of a table of offsets
 # Consecutive tuples of a group: the block of its parent, start and stop.
 Batch = list[tuple[int, int, int]]
@@ -107,15 +107,12 @@ class Work:
     """The state that the tasks of a run share: open arrays, bound plans, buffers and offsets."""
 
     def __init__(
-        self,
-        inference: Inference,
-        partitioning: Partitioning,
-        arrays: Arrays,
-        store: SegmentStore | None,
+        self, inference: Inference, partitioning: Partitioning, arrays: Arrays, store: Any
     ) -> None:
+        """store: the store of segments, None if nothing is spilled."""
         self.inference, self.partitioning, self.arrays = inference, partitioning, arrays
         self.is_shared = isinstance(store, SharedStore)
-        self._store = store
+        self.store: SegmentStore = store
         plan, dtype = inference.plan, inference.dtype
         if check.is_error(plan):
             plan = plan._replace(attributes=plan.attributes._replace(out_of_bounds="error"))
@@ -142,11 +139,6 @@ class Work:
     def last_phase(self) -> str:
         """The phase that writes the output."""
         return "replay" if self.partitioning.gathers else "sweep"
-
-    @property
-    def store(self) -> SegmentStore:
-        assert self._store is not None, "a check of indices spills nothing"
-        return self._store
 
     def tuple_count(self, group: Group, block: int) -> int:
         """Return the number of tuples of a block."""
@@ -346,7 +338,7 @@ def sweep(
     if gathers and not child.tuples:
         return
     if child.depth < work.partitioning.depth:
-        for _ in run(work, child, mapper or partial(run_serially, work), lambda _: None):
+        for _ in run(work, child, mapper or partial(run_serially, work), lambda: None):
             pass
     elif gathers:
         work.store.write(work.rows_segment(child.path, child.first), _gather(work, child))
@@ -523,37 +515,33 @@ def run(
 ) -> Generator[str]:
     """Run split, sweep and replay of a group; yield each phase of a call before it begins.
 
-    mapper: runs the tasks. advance: a callback for the bytes that the tasks of a call have moved.
-    report: receives the bounds report of a call, if the mode allows indices out of bounds.
+    mapper: runs the tasks. advance: called after each task. report: receives the bounds report of a
+    call, if the mode allows indices out of bounds.
     """
     partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
-    children, rows = work.boxes(group).partitions, partitioning.rows
+    children = work.boxes(group).partitions
     # In column i + 1, the offsets of the children in the segment of block i, in tuples.
     offsets = np.zeros((children + 1, len(blocks) + 1), np.int64)
-    reports = BoundsReports(work.inference, rows)
+    reports = BoundsReports(work.inference, partitioning.rows)
 
     def add_split(block: int, result: SplitResult) -> None:
         reports.add(result.out_of_bounds)
         if result.offsets:
             offsets[:, block + 1] = np.frombuffer(result.offsets, np.int64)
-        advance(work.tuple_count(group, block) * rows.tuple_bytes)
+        advance()
 
     yield "split"
     mapper("split", group, ((block,) for block in blocks), add_split)
     if report is not None:
         reports.raise_or_report(report)
     yield "sweep"
-
-    def add_sweep(number: int, _: None) -> None:
-        advance(rows.row_count * rows.width // children)
-
     sweeps = ((number, *lines) for number, lines in enumerate(pairwise(offsets[:, 1:])))
     if group.depth + 1 == partitioning.depth or (work.is_shared and not group.depth):
-        mapper("sweep", group, sweeps, add_sweep)
+        mapper("sweep", group, sweeps, lambda *_: advance())
     else:  # groups one after another, each on all threads
         for task in sweeps:
             sweep(work, group, *task, mapper)
-            add_sweep(task[0], None)
+            advance()
     if not partitioning.gathers:
         return
     first = 0
@@ -568,10 +556,7 @@ def run(
         work.store.write(segment, _restored_rows(work, group, replays))
         return
     yield "replay"
-    mapper(
-        "replay", group, replays,
-        lambda block, _: advance(work.tuple_count(group, block) * rows.width),
-    )  # fmt: skip
+    mapper("replay", group, replays, lambda *_: advance())
 
 
 def _restored_rows(work: Work, group: Group, replays: Iterable[Task]) -> Iterator[memoryview]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
@@ -39,8 +38,7 @@ class Call(NamedTuple):
     resumes: bool
 
 
-_open_runs: dict[str, _OpenRun] = {}  # by token
-_ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
+_open_runs: dict[str, _OpenRun | None] = {}  # by token; None for those whose tasks must fail
 _lock = Lock()
 
 
@@ -126,13 +124,15 @@ def _open_run(call: Call) -> Iterator[_OpenRun]:
     another run opens its arrays.
     """
     with _lock:
-        if call.token in _ended_tokens:
-            raise OutputError(f"{argument_name(call.output.name)}: the run has ended")
         if call.token not in _open_runs:
-            for token in [token for token, other in _open_runs.items() if not other.users]:
-                _open_runs.pop(token).close()
+            for token, other in [*_open_runs.items()]:
+                if other is not None and not other.users:
+                    other.close()
+                    del _open_runs[token]
             _open_runs[call.token] = _OpenRun(call)
         open_run = _open_runs[call.token]
+        if open_run is None:
+            raise OutputError(f"{argument_name(call.output.name)}: the run has ended")
         open_run.users += 1
     try:
         yield open_run
@@ -144,8 +144,8 @@ def _open_run(call: Call) -> Iterator[_OpenRun]:
 def close_run(token: str) -> None:
     """Close a run on this worker."""
     with _lock:
-        open_run = _open_runs.pop(token, None)
-        _ended_tokens.append(token)
+        open_run = _open_runs.get(token)
+        _open_runs[token] = None
     if open_run is not None:
         open_run.close()
 

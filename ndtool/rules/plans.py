@@ -122,11 +122,6 @@ class Plan(NamedTuple):
         groups, b = len(self.index_batch), len(self.batch)
         return (*position[:groups], *position[b : b + len(self.positions) - groups])
 
-    def components_of(self, target: Position) -> Position:
-        """Return the index tuple, without negative components, that selects an element of data."""
-        first = self.axis_of(0)
-        return target[first : first + self.k]
-
     def data_position(self, position: Position, index_tuple: Position) -> Position:
         """Return the position in data of an element of a gather's output.
 
@@ -135,16 +130,6 @@ class Plan(NamedTuple):
         first, own_axes = self.axis_of(0), len(self.positions) - len(self.index_batch)
         own_axes = 1 if self.is_elementwise else own_axes
         return (*position[:first], *index_tuple, *position[first + own_axes :])
-
-    def output_position(self, target: Position, tuple_position: Position) -> Position:
-        """Return the position in a gather's output, or in updates, of an element of data.
-
-        tuple_position: the position of a tuple that selects it.
-        """
-        if self.is_elementwise:
-            return tuple_position
-        b = len(self.batch)
-        return (*target[:b], *tuple_position[len(self.index_batch) :], *target[b + self.k :])
 
     def slice_start(self, coordinates: Position) -> Position:
         """Return the leading coordinates in data of a slice in slice_grid, in its first batch."""

@@ -6,7 +6,6 @@ The network libraries' exceptions are recognized by name, so that no library nee
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine
 from random import uniform
@@ -135,9 +134,9 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         return OutputError(f"{name} changed during the run")
     if is_missing(exc) and (kind is not OutputError or _network_library(exc) != "botocore"):
         return kind(f"{name}: there is no such {'object' if kind is InputError else 'bucket'}")
-    kinds, is_s3 = [cls.__name__ for cls in type(exc).__mro__], url.startswith("s3")
+    kinds = [cls.__name__ for cls in type(exc).__mro__]
     if "Credential" in type(exc).__name__ or "RefreshError" in kinds:
-        hint = "FSSPEC_S3_ANON=true reads public buckets without credentials" * is_s3
+        hint = "FSSPEC_S3_ANON=true reads public buckets without credentials" * url.startswith("s3")
         return kind(f"{name}: credentials are missing or incomplete", hint=hint)
     if is_denied(exc):
         return kind(f"{name}: access is denied")
@@ -149,9 +148,6 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         error = kind(f"{name}: the server answers {status}{_reason(exc)}")
         error.passing = status in THROTTLING_STATUSES
         return error
-    bundle = os.environ.get("AWS_CA_BUNDLE", "")
-    if is_s3 and bundle and not os.path.exists(bundle):
-        return kind(f"{name}: AWS_CA_BUNDLE is {printable(bundle)}: there is no such file")
     return kind(f"{name}: {library_message(getattr(exc, 'strerror', None) or exc)}")
 
 

@@ -6,14 +6,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    OutputError,
-    ResourceError,
-    printable,
-    redact_urls,
-)
+from ndtool.errors import InputError, NdtoolError, OutputError, redact_urls
 from ndtool.machine import threads
 from ndtool.storage import failures, objects
 from ndtool.storage.local import Fingerprint, Folder
@@ -25,7 +18,6 @@ T = TypeVar("T")
 # Start and stop of a slice of an object's bytes; a negative start counts from the end.
 ByteSlice = tuple[int | None, int | None]
 
-MAX_RANGE = (1 << 31) + (1 << 28) + (1 << 14)  # bytes of the largest incompressible chunk
 _MAX_INDICES = 16  # cached shard indices
 _MAX_INDEX_SIZE = 1 << 20  # bytes of a cached shard index
 
@@ -131,10 +123,7 @@ class RemoteFolder(Folder):
         return block
 
     async def _fetch(self, key: str, start: int, stop: int, version: Version) -> bytes:
-        url = join(self.url, key)
-        if stop - start > MAX_RANGE:
-            raise ResourceError(f"{printable(url)}: {stop - start} bytes: at most {MAX_RANGE}")
-        return await _read_bytes(objects.open_object(url), start, stop, version)
+        return await _read_bytes(objects.open_object(join(self.url, key)), start, stop, version)
 
 
 def _fingerprint(version: Version | None) -> tuple[Any, ...]:
@@ -146,18 +135,15 @@ def read_small(
 ) -> tuple[bytes | None, Version | None]:
     """Read an object of at most `limit` bytes with its version, None if it does not exist."""
     source = objects.open_object(url)
-    return objects.wait(objects.if_exists(read_object(source, limit)), url, kind) or (None, None)
 
+    async def read() -> tuple[bytes, Version]:
+        count = min(source.max_request, limit + 1)
+        version, head = await failures.retry(lambda: source.open(count))
+        if version.size is None or version.size > limit:
+            raise size_error(url, version.size, limit)
+        return head + await _read_bytes(source, len(head), version.size, version), version
 
-async def read_object(source: RemoteObject, limit: int) -> tuple[bytes, Version]:
-    """Read a complete object of at most `limit` bytes."""
-    version, head = await failures.retry(lambda: source.open(min(source.max_request, limit + 1)))
-    size = version.size
-    if size is None or size > limit:
-        raise size_error(source.url, size, limit)
-    if len(head) < size:
-        head += await _read_bytes(source, len(head), size, version)
-    return head, version
+    return objects.wait(objects.if_exists(read()), url, kind) or (None, None)
 
 
 async def _read_bytes(source: RemoteObject, start: int, stop: int, version: Version) -> bytes:

@@ -112,6 +112,7 @@ def test_a_store_of_more_files_than_free_inodes_is_refused(disk: Path) -> None:
     assert ndtool(*command("gather-elements", "disk/out.zarr", "--chunks", "1,8192")).status == 0
 
 
+@pytest.mark.usefixtures("without_coverage")
 @pytest.mark.parametrize("output", ["out.npy", "old.npz:new", "out.zarr"])
 def test_limits_on_the_size_of_files_are_reported(output: str, inputs: Path) -> None:
     skip_without(output)

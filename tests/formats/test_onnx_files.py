@@ -16,9 +16,8 @@ from messages import external_tensor, field, fixed_field, message, model, packed
 from outputs import list_preserved_members, open_sink
 from outputs import save as write
 
+from ndtool import files
 from ndtool.arrays.source import ContiguousSource
-from ndtool.cli import program
-from ndtool.cli.reporter import Reporter
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -480,8 +479,7 @@ def test_messages_beyond_2_gib_take_no_memory() -> None:
         file.write(np.float32([5, 7]).tobytes())
     tracemalloc.start()
     assert [entry.member for entry in locators.describe("m.onnx")] == ["big", "idx"]
-    command = ["gather-nd", "m.onnx:big", "m.onnx:idx", "-o", "out.npy"]
-    program.run(command, Reporter())
+    files.gather_nd("m.onnx:big", "m.onnx:idx", out="out.npy")
     assert tracemalloc.get_traced_memory()[1] < MAX_MEMORY
     tracemalloc.stop()
     assert np.load("out.npy").tolist() == [7, 5]

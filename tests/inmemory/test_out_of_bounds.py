@@ -22,21 +22,6 @@ from ndtool.rules.operators import OPERATORS
 COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def test_jaxs_modes() -> None:
-    jax = pytest.importorskip("jax")
-    rng = np.random.default_rng(4)
-    data, updates = rng.random((7, 5), np.float32), rng.random((200, 5), np.float32)
-    indices = rng.integers(-30, 30, 200).astype(np.int32)
-    at_indices, tuples = jax.numpy.asarray(data).at[indices], indices[:, None]
-    for mode, jax_fill, fill in (("clip", {}, {}), ("fill", {"fill_value": 3.0}, {"fill": 3})):
-        expected = np.asarray(at_indices.get(mode=mode, **jax_fill))
-        assert bits_equal(ndtool.gather_nd(data, tuples, out_of_bounds=mode, **fill), expected)
-    for mode in ("clip", "drop"):
-        expected = np.asarray(at_indices.max(updates, mode=mode))
-        result = ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=mode)
-        assert bits_equal(result, expected)
-
-
 def test_an_axis_of_size_0_has_no_valid_index() -> None:
     for mode in ("clip", "wrap"):
         with pytest.raises(BoundsError) as excinfo:

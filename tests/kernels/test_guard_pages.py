@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from guard_pages import guarded_buffer, guarded_copy, memory_block
 
-from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
+from ndtool import _kernels, errors, gather_elements, gather_nd, scatter_elements, scatter_nd
 from ndtool.engine import bind, copies, destinations, gathers, scatters, tuning
 from ndtool.machine import scratch as scratch_memory
 from ndtool.machine import threads as teams
@@ -422,6 +422,9 @@ def array_copies() -> None:
         swapped = guarded_copy(data)
         copies.swap_bytes(memoryview(swapped.reshape(-1)), unit)
         assert swapped.tobytes() == data[:, ::-1].tobytes()
+        joined = guarded_copy(data)
+        _kernels.interleave(guarded_copy(data).reshape(-1), joined.reshape(-1), count)
+        assert joined.tobytes() == data.T.tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = guarded_copy(
             random_bits(rng, f"V{width}", (17, 9, 40) if width < 1009 else (9, 11, 13))

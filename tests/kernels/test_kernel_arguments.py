@@ -141,6 +141,7 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "copy": {"data": buffer(32), "out": buffer(32), "options": kernel_options()},
     "swap": {"buffer": buffer(36), "unit": 12},
+    "interleave": {"planes": buffer(36), "out": buffer(36), "count": 4},
 }  # fmt: skip
 
 DATA = "the data buffer is shorter than its shape"
@@ -148,6 +149,7 @@ SEPARATE = "windows have no separate first pass"
 TILES = "packed tiles, and only they, have their own counts"
 INDEX = "the indices buffer is shorter than its shape"
 OUT = "the output buffer is shorter than its shape"
+PLANES = "the buffers are no multiple of the planes"
 UPDATES = "the updates buffer is shorter than its shape"
 UNIT = "a buffer of the indices' shape is shorter than it"
 WINDOW = "there is no window"
@@ -233,6 +235,9 @@ INVALID_CALLS = [
     ("copy", {"out": buffer(31)}, OUT),
     ("swap", {"buffer": buffer(35)}, UNITS),
     ("swap", {"unit": 0}, UNITS),
+    ("interleave", {"planes": buffer(35), "out": buffer(35)}, PLANES),
+    ("interleave", {"out": buffer(35)}, PLANES),
+    ("interleave", {"count": 0}, PLANES),
 ]
 
 
@@ -245,6 +250,7 @@ def test_the_largest_valid_sizes(kernel: str) -> None:
         "will_need": 1,
         "copy": None,
         "swap": None,
+        "interleave": None,
     }
     assert getattr(_kernels, kernel)(**CALLS[kernel]) == expected.get(kernel, 0)
 

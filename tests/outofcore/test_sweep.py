@@ -170,6 +170,7 @@ def test_an_index_that_changes_during_the_run_is_reported(
     assert not Path("out.npy").exists()
 
 
+@pytest.mark.usefixtures("without_coverage")
 @pytest.mark.parametrize("call", [GATHER, SCATTER])
 def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) -> None:
     before = snapshot(folder)
