@@ -283,20 +283,22 @@ cdef inline int merge_view(
 
 cdef void fill_space(
     IndexSpace* space, const Py_buffer* data, const Py_ssize_t* batch_shape,
-    const Py_ssize_t* strides, const CallPlan* p, bint negatives,
-) noexcept nogil:
+    const Py_ssize_t* strides, const CallPlan* p, Indices indices,
+) noexcept:
     """Fill an index space. batch_shape: data's, or that of indices."""
-    cdef int d, axis
+    cdef int d, axis, bits = 8 * (indices.kind & ITEMSIZE_MASK)
     space.k = p.k
     for d in range(p.k):
         axis = p.first + d
         space.sizes[d] = data.shape[axis] - p.run + 1 if p.run else data.shape[axis]
-        space.wraps[d] = space.sizes[d] if negatives else 0
+        space.wraps[d] = space.sizes[d] if indices.negatives else 0
         space.strides[d] = strides[axis]
     space.batch_rank = merge(
         batch_shape, strides, 0, p.first, space.batch_sizes, space.batch_strides
     )
     complete_space(space, p.per_batch, p.repeats)
+    if p.k == 1 and space.batch_rank == 0 and bits <= 16:    # they reach few rows
+        space.fits_in_cache |= max(space.strides[0], -space.strides[0]) << bits <= CACHE_BYTES
 
 
 cdef int64_t fill_row_space(
@@ -408,6 +410,8 @@ cdef uint64_t load_indices(Job* job) noexcept nogil:
         index = as_int64(stored + i * itemsize, job.stored_kind, n, values)
         for j in range(n):
             v = index[j]
+            if v == MAX_INDEX:    # which also stands for a larger uint64
+                return 1
             if job.has_stored_pad and v == job.stored_pad:
                 normalized[i + j] = job.walk.pad
                 continue
@@ -992,7 +996,7 @@ cdef class Calls:
         job.units = job.rows.size = 0
         job.tiles = NULL
         batch_shape = views[1].shape if family == BY_ELEMENTS else views[0].shape
-        fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
+        fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
         job.walk.space, job.walk.kind = &job.space, c.indices.kind
         job.walk.index = job.indices.data
         job.walk.tuple_bytes = p.k * (job.walk.kind & ITEMSIZE_MASK)
@@ -1003,7 +1007,7 @@ cdef class Calls:
             &job, &p, gathered, c.itemsize
         ):
             job.data.copy, strides, job.slice.rank = allocate(memory, views[0].len), contiguous, 0
-            fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices.negatives)
+            fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
         self._choose_validation(&job, &p, memory)
         if p.by_panels and gathered:
             self._divide_panels(&job, c, &p, views, strides, memory)

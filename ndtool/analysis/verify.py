@@ -25,10 +25,10 @@ from ndtool.analysis.oracle.blocks import (
 from ndtool.analysis.oracle.distances import (
     INFINITE,
     Ulps,
-    bits,
     distances,
     has_distances,
     records_as_void,
+    value_bits,
 )
 from ndtool.analysis.values import as_array, json_value, short_text
 from ndtool.arrays.source import Source
@@ -446,7 +446,7 @@ class _ComparisonPass:
         """Compare all elements."""
         expected, actual = self._flat_expected, self._flat_result
         for span in block_ranges(self._result.size, self._result.itemsize, progress):
-            expected_bits, actual_bits = bits(expected[span]), bits(actual[span])
+            expected_bits, actual_bits = value_bits(expected[span]), value_bits(actual[span])
             if not np.array_equal(expected_bits, actual_bits):
                 (different,) = np.nonzero((expected_bits != actual_bits).any(axis=1))
                 self._add(

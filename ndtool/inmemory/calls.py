@@ -155,7 +155,7 @@ def make_typed_call(
         return None
     index_type, stored = types["indices"], None
     if attributes.index_base or attributes.mode != "linear":
-        if index_type.name == "uint64":
+        if index_type.name == "uint64" and attributes.mode != "linear":
             return None  # int64 does not hold all of them
         stored = bind.bind_indices(b"", index_type, attributes._replace(index_base=0))
         index_type = element_type("indices", np.dtype(np.int64))

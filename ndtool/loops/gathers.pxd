@@ -12,8 +12,8 @@ from ndtool.loops.blocks cimport (
     offsets_by_mode, prefetch_next_batch, resolve_offsets, seek, stored_index, task_column,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64, as_row_indices, load_row_index,
-    read_once, row_limit,
+    ENTRIES, ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64, as_int64_bits, as_row_indices,
+    bound_index_exact, load_row_index, read_once, row_limit,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
@@ -487,8 +487,8 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     cdef int64_t batches = g.count // space.per_batch if space.batch_rank else 1
     cdef int64_t stride = max(space.strides[0], -space.strides[0])
     cdef int64_t reached = <int64_t> row_limit(g.walk.kind, space.sizes[0]) * stride
-    cdef bint is_small = batches * min(space.span, reached) <= SHARED_CACHE_BYTES or (
-        space.batch_rank == 0 and g.count * LINE <= CACHE_BYTES
+    cdef bint is_small = (
+        batches * min(space.span, reached) <= SHARED_CACHE_BYTES or g.count * LINE <= CACHE_BYTES
     )
     return (
         (space.fits_in_cache or g.is_local or is_small) and has_row_indices(&g.walk, g.width)
@@ -497,11 +497,24 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     )
 
 
+cdef inline const uint8_t* exceptional_row(
+    const Walk* walk, const uint8_t* stored, const uint8_t* source
+) noexcept nogil:
+    """Return the row of a negative index, or one out of bounds; NULL if it selects none."""
+    cdef const IndexSpace* space = walk.space
+    cdef bint is_uint64 = False
+    cdef int64_t v
+    v = as_int64_bits(stored, walk.kind, 1, &v, &is_uint64)[0]
+    if bound_index_exact(&v, space.sizes[0], space.wraps[0], walk.mode, is_uint64):
+        return NULL
+    return source + v * space.strides[0]
+
+
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather elements by their stored indices.
 
-    After an index that is negative or out of bounds, the next few are gathered by offsets. Where
-    most short batches have one, so are all that follow.
+    After several indices near each other that are negative or out of bounds, the next few are
+    gathered by offsets. Where most short batches have one, so are all that follow.
     """
     cdef const Gather* g = <const Gather*> args
     cdef const IndexSpace* space = g.walk.space
@@ -513,6 +526,8 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     cdef Cursor cursor
     cdef RowBlock rows
     cdef const uint8_t* index
+    cdef const uint8_t* stored
+    cdef const uint8_t* row
     cdef uint8_t* block
     cdef uint8_t* target = g.target + t * g.width
     cdef const uint8_t* next_rows
@@ -526,7 +541,7 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
         if cursor.remaining == 0:
             next_batch(&cursor, space)
         n = min(min(step, stop - t), cursor.remaining)
-        index = stored_index(&cursor, &g.walk, t)
+        index = stored = stored_index(&cursor, &g.walk, t)
         # more streams than hardware prefetches
         if space.batch_rank and space.fits_in_cache and batch_fraction <= LINE:
             prefetch_lines(index + PREFETCH_DISTANCE, n * g.walk.tuple_bytes)
@@ -551,7 +566,14 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
                 few = 1
             elif i < n:
                 few = min(4 * few, BLOCK)
-            if i < n:
+            row = NULL
+            if i < n and few == 1:
+                row = exceptional_row(&g.walk, stored + i * g.walk.tuple_bytes, rows.source)
+            if row != NULL:
+                memcpy(block + i * g.width, row, g.width)
+                cursor.remaining -= 1
+                i += 1
+            elif i < n:
                 n_few = min(few, n - i)
                 if next_offsets(&cursor, &g.walk, t + i, n_few, offsets):
                     return 1

@@ -436,18 +436,15 @@ def layout_of(
     if plan.batch_repeats > 1:
         del slabs["indices"]
     written = slab(chunked["output"], tuple_shape(plan)) if gathers and "output" in chunked else 1
+    box = (min(size, lcm(*(step[d] for step in steps))) for d, size in enumerate(rows.shape))
+    read = lcm(*(slab(chunked[role], shape) for role, shape in slabs.items() if role in chunked))
+    chunk_bytes = max(chunk_buffers(array, role == "output") for role, array in metadata.items())
+    if chunked:
+        concurrency = max(concurrency, *(source.concurrency for source in sources.values()))
     return Layout(
-        rows,
-        gathers,
-        threads,
-        tuple(min(size, lcm(*(step[d] for step in steps))) for d, size in enumerate(rows.shape)),
-        written,
-        lcm(*(slab(chunked[role], shape) for role, shape in slabs.items() if role in chunked)),
-        max(chunk_buffers(array, role == "output") for role, array in metadata.items()),
-        max(concurrency, *(source.concurrency for source in sources.values())) if chunked else 1,
-        bool(chunked),
-        on_cluster,
-    )
+        rows, gathers, threads, tuple(box), written, read, chunk_bytes,
+        concurrency if chunked else 1, bool(chunked), on_cluster,
+    )  # fmt: skip
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:

@@ -201,7 +201,8 @@ def _status(path: str) -> os.stat_result | None:
                 f"{printable(path)}: it is a dangling link: expected a file"
             ) from None
         if not os.path.basename(path):
-            raise OutputError(f"{printable(path)}: expected a file name") from None
+            name = printable(path) or "an empty name"
+            raise OutputError(f"{name}: expected a file name") from None
         if not os.path.isdir(os.path.dirname(path) or "."):
             raise OutputError(
                 f"{printable(path)}: there is no folder {printable(os.path.dirname(path))}",

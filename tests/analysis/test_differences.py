@@ -17,6 +17,7 @@ from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
 from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.errors import DifferenceError
+from ndtool.questions import calls as questions
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs.calls import Request
@@ -249,6 +250,19 @@ def test_json_has_the_documented_keys(workdir: Path) -> None:
     gather = ("verify", "gather", "data.npy", "[1]", "one.npy", "--json")
     save(one=np.zeros(1, "f4"))
     assert ndtool(*gather).json["lost_updates"] is None
+
+
+@pytest.mark.skipif(np.finfo("g").nmant != 63, reason="only x86-64's long doubles are padded")
+@pytest.mark.parametrize("dtype", ["g", "G"])
+def test_the_padding_of_long_doubles_is_not_compared(dtype: str) -> None:
+    data = np.arange(4).astype(dtype)
+    output = data[[1, 2]]
+    padded = output.view(np.uint8).reshape(-1, 16)
+    padded[:, 10:] = 99
+    assert questions.verify("gather", data, [1, 2], output).verified
+    padded[-1, 0] = 1
+    with pytest.raises(DifferenceError, match="in 1 of 2 elements"):
+        questions.verify("gather", data, [1, 2], output)
 
 
 def test_differences_within_some_ulps_are_accepted(workdir: Path) -> None:

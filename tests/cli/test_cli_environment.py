@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, ndtool, python, save, snapshot
+from command import NDTOOL, ndtool, python, save, shell, snapshot, start
 from npyfile import npy
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -21,12 +21,6 @@ RUN = ("gather-nd", "data.npy", "idx.npy")
 @pytest.fixture(autouse=True)
 def files(workdir: Path) -> None:
     save(data=DATA, idx=IDX)
-
-
-def shell(script, **env):
-    """Run a script in which "$@" is ndtool."""
-    completed = execute("bash", "-c", script, "bash", *NDTOOL, env=env)
-    return completed.status, completed.out, completed.err
 
 
 def output_is_correct(name="out.npy"):
@@ -151,10 +145,10 @@ def test_closed_pipes_are_silent_and_full_ones_are_reported():
     save(data=np.zeros((4, 10**6)))
     for command in ("gather-nd data.npy idx.npy -o -", "gather-nd data.npy idx.npy", "spec --json"):
         script = f'"$@" {command} | true; echo "${{PIPESTATUS[0]}}"'
-        status, out, err = shell(script)
+        status, out, err, _ = shell(script)
         assert (status, err) == (0, "")
         assert out in ((b"141\n", b"0\n") if "spec" in command else (b"141\n",))
-    assert shell('"$@" gather-nd data.npy idx.npy > /dev/full')[::2] == (
+    assert shell('"$@" gather-nd data.npy idx.npy > /dev/full')[:3:2] == (
         7,
         "error: standard output: No space left on device\n",
     )
@@ -188,7 +182,7 @@ def test_closed_and_full_streams_give_the_documented_status(workdir):
         (f"{command} --batch-dims 9 2>&-", 4),
         ('"$@" gather-nd - idx.npy -o out.npy <&-', 3),
     ):
-        status, _, err = shell(script)
+        status, _, err, _ = shell(script)
         assert status == expected, script
         assert "Traceback" not in err
         assert "Exception" not in err
@@ -269,14 +263,7 @@ def test_unusual_environments_do_not_change_the_results(env):
 def start_waiting(*arguments, **options):
     """Start a run that reads an array from standard input; return it, and the array's last bytes."""
     content = npy(np.pad(DATA, ((0, 50_000), (0, 0))))
-    process = subprocess.Popen(
-        [*NDTOOL, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        **options,
-    )
+    process = start(*arguments, **options)
     # more than a pipe holds: written when most of it is read
     process.stdin.write(content[:-4])
     process.stdin.flush()

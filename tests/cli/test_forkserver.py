@@ -19,14 +19,12 @@ def files(workdir: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "env"),
     [
-        (("gather-nd", "data.npy", "idx.npy"), {}),
         (("gather-nd", "data.npy", "-", "-o", "-"), {}),
         (
             ("gather-nd", "data.npy", "idx.npy", "-o", "out.zarr", "--trace"),
             {"NDTOOL_THREADS": "3"},
         ),
         (("gather-nd", "none.npy", "idx.npy"), {"NDTOOL_JSON": "1"}),
-        (("gather-nd", "data.npy"), {"OMP_NUM_THREADS": "2"}),
         (("gather-nd", "data.npy", "idx.npy", "--axis", "1"), {"NO_COLOR": "1", "COLUMNS": "20"}),
     ],
 )
@@ -37,17 +35,3 @@ def test_a_fork_and_a_new_process(command: tuple[str, ...], env: dict[str, str])
     assert max(server_count, 1) == len(forkserver._all)
     assert forkserver._idle[-1].is_compatible(environment(**env))  # was used
     assert forked == execute(*NDTOOL, *command, stdin=stdin, env=env)
-
-
-def test_variables_that_python_reads_at_startup_need_a_new_process() -> None:
-    servers = [(server, server.run) for server in forkserver._all]
-    for server, _ in servers:
-        server.run = lambda *_: pytest.fail("a fork")  # type: ignore[assignment]
-    try:
-        completed = ndtool(
-            "gather-nd", "none\udcff.npy", "idx.npy", env={"PYTHONUTF8": "0", "LC_ALL": "C"}
-        )
-    finally:
-        for server, run in servers:
-            server.run = run  # type: ignore[method-assign]
-    assert completed.status == 3

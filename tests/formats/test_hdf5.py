@@ -285,7 +285,7 @@ def test_netcdf_attributes_are_not_applied_and_the_run_warns() -> None:
 def test_netcdf_3_files_are_refused_with_a_hint() -> None:
     Path("x.nc").write_bytes(b"CDF\x01" + bytes(100))
     error = assert_refused("x.nc", "^x.nc: NetCDF-3: expected NetCDF-4")
-    assert error.hint == "Then: nccopy -k nc4 x.nc x-nc4.nc"
+    assert error.hint == "nccopy converts it. Then: nccopy -k nc4 x.nc x-nc4.nc"
     Path("x.h5").write_bytes(b"text")
     assert_refused("x.h5", "^x.h5: not an HDF5 file: expected its signature at byte 0")
 

@@ -344,7 +344,7 @@ def test_a_store_in_an_archive_has_a_way_on() -> None:
     for argument in ("x.zarr.zip:a", "x.zarr.zip"):
         with pytest.raises(InputError, match="is a Zarr store in an archive") as excinfo:
             files.gather(argument, "[0]")
-        assert excinfo.value.hint == "Then: unzip x.zarr.zip -d x.zarr"
+        assert excinfo.value.hint == "unzip extracts it. Then: unzip x.zarr.zip -d x.zarr"
 
 
 def test_attributes_that_change_values_are_said() -> None:

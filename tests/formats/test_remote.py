@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, python, save
+from command import NDTOOL, environment, ndtool, python, save, start
 from hypothesis import given
 from hypothesis import strategies as st
 from inputs import assert_refused, load, open_input
@@ -201,9 +201,9 @@ def test_merged_ranges_contain_the_requested_ones(data: st.DataObject) -> None:
 def test_missing_ranges(ranges: list[Any], data: st.DataObject) -> None:
     memory_block = ranged._SparseFile("x", 100)
     present: set[int] = set()
-    for start, count in ranges:
-        memory_block.record(start, start + count)
-        present |= set(range(start, start + count))
+    for first, count in ranges:
+        memory_block.record(first, first + count)
+        present |= set(range(first, first + count))
     start = data.draw(st.integers(0, 80))
     stop = data.draw(st.integers(start, 100))
     missing = [
@@ -550,11 +550,7 @@ def test_user_and_password_of_a_url_are_sent(server: Server) -> None:
 def test_a_slow_download_can_be_interrupted(server: Server, workdir: Path, name: str) -> None:
     save(i=np.zeros((400_000, 1), int))
     url = server.add("/x.npy", npy(ROWS), stalls=True)
-    with subprocess.Popen(
-        [*NDTOOL, "scatter-nd", url, "i.npy", url, "-o", "out.npy"],
-        stderr=subprocess.PIPE,
-        env=environment(),
-    ) as process:
+    with start("scatter-nd", url, "i.npy", url, "-o", "out.npy") as process:
         while len(server.requests) < 3:
             time.sleep(0.01)
             assert process.poll() is None

@@ -3,7 +3,6 @@
 import io
 import itertools
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bucket import Bucket, Proxy, client_environment
-from command import NDTOOL, environment, ndtool, save
+from command import ndtool, save, start
 from inputs import load, open_input
 from npyfile import npy
 from outputs import list_preserved_members, temporary_sink
@@ -489,11 +488,8 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
     save(x=parts, i=np.arange(len(parts))[:, None])
     proxy = Proxy(s3.endpoint, objects.MIN_PART // 2)
     try:
-        with subprocess.Popen(
-            [*NDTOOL, "gather-nd", "x.npy", "i.npy", "-o", "s3://bucket/x.npy"],
-            stderr=subprocess.PIPE,
-            env=environment(**client_environment(proxy.endpoint)),
-        ) as process:
+        words = ("gather-nd", "x.npy", "i.npy", "-o", "s3://bucket/x.npy")
+        with start(*words, env=client_environment(proxy.endpoint)) as process:
             while not proxy.stalled.wait(0.05):
                 assert process.poll() is None, process.stderr.read()
             assert len(s3.uploads()) == 1

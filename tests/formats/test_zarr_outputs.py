@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, ndtool, save
+from command import environment, ndtool, save, shell
 from later import later
 from limits import drop_root_capabilities
 from outputs import list_preserved_members, temporary_sink
@@ -370,7 +370,7 @@ def test_a_current_directory_that_was_removed_takes_no_output(output: str) -> No
     save(data=DATA)
     script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
     data = os.path.abspath("data.npy")
-    result = execute("bash", "-c", script, "bash", *NDTOOL, "convert", data, output)
+    result = shell(script, "convert", data, output)
     path = output.partition(":")[0]
     assert (result.status, result.err) == (7, f"error: {path}: No such file or directory\n")
 

@@ -1,7 +1,6 @@
 """Zarr stores at URLs, read and written: memory, HTTP and moto's S3 server."""
 
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bucket import Bucket, Proxy, client_environment
-from command import NDTOOL, environment, ndtool, save
+from command import ndtool, save, start
 from inputs import open_input
 from later import later
 from outputs import list_preserved_members, temporary_sink
@@ -390,11 +389,8 @@ def test_interrupted_while_chunks_are_sent(number: int, s3: Bucket) -> None:
     np.save("in.npy", np.random.default_rng(0).integers(0, 1 << 30, (32, 131072), "<i4"))
     proxy = Proxy(s3.endpoint, 1 << 18)
     try:
-        process = subprocess.Popen(
-            [*NDTOOL, "convert", "in.npy", "s3://bucket/x.zarr", "--chunks", "1,131072"],
-            env=environment(**client_environment(proxy.endpoint)),
-            stderr=subprocess.PIPE,
-        )
+        words = ("convert", "in.npy", "s3://bucket/x.zarr", "--chunks", "1,131072")
+        process = start(*words, env=client_environment(proxy.endpoint))
         proxy.stalled.wait()
         process.send_signal(number)
         proxy.release()

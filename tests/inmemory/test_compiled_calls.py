@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Array, Case, bits_equal, many, raw_bytes, void_view
+from strategies import Array, Case, bits_equal, many, raw_bytes, sample, void_view
 from ways import calls_with_attributes
 
 import ndtool
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("fast_small_calls")
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
 ROWS = np.array([[2], [0]])
 UPDATES = np.full((2, 4), 7, np.float32)
+INDEX_TYPES = ("i1", "u2", ">i4", "i8")
 AXIS_INDICES = np.array([[0, -1, 2, 1]])
 CALLS: dict[str, Callable[..., Array]] = {
     "gather_nd": lambda **options: ndtool.gather_nd(DATA, ROWS, **options),
@@ -294,8 +295,7 @@ def test_few_updates_in_place_of_strided_slices_copy_no_data(layout: str, reduct
             assert peak < data.nbytes // 2, (name, options)
 
 
-@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8"])
-@pytest.mark.parametrize("step", [1, -1, 3])
+@pytest.mark.parametrize(("dtype", "step"), sample(3, INDEX_TYPES, (1, -1, 3)))
 def test_indices_that_count_from_1_are_normalized_in_compiled_code(
     dtype: str, step: int, both_paths: BothPaths
 ) -> None:
@@ -312,9 +312,10 @@ def test_indices_that_count_from_1_are_normalized_in_compiled_code(
     assert bits_equal(index[:-1], given[:-1])
 
 
-@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8"])
-@pytest.mark.parametrize("mode", ["error", "clip", "wrap", "fill", "drop"])
-@pytest.mark.parametrize("pad", [None, 0, -7, 3])
+@pytest.mark.parametrize(
+    ("dtype", "mode", "pad"),
+    sample(3, INDEX_TYPES, ("error", "clip", "wrap", "fill", "drop"), (None, 0, -7, 3)),
+)
 def test_indices_that_count_from_1_have_modes_and_padding_in_compiled_code(
     dtype: str, mode: str, pad: int | None, both_paths: BothPaths
 ) -> None:
@@ -356,10 +357,10 @@ def test_an_extreme_index_that_counts_from_1_is_out_of_bounds(value: int) -> Non
     assert clipped.tolist() == [0.0, 3.0 if value > 0 else 0.0]
 
 
-@pytest.mark.parametrize("dtype", ["i1", "u2", ">i4", "i8"])
-@pytest.mark.parametrize("run", [1, 3, 8])
-@pytest.mark.parametrize("shape", [(5, 8), (5, 2, 8, 3), (70, 8, 40)])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "run", "shape", "in_place"),
+    sample(3, INDEX_TYPES, (1, 3, 8), ((5, 8), (5, 2, 8, 3), (70, 8, 40)), (False, True)),
+)
 def test_circular_runs_that_wrap_are_written_in_compiled_code(
     dtype: str, run: int, shape: tuple[int, ...], in_place: bool, both_paths: BothPaths
 ) -> None:
@@ -392,10 +393,10 @@ def test_an_output_that_overlaps_circular_write_indices_is_refused() -> None:
         ndtool.tensor_scatter(past, np.ones((2, 2), np.int64), first, 1, "circular", out=past)
 
 
-@pytest.mark.parametrize("count", [1, 7, 128, 300])
-@pytest.mark.parametrize("dtype", ["u1", "i8"])
-@pytest.mark.parametrize("reduction", ["none", "add", "max"])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("count", "dtype", "reduction", "threads"),
+    sample(3, (1, 7, 128, 300), ("u1", "i8"), ("none", "add", "max"), (1, 2)),
+)
 def test_batches_that_share_tuples_have_the_bits_of_the_loop(
     count: int, dtype: str, reduction: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import bucket
 import numpy as np
 import pytest
 from bucket import Bucket
-from command import NDTOOL, environment, ndtool, save
+from command import ndtool, save, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import open_input
@@ -161,11 +160,7 @@ SCATTER = (
 def start_blocked_run(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
     """Start a run whose workers block in a phase."""
     workers.inject_fault("wait", phase)
-    process = subprocess.Popen(
-        [*NDTOOL, *SCATTER, "-o", out, *options, "--scheduler", workers.address],
-        env=environment(),
-        stderr=subprocess.PIPE,
-    )
+    process = start(*SCATTER, "-o", out, *options, "--scheduler", workers.address)
     while f"-{phase}-" not in str(workers.client.processing()):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)

@@ -4,7 +4,6 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save
+from command import ndtool, save, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from later import later
@@ -53,11 +52,7 @@ class KillingWorkers(Workers):
         """Start a run, and kill it while workers execute `tasks` tasks of a phase."""
         self.pop_records()
         self.inject_fault("wait", phase)
-        process = subprocess.Popen(
-            [*NDTOOL, *command, *map(str, options), "--scheduler", self.address],
-            env=environment(),
-            stderr=subprocess.PIPE,
-        )
+        process = start(*command, *options, "--scheduler", self.address)
         self.wait_for_task("begin", phase, tasks)
         process.kill()
         assert (process.communicate()[1], process.returncode) == (b"", -signal.SIGKILL)
@@ -297,10 +292,7 @@ def test_chunks_that_change_after_their_worker_is_lost_are_noticed(
     command = ("scatter-nd", "data.npy", "idx.npy", "upd.zarr", "--reduction", "add")
     cluster.inject_fault("wait", "sweep")
     cluster.pop_records()
-    process = subprocess.Popen(
-        [*NDTOOL, *command, "-o", "out.npy", "--scheduler", cluster.address, "--no-trace"],
-        env=environment(), stderr=subprocess.PIPE,
-    )  # fmt: skip
+    process = start(*command, "-o", "out.npy", "--scheduler", cluster.address, "--no-trace")
     cluster.wait_for_task("begin", "sweep")
     zarr.open_array("upd.zarr")[:3000] = 7
     for pid in cluster.client.run(os.getpid).values():  # all workers that have read chunks

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
+from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, shell, snapshot
 from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 from memory import peak_megabytes
 from npyfile import write_sparse
@@ -599,7 +599,7 @@ def test_standard_output_that_is_an_input_is_refused(workdir: Path) -> None:
     for redirection in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
         name = "-" if "<d" in redirection else "data.npy"
         script = f'exec "$@" gather-nd {name} idx.npy {redirection}'
-        completed = execute("bash", "-c", script, "bash", *NDTOOL)
+        completed = shell(script)
         assert completed.status == 7
         assert "which is an input" in completed.err
         assert snapshot(workdir) == before

@@ -99,7 +99,7 @@ def test_invalid_targets_are_refused_before_any_work():
         "d": "d is a directory",
         ".": "is a directory",
         "d/": "is a directory",
-        "": "expected a file name",
+        "": "an empty name: expected a file name",
         "new/": "new/: expected a file name|No such",
         "none/x.npy": "none/x.npy: there is no folder none",
         "plain/x.npy": "there is no folder plain",

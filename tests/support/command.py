@@ -109,6 +109,18 @@ def python(program: str, *arguments: object, **options: Any) -> Completed:
     return execute(sys.executable, "-c", program, *arguments, **options)
 
 
+def start(*words: object, env: Any = None, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `ndtool` in a new process whose streams are pipes."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [*NDTOOL, *map(str, words)]
+    return subprocess.Popen(command, env=environment(**(env or {})), **pipes, **options)
+
+
+def shell(script: str, *words: object, **options: Any) -> Completed:
+    """Run a script of bash in which "$@" is ndtool, with further words of a command."""
+    return execute("bash", "-c", script, "bash", *NDTOOL, *words, **options)
+
+
 def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Completed:
     """Run a command without a terminal."""
     completed = subprocess.run(

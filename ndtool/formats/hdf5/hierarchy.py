@@ -52,7 +52,7 @@ class OpenFile:
         h5py, start = library(), signature_offset(storage)
         if storage.peek(0, 3) == b"CDF":
             new_path = path.removesuffix(".nc") + "-nc4.nc"
-            hint = f"Then: nccopy -k nc4 {quote(path)} {quote(new_path)}"
+            hint = f"nccopy converts it. Then: nccopy -k nc4 {quote(path)} {quote(new_path)}"
             refuse(path, "NetCDF-3: expected NetCDF-4", hint=hint)
         if start is None:
             refuse(path, "not an HDF5 file: expected its signature at byte 0, 512, 1024 and so on")

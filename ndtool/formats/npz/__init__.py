@@ -92,7 +92,8 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
     if any(info.orig_filename.rpartition("/")[2] in ZARR_METADATA for info in infos.values()):
         raise InputError(
             f"{printable(path)} is a Zarr store in an archive: expected its folder",
-            hint=f"Then: unzip {mistakes.quote(path)} -d {mistakes.quote(f'{stem}.zarr')}",
+            hint="unzip extracts it. Then:"
+            f" unzip {mistakes.quote(path)} -d {mistakes.quote(f'{stem}.zarr')}",
         )
     if name is None:
         arrays = {key: info for key, info in infos.items() if info.orig_filename.endswith(".npy")}
