@@ -52,10 +52,7 @@ class Target(NamedTuple):
     @property
     def is_file(self) -> bool:
         """Whether the output is a file or store, which can be replaced, not a FIFO or device."""
-        return self.current is None or stat.S_IFMT(self.current.st_mode) in (
-            stat.S_IFREG,
-            stat.S_IFDIR,
-        )
+        return self.current is None or self.is_store or stat.S_ISREG(self.current.st_mode)
 
     @property
     def is_store(self) -> bool:
