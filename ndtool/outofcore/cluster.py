@@ -36,7 +36,7 @@ from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, layout_of
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Task, Work
+from ndtool.outofcore.phases import Arrays, Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -431,15 +431,14 @@ class ClusterRun:
             work = Work(inference, partitioning, Arrays(*[nothing] * 4), SharedStore(folder))
 
             def map_cluster(
-                phase: str, group: Group, tasks: Iterable[Task], add: AddResult
-            ) -> None:
+                phase: str, _: Group, tasks: Iterable[Task]
+            ) -> Iterator[tuple[int, Any]]:
                 for number, (result, was_found) in self._cluster.map(task_call, phase, tasks):
                     if self._resumes and phase != work.last_phase:
                         self.resumed[phase] += was_found
-                    add(number, result)
+                    yield number, result
 
-            advance = execution.meter(partitioning, progress)
-            yield from phases.run(work, work.root, map_cluster, advance, report)
+            yield from phases.run(work, work.root, map_cluster, progress, report)
             close()
             for role, fingerprint in fingerprints(self._call.sources).items():
                 if self._prints[role] != fingerprint:
