@@ -14,8 +14,9 @@ numbers, and an argument that is a key, or a list of keys, stands for the result
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, product
 from math import ceil, prod, sqrt
 from operator import add, attrgetter, getitem, mul
@@ -24,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import _kernels
-from ndtool._kernels import Indices, WorkItem
+from ndtool._kernels import Indices
 from ndtool.engine import bind, check, copies, distinct, layouts, scatters
 from ndtool.errors import RuleError
 from ndtool.inmemory import ops
@@ -35,7 +35,9 @@ from ndtool.outofcore.phases import (
     BoundsReports,
     OutOfBounds,
     find_out_of_bounds,
-    permute,
+    restore_rows,
+    sort_rows,
+    sort_tuples,
     update_rows,
 )
 from ndtool.rules import shapes
@@ -80,9 +82,9 @@ class Call:
 class Split:
     """The tuples of a block, sorted stably by partition.
 
-    number: of the block. shape: of the array of its tuples. ids: the partition ID of each tuple, in
-    order. segments: the block and its row indices, for each partition from which tuples select.
-    report: its indices out of bounds if they are an error.
+    number: of the block. shape: of the array of its tuples. ids: the bytes of the partition ID of
+    each tuple, in order. segments: the block and its row indices, for each partition from which
+    tuples select. report: its indices out of bounds if they are an error.
     """
 
     number: int
@@ -131,33 +133,29 @@ def split(call: Call, number: int, origin: Shape, shape: Shape, chunk: object) -
     """Validate the tuples of a block, and sort them by partition."""
     plan, n = call.plan, prod(shape)
     indices = _bind_indices(call, chunk, shape)
-    ids = np.zeros(n, f"u{bind.id_bytes(call.ids)}")
     if n and prod(plan.slice_grid):
         boxes = bind.bind_boxes(plan.slice_grid, tuple(sizes[0] for sizes in call.rows))
-        local, offsets = np.empty(n, f"u{boxes.row_bytes}"), np.zeros(call.ids + 1, np.int64)
-        if not _kernels.partition_ids(
-            bind.bind_box(plan, origin, shape), indices, n, WorkItem(n, n, 0, 0), boxes,
-            as_bytes(ids), as_bytes(local), offsets,
-        ):  # fmt: skip
-            moved = np.empty_like(local)
-            permute(as_bytes(ids), offsets[:-1], as_bytes(local), as_bytes(moved), n, False)
-            counts = np.diff(offsets[: boxes.partitions + 1])
-            segments = {
-                p: [(number, moved[offsets[p] : offsets[p + 1]])]
-                for p in np.flatnonzero(counts).tolist()
-            }
+        drops, allocate = plan.attributes.may_skip_tuples, partial(np.empty, dtype=np.uint8)
+        rows = bind.bind_box(plan, origin, shape)
+        ordered = sort_tuples(rows, indices, n, n, boxes, drops, allocate)
+        if ordered is not None:
+            ids, offsets, local = map(np.asarray, ordered)
+            local = local.view(f"u{boxes.row_bytes}")
+            reached = np.flatnonzero(np.diff(offsets[: boxes.partitions + 1])).tolist()
+            segments = {p: [(number, local[offsets[p] : offsets[p + 1]])] for p in reached}
             return Split(number, shape, ids, segments)
     report = find_out_of_bounds(plan, indices, 0, n) if n else None
-    return Split(number, shape, np.zeros_like(ids), {}, report)  # without rows, all are dropped
+    ids = np.zeros(n * bind.id_bytes(call.ids), np.uint8)  # without rows, all are dropped
+    return Split(number, shape, ids, {}, report)
 
 
-def _permute(call: Call, split: Split, rows: Array, inverse: bool) -> Array:
-    """Sort the rows of a block's tuples by partition; inverse: restore the order of tuples."""
+def _reorder(call: Call, split: Split, rows: Array, by: Callable[..., None]) -> Array:
+    """Return the rows of a block's tuples sorted by partition, or restored: by a function."""
     ends = [*accumulate((len(local) for [(_, local)] in split.segments.values()), initial=0)]
-    starts, out = np.full(call.ids, ends.pop()), np.empty_like(rows)
-    starts[[*split.segments]] = ends
+    offsets, out = np.full(call.ids + 1, ends.pop()), np.empty_like(rows)
+    offsets[[*split.segments]], offsets[-1] = ends, len(rows)
     if rows.size:
-        permute(as_bytes(split.ids), starts, as_bytes(rows), as_bytes(out), len(rows), inverse)
+        by(split.ids, offsets, as_bytes(rows), as_bytes(out))
     return out
 
 
@@ -207,7 +205,7 @@ def replay(
     dropped = prod(split.shape) - sum(map(len, segments)), prod(lane)
     fill = np.frombuffer(call.inference.fill_bytes, f"V{dtype.itemsize}")
     rows = np.concatenate([*segments, np.broadcast_to(fill, dropped)])
-    return _permute(call, split, rows, True).view(dtype).reshape(split.shape + lane)
+    return _reorder(call, split, rows, restore_rows).view(dtype).reshape(split.shape + lane)
 
 
 def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundle:
@@ -218,7 +216,7 @@ def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundl
     arithmetic = scatters.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
     if dtype.swap_size > 1 and dtype.order != arithmetic:
         copies.swap_bytes(as_bytes(rows), dtype.swap_size)
-    moved, end, bundle = _permute(call, split, rows, False), 0, {}
+    moved, end, bundle = _reorder(call, split, rows, sort_rows), 0, {}
     for partition, [(_, local)] in split.segments.items():
         bundle[partition] = [(local, moved[end : end + len(local)].copy())]
         end += len(local)
@@ -320,17 +318,18 @@ class TaskGraph:
         links: whether a source may have segments for a target. Groups of many sources are selected
         for groups of targets, so that a task depends on about the square root of their number.
         """
-        size, counts = ceil(sqrt(len(sources))), links.sum(0)
+        needs = np.ascontiguousarray(links.T)
+        size, counts = ceil(sqrt(len(sources))), needs.sum(1)
         result: list[list[Key]] = [
-            [sources[i] for i in np.flatnonzero(column).tolist()] if n <= MIN_EXCHANGED else []
-            for column, n in zip(links.T, counts, strict=True)
+            [sources[i] for i in np.flatnonzero(row).tolist()] if n <= MIN_EXCHANGED else []
+            for row, n in zip(needs, counts, strict=True)
         ]
         many = np.flatnonzero(counts > MIN_EXCHANGED)
         if not many.size:
             return result
-        many = many[np.argsort(links[:, many].argmax(0), kind="stable")]  # by the same sources
+        many = many[np.argsort(needs.argmax(1)[many], kind="stable")]  # by the same sources
         for group in _groups(many.tolist(), ceil(len(many) / size)):
-            needed = np.flatnonzero(links[:, group].any(1)).tolist()
+            needed = np.flatnonzero(needs[group].any(0)).tolist()
             numbers = np.array([targets[t] for t in group])  # one object for dask
             keys = [
                 self._add(kind, (select, [sources[i] for i in members], numbers))
@@ -351,7 +350,7 @@ class TaskGraph:
         """Add the sweeps and replays of blocks."""
         links = self._links[blocks]
         partitions = np.flatnonzero(links.any(0)).tolist()
-        links, splits = links[:, partitions], [self._splits[block] for block in blocks]
+        links, splits = links.take(partitions, 1), [self._splits[block] for block in blocks]
         bundles = self._exchange("splits", splits, partitions, links)
         for lane, _, lane_shape in self._lanes:
             swept = [
