@@ -33,7 +33,7 @@ from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, layout_of
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Task, Work
+from ndtool.outofcore.phases import Arrays, Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -76,9 +76,9 @@ class Cluster:
         self._last_sign = time.monotonic()
 
     def map(
-        self, task_call: worker.Call, phase: str, tasks: Iterable[Task], add: AddResult
-    ) -> None:
-        """Run the tasks of a phase on workers; pass the number and result of each to `add`.
+        self, task_call: worker.Call, phase: str, tasks: Iterable[Task]
+    ) -> Iterator[tuple[int, Any]]:
+        """Run the tasks of a phase on workers; yield the number and result of each.
 
         The scheduler repeats the tasks of lost workers, and those that raise an error.
         """
@@ -98,7 +98,7 @@ class Cluster:
             while unfinished:
                 if self._wait_for_result(completed):
                     future, outcome = next(completed)
-                    add(unfinished.pop(future), _result(phase, future, outcome))
+                    yield unfinished.pop(future), _result(phase, future, outcome)
         except _connection_errors():
             unfinished.clear()  # without a scheduler, none can be cancelled
             raise _connection_lost() from None
@@ -450,17 +450,15 @@ class ClusterRun:
             work = Work(inference, partitioning, arrays, store)
 
             def map_cluster(
-                phase: str, group: Group, tasks: Iterable[Task], add: AddResult
-            ) -> None:
-                def add_result(number: int, outcome: tuple[Any, bool]) -> None:
+                phase: str, group: Group, tasks: Iterable[Task]
+            ) -> Iterator[tuple[int, Any]]:
+                results = self._cluster.map(task_call, phase, tasks)
+                for number, (result, was_found) in results:
                     if task_call.resumes and phase != work.last_phase:
-                        self.resumed[phase] = self.resumed.get(phase, 0) + outcome[1]
-                    add(number, outcome[0])
+                        self.resumed[phase] = self.resumed.get(phase, 0) + was_found
+                    yield number, result
 
-                self._cluster.map(task_call, phase, tasks, add_result)
-
-            advance = execution.meter(partitioning, progress)
-            yield from phases.run(work, work.root, map_cluster, advance, report)
+            yield from phases.run(work, work.root, map_cluster, progress, report)
             close()
             for role, fingerprint in fingerprints(self._inputs, self._call.sources).items():
                 if self._fingerprints[role] != fingerprint:

@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import _kernels
-from ndtool._kernels import Indices, WorkItem
+from ndtool._kernels import Indices
 from ndtool.engine import bind, check, copies, distinct, layouts, scatters
 from ndtool.errors import RuleError
 from ndtool.inmemory import ops
@@ -38,7 +37,9 @@ from ndtool.outofcore.phases import (
     BoundsReports,
     OutOfBounds,
     find_out_of_bounds,
-    permute,
+    restore_rows,
+    sort_rows,
+    sort_tuples,
     update_rows,
 )
 from ndtool.rules import shapes
@@ -218,6 +219,10 @@ def _bind(call: Call, index: Array, attributes: Attributes) -> Indices:
     return bind.bind_indices(buffer, dtype, attributes)
 
 
+def _allocate(nbytes: int) -> Array:
+    return np.empty(nbytes, np.uint8)
+
+
 def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
     """Validate the tuples of a block, and sort them by partition."""
     plan, partitions, n = call.plan.block(shape), call.partitions, prod(shape)
@@ -235,13 +240,10 @@ def split(call: Call, chunk: object, number: int, origin: Shape, shape: Shape) -
         pairs = enumerate(plan.grid_axes)
         steps = tuple(call.chunks[r][0] if i is None else shape[i] for r, i in pairs)
         boxes = bind.bind_boxes(plan.slice_grid, steps)
-        unsorted = np.empty(n, np.dtype(f"u{boxes.row_bytes}"))
-        local = np.empty_like(unsorted)
-        if not _kernels.partition_ids(
-            bind.bind_rows(plan), indices, 0, WorkItem(0, n, 0, 0), boxes, as_bytes(ids),
-            as_bytes(unsorted), offsets,
-        ):  # fmt: skip
-            permute(as_bytes(ids), offsets[:-1], as_bytes(unsorted), as_bytes(local), n, False)
+        ordered = sort_tuples(bind.bind_rows(plan), indices, 0, n, boxes, drops, _allocate)
+        if ordered is not None:
+            ids, offsets = ordered.ids.view(ids.dtype), np.frombuffer(ordered.offsets, np.int64)
+            local = ordered.local.view(f"u{boxes.row_bytes}")
             bounds = enumerate(pairwise(offsets[: partitions + 1].tolist()))
             segments = {p: [Segment(number, local[a:b])] for p, (a, b) in bounds if a < b}
             return Split(number, shape, ids, offsets, segments)
@@ -309,7 +311,7 @@ def replay(
     out = np.empty_like(sorted_rows)
     if out.size:
         ids = as_bytes(split.ids)
-        permute(ids, split.offsets[:-1], as_bytes(sorted_rows), as_bytes(out), n, True)
+        restore_rows(ids, split.offsets.tolist(), as_bytes(sorted_rows), as_bytes(out))
     return out.view(dtype).reshape(split.shape + lane)
 
 
@@ -324,7 +326,7 @@ def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundl
     moved = np.empty_like(rows)
     if split.segments and rows.size:
         ids = as_bytes(split.ids)
-        permute(ids, split.offsets[:-1], as_bytes(rows), as_bytes(moved), len(rows), False)
+        sort_rows(ids, split.offsets, as_bytes(rows), as_bytes(moved))
     return {
         partition: [segment._replace(rows=moved[slice(*split.offsets[partition:][:2])].copy())]
         for partition, (segment,) in split.segments.items()
