@@ -52,9 +52,10 @@ from ndtool.signatures import Operators, bind
 MIN_CHUNK_BYTES = 1 << 22  # of the output, if indices are in memory
 
 
-def _call(call: tuple[Any, ...], data: Any, indices: Any, updates: Any, _: None) -> da.Array:
+def _call(
+    data: Any, indices: Any, updates: Any, _: None, operator: str, __: None, spec: Any, *values: Any
+) -> da.Array:
     """Infer a call, and return its graph as a dask array."""
-    operator, _, spec, *values = call
     spec = string("spec", spec)
     parsed = make_attributes(operator, zip(Attributes._fields, values, strict=True))
     inputs = {"data": data, "indices": indices, "updates": updates}
