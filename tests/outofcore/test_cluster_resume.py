@@ -262,7 +262,7 @@ def test_the_name_of_a_run_has_all_that_determines_its_segments(
             rows = rows_of(call.inference, call.sources, call.metadata, 1, on_cluster=True)
             partitioning = rows.partition(budget, depth)
             locations = {role: os.path.abspath(n) for role, n in request.arguments.items()}
-            prints = clusters.fingerprints(locations, call.sources)
+            prints = clusters.fingerprints(call.sources)
             return clusters.run_name(call.inference, partitioning, locations, prints)
 
     shutil.copy2("idx.npy", "same.npy")
