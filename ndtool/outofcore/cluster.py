@@ -35,7 +35,7 @@ from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
-from ndtool.outofcore.partitioning import Partitioning, layout_of
+from ndtool.outofcore.partitioning import Partitioning, rows_of
 from ndtool.outofcore.phases import Arrays, Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
@@ -273,15 +273,15 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     The number of tasks is rounded to a power of two, so that a cluster of about the same size can
     resume the run.
     """
-    layout = layout_of(
+    rows = rows_of(
         call.inference, call.sources, output.metadata, cluster.slots, output.concurrency, True
     )
     tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
-    data_bytes, rows = call.sources["data"].metadata.nbytes, layout.rows
+    data_bytes = call.sources["data"].metadata.nbytes
     task_bytes = 8 * data_bytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
     budget = max(1 << 20, min(cluster.memory, *task_bytes))
-    chosen = layout.choose(budget, cluster.memory)
-    if chosen is None or not layout.writes_complete_chunks(chosen):
+    chosen = rows.choose(budget, cluster.memory)
+    if chosen.limited_memory > cluster.memory:
         raise ResourceError(
             f"a task takes more memory than the {cluster.memory} bytes of a worker's thread",
             hint=f"{option('memory')} sets the memory of a worker, {option('chunks')} the size of"
@@ -299,7 +299,7 @@ def run_name(
     """
     types = [(info.dtype, info.shape) for info in inference.inputs.values()]
     call = inference.operator, inference.spec, inference.attributes, types
-    shape = partitioning.rows, partitioning.block_tuples, partitioning.shapes
+    shape = partitioning.block_tuples, partitioning.shapes
     names = {role: redact_urls(name) for role, name in inputs.items()}
     content = repr((__version__, call, shape, names, sorted(prints.items())))
     return hashlib.sha256(content.encode()).hexdigest()[:24]
