@@ -423,7 +423,7 @@ class ClusterRun:
                 all(map(os.path.exists, paths))
                 and len({os.stat(path).st_dev for path in paths}) == 1
             ):
-                sink.fits(partitioning.spilled_total)
+                sink.fits(partitioning.spilled)
             if inference.requires_distinct and not dry:
                 execution.check(self._call, partitioning, lambda _: None)
             self._cluster.run_on_workers(worker.check_access, task_call)
@@ -456,8 +456,8 @@ class ClusterRun:
         Raises ResourceError if there is too little free space.
         """
         if not locations.is_url(self.spill):
-            partitioning, nbytes = self.partitioning, self.partitioning.spilled_total
-            files = partitioning.blocks + partitioning.gathers * partitioning.partitions
+            partitioning, nbytes = self.partitioning, self.partitioning.spilled
+            files = partitioning.blocks + partitioning.rows.gathers * partitioning.partitions
             files += nbytes // segments.FILE_BYTES
             descriptors.require_space(self.spill, files, nbytes, 0, "temporary files")
         elif dry:
