@@ -14,7 +14,7 @@ from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import threads
 from ndtool.outofcore import phases
-from ndtool.outofcore.partitioning import Partitioning, layout_of, tuple_shape
+from ndtool.outofcore.partitioning import Partitioning
 from ndtool.outofcore.phases import Arrays, Group, OutOfBounds, ReportCallback, Task, Work
 from ndtool.outofcore.segments import LocalStore
 from ndtool.rules.plans import Plan, Shape
@@ -110,7 +110,9 @@ def arrays(
     return Arrays(
         reader("data", partitioning.rows.shape),
         reader("indices", plan.positions),
-        None if partitioning.gathers or output is None else reader("updates", tuple_shape(plan)),
+        None
+        if partitioning.rows.gathers or output is None
+        else reader("updates", plan.with_index_tuples.positions),
         output,
     )
 
@@ -120,7 +122,7 @@ def writer(
 ) -> Writer:
     """Return the writer of an output for tasks; buffer: a buffer to write to instead, or None."""
     shape = partitioning.rows.shape
-    if partitioning.gathers:
+    if partitioning.rows.gathers:
         shape = plan.output[: len(plan.output) - len(plan.slice_shape)]
     return Writer(sink, shape, partitioning.concurrency, buffer)
 
@@ -130,10 +132,8 @@ def _output_writer(
 ) -> Writer:
     """Return the writer of an output; it has a buffer if tasks cannot write to the sink."""
     buffer = None
-    layout = layout_of(call.inference, call.sources, sink.metadata, call.threads)
-    if not layout.writes_complete_chunks(partitioning) or (
-        sink.streamed and len(partitioning.rows.shape) > 1
-    ):
+    rows = partitioning.rows
+    if rows.buffers_output or (sink.streamed and len(rows.shape) > 1):
         threads = min(call.threads, partitioning.workers)
         complete = output_buffer(sink, threads, directory=call.spill)
         buffer, _ = stack.enter_context(complete)

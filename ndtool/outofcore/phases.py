@@ -128,17 +128,16 @@ class Work:
         box = tuple((0, size) for size in partitioning.rows.shape)
         self.root = Group((), box, partitioning.rows.tuples)
         self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
-        depths = range(partitioning.depth)
-        self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
+        self._spilled_per_tuple = [level.spilled["split"] for level in partitioning.levels]
         self._partition_buffers = threads.BufferPool(
-            prod(partitioning.partition_shape) * partitioning.rows.width
+            prod(partitioning.shapes[-1]) * partitioning.rows.width
         )
         self._scratch = threads.BufferPool(partitioning.scratch_bytes)
 
     @property
     def last_phase(self) -> str:
         """The phase that writes the output."""
-        return "replay" if self.partitioning.gathers else "sweep"
+        return "replay" if self.partitioning.rows.gathers else "sweep"
 
     def tuple_count(self, group: Group, block: int) -> int:
         """Return the number of tuples of a block."""
@@ -149,12 +148,17 @@ class Work:
         """Return the children of a group, bound for kernels."""
         key = group.depth, grid.box_shape(group.box)
         if key not in self._boxes:
-            self._boxes[key] = self.partitioning.boxes(group.box, group.depth)
+            self._boxes[key] = bind.bind_boxes(key[1], self.partitioning.shapes[group.depth])
         return self._boxes[key]
 
     def id_bytes(self, group: Group) -> int:
         """Return the bytes of a partition ID."""
         return bind.id_bytes(self.boxes(group).partitions + self.drops(group))
+
+    def row_bytes(self, group: Group) -> int:
+        """Return the bytes of a row index in a group, by which its parent refers to its rows."""
+        assert group.parent is not None, "the tuples of a call are not spilled"
+        return self.boxes(group.parent).row_bytes
 
     def drops(self, group: Group) -> bool:
         """Whether split has an ID for dropped tuples."""
@@ -229,9 +233,8 @@ class Work:
         self, group: Group, batch: Batch, local: memoryview, updates: memoryview | None
     ) -> None:
         """Read the row indices of a batch, local to the group, and its updates if any."""
-        parent = group.parent
-        assert parent is not None, "the tuples of a call are not spilled"
-        size, width = self.boxes(parent).row_bytes, self.partitioning.rows.width
+        parent, size, width = group.parent, self.row_bytes(group), self.partitioning.rows.width
+        assert parent is not None
 
         def ranges(width: int, follows: int) -> Iterator[Range]:
             for block, start, stop in batch:
@@ -303,9 +306,8 @@ def _read_block(
 
     updates: the buffer to read updates to.
     """
-    assert group.parent is not None
     n, first = work.tuple_count(group, block), block * work.partitioning.block_tuples
-    size, width, position = work.boxes(group.parent).row_bytes, work.partitioning.rows.width, 0
+    size, width, position = work.row_bytes(group), work.partitioning.rows.width, 0
     local = allocate(n * size)
     for batch in work.batches(group, first, first + n):
         end = position + count_tuples(batch)
@@ -327,7 +329,7 @@ def sweep(
     that is a group; None to run them in this thread.
     """
     child = work.child(group, number, starts, stops)
-    gathers = work.partitioning.gathers
+    gathers = work.partitioning.rows.gathers
     if gathers and not child.tuples:
         return
     if child.depth < work.partitioning.depth:
@@ -356,9 +358,9 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
         for batch in work.batches(partition, 0, partition.tuples):
             n = count_tuples(batch)
             with work.arena() as allocate:
-                local = allocate(n * 4)
+                local = allocate(n * work.row_bytes(partition))
                 work.read_batch(partition, batch, local, None)
-                if missing := _missing_chunks(local, sizes, steps, is_read):
+                if missing := _missing_chunks(local, n, sizes, steps, is_read):
                     work.arrays.data.read(partition.box, buffer, missing)
                 gathered = allocate(n * width)
                 addressing, indices, items = bind_local(row_count, local, n, width)
@@ -369,17 +371,19 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 yield gathered
 
 
-def _missing_chunks(local: memoryview, sizes: Shape, steps: Shape, is_read: Any) -> list[int]:
+def _missing_chunks(
+    local: memoryview, n: int, sizes: Shape, steps: Shape, is_read: Any
+) -> list[int]:
     """Return the indices of a partition's unread chunks that contain selected rows.
 
-    local: the rows. sizes, steps: the shapes of the partition and of its chunks. is_read: a flag
+    local: the n rows. sizes, steps: the shapes of the partition and of its chunks. is_read: a flag
     for each chunk, set for the returned chunks.
     """
     if is_read.size == 1:
         missing_chunks = [] if is_read.item() else [0]
         is_read[...] = True
         return missing_chunks
-    missing, rows = np.zeros_like(is_read), np.frombuffer(local, np.uint32)
+    missing, rows = np.zeros_like(is_read), np.frombuffer(local, f"u{len(local) // n}")
     for first in range(0, len(rows), SELECTED_ROWS):
         try:
             coordinates = np.unravel_index(rows[first : first + SELECTED_ROWS], sizes)
@@ -400,7 +404,8 @@ def _update(work: Work, partition: Group) -> None:
         for batch in work.batches(partition, 0, partition.tuples):
             with work.arena() as allocate:
                 n = count_tuples(batch)
-                local, updates = allocate(n * 4), allocate(n * width)
+                local = allocate(n * work.row_bytes(partition))
+                updates = allocate(n * width)
                 work.read_batch(partition, batch, local, updates)
                 yield local, updates
 
@@ -480,7 +485,7 @@ def find_result(work: Work, phase: str, number: int, *lines: Line) -> SplitResul
     group, width = work.root, work.partitioning.rows.width
     if phase == "split":
         boxes, n = work.boxes(group), work.tuple_count(group, number)
-        moved = work.id_bytes(group) if work.partitioning.gathers else width
+        moved = work.id_bytes(group) if work.partitioning.rows.gathers else width
         trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + REPORT_BYTES))
         segment = work.split_segment(group, number)
         work.store.read(segment, n * (boxes.row_bytes + moved), trailer)
@@ -511,12 +516,13 @@ def run(
     mapper: runs the tasks. progress: receives the fraction of tasks that are complete. report:
     receives the bounds report of a call, if the mode allows indices out of bounds.
     """
-    partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
+    partitioning = work.partitioning
+    blocks = range(-(-group.tuples // partitioning.block_tuples))
     children = work.boxes(group).partitions
     # In column i + 1, the offsets of the children in the segment of block i, in tuples.
     offsets = np.zeros((children + 1, len(blocks) + 1), np.int64)
     reports = BoundsReports(work.inference, partitioning.rows)
-    total, done = children + len(blocks) * (1 + partitioning.gathers), count(1)
+    total, done = children + len(blocks) * (1 + partitioning.rows.gathers), count(1)
 
     yield "split"
     for block, result in mapper("split", group, ((block,) for block in blocks)):
@@ -534,7 +540,7 @@ def run(
         swept = starmap(partial(sweep, work, group, mapper=mapper), sweeps)
     for _ in swept:
         progress(next(done) / total)
-    if not partitioning.gathers:
+    if not partitioning.rows.gathers:
         return
     first = 0
     for line, next_line in pairwise(offsets):  # now those of each block in the rows of a child
