@@ -131,14 +131,14 @@ def bind_box(plan: Plan, origin: Shape, shape: Shape) -> _kernels.Addressing:
 
 @lru_cache(maxsize=1024)
 def bind_boxes(sizes: Shape, box_shape: Shape) -> _kernels.Boxes:
-    """Bind partitions of rows, boxes of shape `box_shape`; merge axes that are not divided."""
+    """Bind partitions of rows, boxes of at most `box_shape`; merge axes that are not divided."""
     merged: list[tuple[int, int]] = []
     for size, step in zip(sizes, box_shape, strict=True):
-        if merged and step == size:
+        if merged and step >= size:
             previous = merged.pop()
             merged.append((previous[0] * size, previous[1] * size))
         else:
-            merged.append((size, step))
+            merged.append((size, min(size, step)))
     return _kernels.Boxes(*zip(*(merged or [(1, 1)]), strict=True))
 
 

@@ -380,7 +380,7 @@ class ClusterRun:
         signals.add_cleanup(abort)  # called before the folder is removed
         try:
             if is_local and os.stat(folder.working_folder).st_dev == os.stat(output.path).st_dev:
-                sink.fits(self.partitioning.spilled_total)
+                sink.fits(self.partitioning.spilled)
             if inference.requires_distinct and not dry:
                 execution.check(call, self.partitioning, lambda _: None)
             self._cluster.run_on_workers(worker.check_access, task_call)
@@ -419,8 +419,8 @@ class ClusterRun:
         Raises ResourceError if there is too little free space.
         """
         if not locations.is_url(self.spill):
-            partitioning, nbytes = self.partitioning, self.partitioning.spilled_total
-            files = partitioning.blocks + partitioning.gathers * partitioning.partitions
+            partitioning, nbytes = self.partitioning, self.partitioning.spilled
+            files = partitioning.blocks + partitioning.rows.gathers * partitioning.partitions
             files += nbytes // segments.FILE_BYTES
             descriptors.require_space(self.spill, files, nbytes, 0, "temporary files")
         elif dry:

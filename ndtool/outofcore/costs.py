@@ -99,19 +99,19 @@ def _spilled_requests(partitioning: Partitioning, trailers: int) -> Counter[str]
 
     A segment has an object for each FILE_BYTES; a read that crosses a boundary takes two requests.
     """
-    tuples, levels, requests = partitioning.rows.tuples, partitioning.levels, Counter[str]()
+    rows, levels, requests = partitioning.rows, partitioning.levels, Counter[str]()
     for level, inner in zip(levels, [*levels[1:], None], strict=True):
-        ends = inner.blocks - inner.groups if inner else 0
-        slices = min(level.segments + ends, tuples)
+        children = inner.groups if inner else partitioning.partitions
+        slices = min(level.segments + (inner.blocks - children if inner else 0), rows.tuples)
         # A sweep reads row indices, and of a scatter updates; a replay reads partition IDs.
-        reads = slices + (level.blocks if partitioning.gathers else slices)
+        reads = slices + (level.blocks if rows.gathers else slices)
         counts = {
             "split": (level.blocks, reads),
-            "sweep": (min(level.children, tuples), level.segments),
+            "sweep": (min(children, rows.tuples), level.segments),
         }
         for phase, nbytes in level.spilled.items():
             is_first = phase == "split" and level is levels[0]
-            boundaries = (tuples * nbytes + trailers * is_first) // segments.FILE_BYTES
+            boundaries = (rows.tuples * nbytes + trailers * is_first) // segments.FILE_BYTES
             written, read = counts[phase]
             requests += Counter(put=written + boundaries, get=read + boundaries)
     return requests

@@ -111,7 +111,7 @@ def arrays(
         reader("data", partitioning.rows.shape),
         reader("indices", plan.positions),
         None
-        if partitioning.gathers or output is None
+        if partitioning.rows.gathers or output is None
         else reader("updates", plan.with_index_tuples.positions),
         output,
     )
@@ -122,7 +122,7 @@ def writer(
 ) -> Writer:
     """Return the writer of an output for tasks; buffer: a buffer to write to instead, or None."""
     shape = partitioning.rows.shape
-    if partitioning.gathers:
+    if partitioning.rows.gathers:
         shape = plan.output[: len(plan.output) - len(plan.slice_shape)]
     return Writer(sink, shape, partitioning.concurrency, buffer)
 

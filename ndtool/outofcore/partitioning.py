@@ -17,7 +17,6 @@ from functools import cached_property
 from math import isqrt, lcm, prod
 from typing import NamedTuple
 
-from ndtool import _kernels
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Source
 from ndtool.engine import bind, counting, tuning
 from ndtool.errors import ResourceError, format_size, option
@@ -73,11 +72,11 @@ class Rows(NamedTuple):
 
     box: the shape of rows of which partitions are multiples, so that no chunk is divided.
     block_unit: a number of tuples of which blocks are multiples, so that each writes complete
-    chunks. read_unit: the same, if possible, so that no two blocks read the same chunk. in_chunks:
-    whether an array has chunks; else the rows of a partition are a power of two. buffers_output:
-    whether tasks write to a buffer instead of the output's chunks. chunk_bytes: bytes of the
-    buffers that read or write a chunk. concurrency: the number of chunks that a task reads or
-    writes concurrently. threads: of this process, or of a cluster, on which tasks run.
+    chunks. read_unit: the same, if possible, so that no two blocks read the same chunk.
+    buffers_output: whether tasks write to a buffer instead of the output's chunks. chunk_bytes:
+    bytes of the buffers that read or write a chunk, 0 if no array has chunks. concurrency: the
+    number of chunks that a task reads or writes concurrently. workers: the number of concurrent
+    tasks. on_cluster: whether they run on a cluster.
     """
 
     tuples: int
@@ -92,11 +91,10 @@ class Rows(NamedTuple):
     box: Shape = (1,)
     block_unit: int = 1
     read_unit: int = 1
-    in_chunks: bool = False
     buffers_output: bool = False
     chunk_bytes: int = 0
     concurrency: int = 1
-    threads: int = 1
+    workers: int = 1
     on_cluster: bool = False
 
     @property
@@ -125,12 +123,8 @@ class Rows(NamedTuple):
         block = max(1, budget // 16 // tuple_scratch, min(balanced, budget // tuple_scratch))
         common = lcm(self.read_unit, self.block_unit)
         unit = common if common <= block else self.block_unit
-        in_memory, workers = budget // 4, min(self.threads + (self.threads > 1), MAX_WORKERS)
-        if self.on_cluster:
-            in_memory, workers = 0, self.threads
-        return Partitioning(
-            self, max(1, block // unit) * unit, tuple(shapes), in_memory, workers, self.concurrency
-        )
+        block, in_memory = max(1, block // unit) * unit, 0 if self.on_cluster else budget // 4
+        return Partitioning(self, block, tuple(shapes), in_memory, self.workers, self.concurrency)
 
     def _shape_of(self, max_rows: int, unit: Shape) -> Shape:
         """Return the shape of about `max_rows` rows, a multiple of a unit."""
@@ -138,7 +132,8 @@ class Rows(NamedTuple):
         for d, size in reversed([*enumerate(self.shape)]):
             times = max_rows // prod(shape)
             if times > 1:
-                times = times if self.in_chunks else 1 << (times.bit_length() - 1)
+                if not self.chunk_bytes:
+                    times = 1 << (times.bit_length() - 1)  # kernels shift by its logarithm
                 shape[d] = min(size, shape[d] * times)
             if shape[d] < size:
                 break
@@ -175,8 +170,8 @@ def rows_of(
 ) -> Rows:
     """Return the rows of a call, with box and units from the chunks and shards of its arrays.
 
-    Rows are linear if data and output are contiguous. concurrency: how many chunks of the output to
-    write concurrently. For the others, see Rows.
+    Rows are linear if data and output are contiguous. threads: of this process, or of a cluster.
+    concurrency: how many chunks of the output to write concurrently. buffers_output: see Rows.
     """
     plan, gathers = inference.plan, not inference.scatters
     metadata = {role: source.metadata for role, source in sources.items()} | {"output": output}
@@ -185,10 +180,9 @@ def rows_of(
     if chunked:
         concurrency = max(concurrency, *(source.concurrency for source in sources.values()))
     steps = {role: step for role, step in chunked.items() if role != "output" or not buffers_output}
-    is_flat = isinstance(sources["data"], ContiguousSource) and (gathers or "output" not in steps)
+    boxes = [steps[role] for role in ("data", "output")[: 2 - gathers] if role in steps]
+    is_flat = isinstance(sources["data"], ContiguousSource) and not boxes
     shape = (prod(plan.all_slices),) if is_flat else plan.all_slices
-    in_boxes = () if is_flat else ("data", "output")[: 2 - gathers]
-    boxes = [steps[role] for role in in_boxes if role in steps]
     tuples = plan.with_index_tuples.positions
     read = {"updates": tuples}
     if plan.batch_repeats == 1:
@@ -206,11 +200,10 @@ def rows_of(
         tuple(min(size, lcm(*(box[d] for box in boxes))) for d, size in enumerate(shape)),
         slab(steps["output"], tuples) if gathers and "output" in steps else 1,
         lcm(*(slab(steps[role], axes) for role, axes in read.items() if role in steps)),
-        bool(chunked),
         buffers_output,
         chunk_bytes,
         concurrency if chunked else 1,
-        threads,
+        threads if on_cluster else min(threads + (threads > 1), MAX_WORKERS),
         on_cluster,
     )
 
@@ -218,18 +211,15 @@ def rows_of(
 class Level(NamedTuple):
     """The groups at a depth, whose children are groups, at the last depth partitions.
 
-    groups, children: their number. fan_out: the maximum number of children of a group. blocks: the
-    maximum number of blocks of all groups. segments: the maximum number of segments that all
-    children read. id_bytes, row_bytes: the maximum bytes of a child's ID, and of a row index in a
-    child. spilled: the bytes that each phase spills for a tuple.
+    groups: their number. fan_out: the maximum number of children of a group. blocks, segments: the
+    maximum number of blocks of all groups, and of segments that all children read. row_bytes: the
+    maximum bytes of a row index in a child. spilled: the bytes that each phase spills for a tuple.
     """
 
     groups: int
-    children: int
     fan_out: int
     blocks: int
     segments: int
-    id_bytes: int
     row_bytes: int
     spilled: dict[str, int]
 
@@ -251,11 +241,6 @@ class Partitioning:
     concurrency: int
 
     @property
-    def gathers(self) -> bool:
-        """Whether rows are gathered, else updated."""
-        return self.rows.gathers
-
-    @property
     def depth(self) -> int:
         """How often each tuple is partitioned."""
         return len(self.shapes)
@@ -263,7 +248,7 @@ class Partitioning:
     @property
     def blocks(self) -> int:
         """The number of blocks of all tuples, and the maximum number of a group's blocks."""
-        return self.blocks_of(self.rows.tuples)
+        return -(-self.rows.tuples // self.block_tuples)
 
     @property
     def partitions(self) -> int:
@@ -280,10 +265,6 @@ class Partitioning:
         """The maximum number of segments that all groups read."""
         return sum(level.segments for level in self.levels)
 
-    def blocks_of(self, tuples: int) -> int:
-        """Return the number of blocks of a group with so many tuples."""
-        return -(-tuples // self.block_tuples)
-
     @cached_property
     def levels(self) -> list[Level]:
         """The groups at each depth."""
@@ -291,35 +272,21 @@ class Partitioning:
         for shape in self.shapes:
             groups, fan_out = grid.count_blocks(rows.shape, outer), grid.count_blocks(outer, shape)
             blocks = min(self.blocks + groups - 1, rows.tuples)
-            id_bytes = bind.id_bytes(fan_out + (rows.drops and not levels))
-            row_bytes = 4 if prod(shape) <= SHORT_ROWS else 8
-            spilled = {"split": row_bytes + (id_bytes if self.gathers else rows.width)}
-            if self.gathers:
-                spilled["sweep"] = rows.width
-            levels.append(
-                Level(
-                    groups,
-                    grid.count_blocks(rows.shape, shape),
-                    fan_out,
-                    blocks,
-                    min(blocks * fan_out, rows.tuples),
-                    id_bytes,
-                    row_bytes,
-                    spilled,
-                )
+            segments, row_bytes = (
+                min(blocks * fan_out, rows.tuples),
+                4 if prod(shape) <= SHORT_ROWS else 8,
             )
+            spilled = {"split": row_bytes + rows.width}
+            if rows.gathers:
+                id_bytes = bind.id_bytes(fan_out + (rows.drops and not levels))
+                spilled = {"split": row_bytes + id_bytes, "sweep": rows.width}
+            levels.append(Level(groups, fan_out, blocks, segments, row_bytes, spilled))
             outer = shape
         return levels
 
-    def boxes(self, box: Box, depth: int) -> _kernels.Boxes:
-        """Bind the children of a group for kernels."""
-        sizes = grid.box_shape(box)
-        return bind.bind_boxes(sizes, tuple(map(min, self.shapes[depth], sizes)))
-
     def child(self, box: Box, depth: int, number: int) -> Box:
         """Return the box of a child of a group at a depth."""
-        sizes = grid.box_shape(box)
-        inner = grid.box(sizes, tuple(map(min, self.shapes[depth], sizes)), number)
+        inner = grid.box(grid.box_shape(box), self.shapes[depth], number)
         return tuple((start + a, start + b) for (start, _), (a, b) in zip(box, inner, strict=True))
 
     @cached_property
@@ -355,13 +322,10 @@ class Partitioning:
     @property
     def scratch_bytes(self) -> int:
         """The bytes of a task's scratch buffer."""
-        read = self.rows.tuple_bytes * (1 if self.rows.repeats == 1 else 2)  # and expanded
-        per_tuple = 0
-        for level in self.levels:
-            moved = self.rows.width + level.row_bytes
-            per_tuple = max(per_tuple, read + 2 * moved + level.id_bytes)
-            read = level.row_bytes
-        return min(self.block_tuples, self.rows.tuples) * per_tuple + 1024
+        rows, row_bytes = self.rows, self.levels[0].row_bytes  # those of other levels are shorter
+        read = rows.tuple_bytes * (1 if rows.repeats == 1 else 2)  # and expanded
+        moved = 2 * (rows.width + row_bytes) + 2
+        return min(self.block_tuples, rows.tuples) * (max(read, row_bytes) + moved) + 1024
 
     @property
     def task_bytes(self) -> int:
@@ -391,16 +355,15 @@ class Partitioning:
     def fit_to(self, allowed: int) -> Partitioning:
         """Return the partitioning with fewer tasks and buffers, to fit in `allowed` bytes."""
         on_cluster, chunk_bytes = self.rows.on_cluster, self.rows.chunk_bytes
-        in_memory = sum(in_memory for _, in_memory in self.regions.values())
-        spare = allowed - self.tables_bytes(on_cluster) - in_memory
+        spare = allowed - self.tables_bytes(on_cluster)
         excess = self.task_bytes - spare // (1 if on_cluster else self.workers)
         fewer = min(self.concurrency - 1, max(0, -(-excess // max(1, chunk_bytes))))
         fitted = replace(self, concurrency=self.concurrency - fewer)
         if on_cluster:
             return fitted
         workers = max(1, min(self.workers, spare // fitted.task_bytes))
-        in_memory += min(0, spare - workers * fitted.task_bytes)
-        return replace(fitted, workers=workers, in_memory=max(0, in_memory))
+        in_memory = max(0, min(self.in_memory, spare - workers * fitted.task_bytes))
+        return replace(fitted, workers=workers, in_memory=in_memory)
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:

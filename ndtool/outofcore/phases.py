@@ -137,7 +137,7 @@ class Work:
     @property
     def last_phase(self) -> str:
         """The phase that writes the output."""
-        return "replay" if self.partitioning.gathers else "sweep"
+        return "replay" if self.partitioning.rows.gathers else "sweep"
 
     def tuple_count(self, group: Group, block: int) -> int:
         """Return the number of tuples of a block."""
@@ -148,7 +148,7 @@ class Work:
         """Return the children of a group, bound for kernels."""
         key = group.depth, grid.box_shape(group.box)
         if key not in self._boxes:
-            self._boxes[key] = self.partitioning.boxes(group.box, group.depth)
+            self._boxes[key] = bind.bind_boxes(key[1], self.partitioning.shapes[group.depth])
         return self._boxes[key]
 
     def id_bytes(self, group: Group) -> int:
@@ -329,7 +329,7 @@ def sweep(
     that is a group; None to run them in this thread.
     """
     child = work.child(group, number, starts, stops)
-    gathers = work.partitioning.gathers
+    gathers = work.partitioning.rows.gathers
     if gathers and not child.tuples:
         return
     if child.depth < work.partitioning.depth:
@@ -485,7 +485,7 @@ def find_result(work: Work, phase: str, number: int, *lines: Line) -> SplitResul
     group, width = work.root, work.partitioning.rows.width
     if phase == "split":
         boxes, n = work.boxes(group), work.tuple_count(group, number)
-        moved = work.id_bytes(group) if work.partitioning.gathers else width
+        moved = work.id_bytes(group) if work.partitioning.rows.gathers else width
         trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + REPORT_BYTES))
         segment = work.split_segment(group, number)
         work.store.read(segment, n * (boxes.row_bytes + moved), trailer)
@@ -516,12 +516,13 @@ def run(
     mapper: runs the tasks. progress: receives the fraction of tasks that are complete. report:
     receives the bounds report of a call, if the mode allows indices out of bounds.
     """
-    partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
+    partitioning = work.partitioning
+    blocks = range(-(-group.tuples // partitioning.block_tuples))
     children = work.boxes(group).partitions
     # In column i + 1, the offsets of the children in the segment of block i, in tuples.
     offsets = np.zeros((children + 1, len(blocks) + 1), np.int64)
     reports = BoundsReports(work.inference, partitioning.rows)
-    total, done = children + len(blocks) * (1 + partitioning.gathers), count(1)
+    total, done = children + len(blocks) * (1 + partitioning.rows.gathers), count(1)
 
     yield "split"
     for block, result in mapper("split", group, ((block,) for block in blocks)):
@@ -539,7 +540,7 @@ def run(
         swept = starmap(partial(sweep, work, group, mapper=mapper), sweeps)
     for _ in swept:
         progress(next(done) / total)
-    if not partitioning.gathers:
+    if not partitioning.rows.gathers:
         return
     first = 0
     for line, next_line in pairwise(offsets):  # now those of each block in the rows of a child

@@ -18,8 +18,9 @@ from ndtool.engine import bind
 from ndtool.engine.bind import MAX_PARTITIONS
 from ndtool.formats import outputs
 from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import Partitioning, Rows, rows_of
+from ndtool.outofcore.partitioning import Rows, rows_of
 from ndtool.publish import sinks
+from ndtool.rules import grid
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
 
@@ -35,18 +36,19 @@ def test_each_row_is_in_one_partition_of_one_group(
     call = Rows(10, 8, sizes, 1, True)
     if len(sizes) > 1 or data.draw(st.booleans()):
         box = tuple(data.draw(st.integers(1, size)) for size in sizes)
-        call = call._replace(box=box, in_chunks=True)
+        call = call._replace(box=box, chunk_bytes=1)
     partitioning = call.partition(8 * rows, depth)
     assert partitioning.depth <= depth
     boxes = [tuple((0, size) for size in sizes)]
     for level in range(partitioning.depth):
+        assert len(boxes) == partitioning.levels[level].groups
         children = []
         for outer in boxes:
-            count = partitioning.boxes(outer, level).partitions
+            shape = partitioning.shapes[level]
+            count = bind.bind_boxes(grid.box_shape(outer), shape).partitions
             assert count <= partitioning.levels[level].fan_out
             children += [partitioning.child(outer, level, number) for number in range(count)]
         boxes = children
-        assert len(boxes) == partitioning.levels[level].children
         counts = np.zeros(sizes, int)
         for inner in boxes:
             counts[tuple(slice(*bounds) for bounds in inner)] += 1
@@ -56,7 +58,7 @@ def test_each_row_is_in_one_partition_of_one_group(
 
 def test_the_number_of_partitions_is_unbounded() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
-    rows = Rows(10**13, 8, (10**16 // 4,), 4, True, threads=2)
+    rows = Rows(10**13, 8, (10**16 // 4,), 4, True, workers=3)
     partitioning = rows.choose(1 << 33, 1 << 50)
     assert partitioning.partitions > MAX_PARTITIONS >= partitioning.fan_out
     assert [partitioning.levels[depth].row_bytes for depth in (0, -1)] == [8, 4]
@@ -182,7 +184,7 @@ def test_a_partition_of_more_than_2_to_the_32_rows(
     inputs = ("idx.npy", "upd.npy")[: 1 + (operator == "scatter_nd")]
     expected = getattr(files, operator)("data.npy", *inputs).array
     large = bind.bind_boxes((1 << 33,), (1 << 33,))
-    monkeypatch.setattr(Partitioning, "boxes", lambda *_: large)
+    monkeypatch.setattr(bind, "bind_boxes", lambda *_: large)
     monkeypatch.setattr("ndtool.outofcore.partitioning.SHORT_ROWS", 1)
     with OpenCall(Request(operator, "data.zarr", *inputs, output="out.npy")) as call:
         rows = rows_of(call.inference, call.sources, call.metadata, 2)
