@@ -10,7 +10,7 @@ from ndtool.loops.arithmetic cimport (
 )
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets,
-    has_row_indices, has_shared_tuples, next_batch, next_offsets, prefetch_next_batch, seek,
+    has_row_indices, has_shared_tuples, next_batch, next_offsets, seek,
     stored_index, task_column,
 )
 from ndtool.loops.counts cimport (
@@ -23,7 +23,7 @@ from ndtool.loops.memory cimport (
 )
 from ndtool.loops.moves cimport scatter_block
 from ndtool.loops.reductions cimport (
-    Reduction, is_by_index, reduce_block, reduce_elements, reduce_rows,
+    ELEMENTS, ROWS, Reduction, is_by_index, reduce_block, reduce_updates,
 )
 
 cdef enum:
@@ -314,7 +314,6 @@ cdef inline void apply_short(
     cdef bint spans_lines = width > 16 or width & (width - 1)    # slices may span two cache lines
     while i < n:
         n_block = min(burst, n - i)
-        prefetch_lines(updates + i * width + PREFETCH_DISTANCE, n_block * width)
         for j in range(n + i, min(n + i + n_block, n + n_next)):
             next_slice = <size_t> target + <size_t> offsets[j]    # of dropped tuples, any address
             prefetch(<const uint8_t*> next_slice)
@@ -355,10 +354,10 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
         memcpy(window, s.data + base, s.span)
         updates = window_updates(&s.updates, window, window, s.span)
         if updates.current == NEUTRAL:
-            if apply_batch(s, fill_pass(&updates), window, &cursor, t, base):
+            if apply_batch(s, fill_pass(&updates), window, &cursor, t):
                 return 1
             cursor.remaining = per_batch
-        if apply_batch(s, updates, window, &cursor, t, base):
+        if apply_batch(s, updates, window, &cursor, t):
             return 1
         divide_window(&s.updates, &updates, window, s.span)
         write_window(s.target + base, window, s.span, s.non_temporal)
@@ -369,21 +368,18 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
 
 
 cdef inline uint64_t apply_batch(
-    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* cursor, int64_t t, int64_t base
+    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* cursor, int64_t t
 ) noexcept nogil:
-    """Apply the updates of a batch, whose first tuple is t, prefetching the next batch's data."""
-    cdef const IndexSpace* space = s.walk.space
+    """Apply the updates of a batch, whose first tuple is t."""
     cdef int64_t offsets[BLOCK]
     cdef int64_t sink[SINK]
     cdef Walk walk = s.walk
-    cdef int64_t n_block, applied, end = t + space.per_batch
-    cdef double batch_fraction = space.span / <double> space.per_batch
+    cdef int64_t n_block, applied, end = t + s.walk.space.per_batch
     cdef bint is_by_row = is_reduction_by_row(&updates, &walk)
     memset(sink, 0, LINE)
     walk.redirect_offset = sink_offset(&updates, sink, window)
     while t < end:
         n_block = min(SHORT_BLOCK, end - t)
-        prefetch_next_batch(cursor, space, s.data + base, n_block, batch_fraction)
         applied = reduce_by_row(&updates, window, &walk, cursor, t, n_block) if is_by_row else 0
         if applied:
             t += applied
@@ -414,7 +410,7 @@ cdef inline void apply_rows(
             apply_row(u, target + offsets[i], updates + positions[i] * pitch, width)
         return
     if u.op:
-        reduce_rows(u.code, u.op, &r)
+        reduce_updates(ROWS, u.code, u.op, &r)
         return
     for i in range(n):
         if i + ahead < n + n_next:
@@ -511,7 +507,7 @@ cdef inline int64_t reduce_by_row(
         target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, index_itemsize,
         rows_limit
     )
-    applied = reduce_elements(u.code, u.op, &r)
+    applied = reduce_updates(ELEMENTS, u.code, u.op, &r)
     if u.counts.data:
         count_rows(
             &u.counts, target + cursor.base, rows, index_itemsize, applied, rows_limit
@@ -534,7 +530,7 @@ cdef inline void apply_row(
     if is_copied:
         memcpy(target, update, width)
     elif u.op:
-        reduce_rows(u.code, u.op, &r)
+        reduce_updates(ROWS, u.code, u.op, &r)
 
 
 cdef inline bint any_magnitude_above(
