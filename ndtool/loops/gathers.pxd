@@ -24,8 +24,11 @@ cdef extern from *:
     static inline void ndtool_copy_shared(
         void const *, uint8_t *, uint8_t const *, Py_ssize_t
     ) ndtool_inline;
-    static inline Py_ssize_t ndtool_copy_by_layout(void const *, Py_ssize_t) ndtool_inline;
-    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_itemsize(void const *, Py_ssize_t) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_layout(
+        void const *, Py_ssize_t, int
+    ) ndtool_inline;
+    static inline Py_ssize_t ndtool_copy_by_row(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
 
 cdef enum:
@@ -34,15 +37,24 @@ cdef enum:
     MANY_LINES = 2048  # bytes of a slice that is streamed although its ends do not fill lines
     STRIDED_BYTES = 32768    # bytes of slices that are gathered element by element
 
+cdef enum:           # where elements of a row index are
+    CONTIGUOUS = 0   # one after the other
+    STRIDED = 1
+    IN_TILE = 2      # also in the columns of a tile
+
 
 cdef struct Gather:
     Walk walk
-    const uint8_t* source    # the first byte to gather of the slice at offset 0
+    const uint8_t* source    # the first byte to gather of the slice at offset 0; its first of a view
     uint8_t* target          # `width` bytes per tuple, contiguous
     int64_t count, tasks
     Py_ssize_t width
-    bint by_columns, non_temporal
+    bint by_columns          # tasks have some bytes or elements of all slices
+    bint non_temporal
     bint is_local            # tuples are spatially local: the hardware prefetches short slices
+    const View* view         # of slices that are not contiguous; NULL
+    int64_t element          # of a view: the first element to gather
+    const uint8_t* fill_value    # replaces slices of a view whose offsets are DROPPED
 
 
 cdef inline uint64_t gather_task(const void* args, int64_t task, int thread) noexcept nogil:
@@ -203,33 +215,21 @@ cdef inline void gather_rows(
             memcpy(target + i * pitch, source + offsets[i], width)
 
 
-cdef struct GatherStrided:
-    # a gather of slices that are not contiguous
-    Walk walk
-    const View* view
-    const uint8_t* source
-    uint8_t* target
-    int64_t count, tasks
-    int64_t element, elements    # of each slice: the first element to gather, number of elements
-    bint by_columns              # tasks have some elements of all slices
-    const uint8_t* fill_value    # replaces slices of tuples out of bounds
-
-
 cdef inline uint64_t gather_strided_task(
     const void* args, int64_t task, int thread
 ) noexcept nogil:
     """Gather the slices of a task's tuples: an element of many slices, or a slice at a time."""
-    cdef const GatherStrided* g = <const GatherStrided*> args
+    cdef const Gather* g = <const Gather*> args
     cdef const View* view = g.view
     cdef int64_t offsets[BLOCK]
     cdef Cursor cursor
     cdef int64_t first = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
-    cdef int64_t begin = 0, end = g.elements, element, step, i, n
-    cdef Py_ssize_t itemsize = view.itemsize, pitch = g.elements * itemsize
+    cdef Py_ssize_t itemsize = view.itemsize, pitch = g.width
+    cdef int64_t elements = pitch // itemsize, begin = 0, end = elements, element, step, i, n
     cdef uint8_t* target
     if g.by_columns:
         first, stop = 0, g.count
-        begin, end = g.elements * task // g.tasks, g.elements * (task + 1) // g.tasks
+        begin, end = elements * task // g.tasks, elements * (task + 1) // g.tasks
     seek(&cursor, &g.walk, first)
     while first < stop:
         n = min(block_size(g.walk.space), stop - first)
@@ -261,7 +261,7 @@ cdef inline uint64_t gather_strided_task(
 
 
 cdef inline void gather_elements(
-    uint8_t* target, const GatherStrided* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch,
+    uint8_t* target, const Gather* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch,
     int64_t first, int64_t count,
 ) noexcept nogil:
     """Gather elements of the slices at n offsets: one of all slices, then the next, and so on."""
@@ -398,29 +398,45 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
 
 
 cdef inline Py_ssize_t copy_by_width(const RowBlock* rows, Py_ssize_t width) noexcept nogil:
-    """Call copy_by_row with a constant width, and with increments or without."""
+    """Call copy_by_row with a constant width."""
     if width == 1:
-        return copy_by_layout(rows, 1)
+        return copy_by_itemsize(rows, 1)
     if width == 2:
-        return copy_by_layout(rows, 2)
+        return copy_by_itemsize(rows, 2)
     if width == 4:
-        return copy_by_layout(rows, 4)
+        return copy_by_itemsize(rows, 4)
     if width == 8:
-        return copy_by_layout(rows, 8)
-    return copy_by_layout(rows, 16)
+        return copy_by_itemsize(rows, 8)
+    return copy_by_itemsize(rows, 16)
+
+
+cdef inline Py_ssize_t copy_by_itemsize "ndtool_copy_by_itemsize"(
+    const void* rows, Py_ssize_t width
+) noexcept nogil:
+    """Call copy_by_layout with a constant itemsize of indices."""
+    cdef int index_itemsize = (<const RowBlock*> rows).index_itemsize
+    if index_itemsize == 8:
+        return copy_by_layout(rows, width, 8)
+    if index_itemsize == 4:
+        return copy_by_layout(rows, width, 4)
+    if index_itemsize == 2:
+        return copy_by_layout(rows, width, 2)
+    return copy_by_layout(rows, width, 1)
 
 
 cdef inline Py_ssize_t copy_by_layout "ndtool_copy_by_layout"(
-    const void* rows, Py_ssize_t width
+    const void* rows, Py_ssize_t width, int index_itemsize
 ) noexcept nogil:
-    """Call copy_by_row for elements in the columns of a tile or not, which is a constant."""
+    """Call copy_by_row with a constant layout, and a constant stride if possible."""
     if (<const RowBlock*> rows).increments != NULL:
-        return copy_by_row(rows, width, True)
-    return copy_by_row(rows, width, False)
+        return copy_by_row(rows, width, index_itemsize, IN_TILE)
+    if (<const RowBlock*> rows).stride == width:
+        return copy_by_row(rows, width, index_itemsize, CONTIGUOUS)
+    return copy_by_row(rows, width, index_itemsize, STRIDED)
 
 
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
-    const void* args, Py_ssize_t width, bint is_in_tile
+    const void* args, Py_ssize_t width, int index_itemsize, int layout
 ) noexcept nogil:
     """Copy elements up to an index that is negative or out of bounds; return their number."""
     cdef const RowBlock* rows = <const RowBlock*> args
@@ -428,9 +444,8 @@ cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
     cdef const uint8_t* index = rows.index
     cdef uint8_t* target = rows.target
     cdef uint64_t row, limit = rows.limit
-    cdef int64_t offset, stride = rows.stride
+    cdef int64_t offset, stride = width if layout == CONTIGUOUS else rows.stride
     cdef const int64_t* increments = rows.increments
-    cdef int index_itemsize = rows.index_itemsize
     cdef Py_ssize_t i, n = rows.n
     for i in range(n):
         row = load_row_index(index, i, index_itemsize)
@@ -438,7 +453,7 @@ cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
         if row >= limit:
             return i
         offset = <int64_t> row * stride
-        if is_in_tile:
+        if layout == IN_TILE:
             offset += increments[i]
         memcpy(target + i * width, source + offset, width)
     return n

@@ -26,6 +26,13 @@ from ndtool.loops.reductions cimport (
     ELEMENTS, ROWS, Reduction, is_by_index, reduce_block, reduce_updates,
 )
 
+cdef extern from *:
+    """
+    static inline void ndtool_apply_block(
+        void const *, uint8_t *, int64_t const *, uint8_t const *, Py_ssize_t, Py_ssize_t
+    ) ndtool_noinline;
+    """
+
 cdef enum:
     BURST = 32    # number of short updates between prefetches
     SINK = 8      # int64s of the sink: a line that updates are written to instead of a slice
@@ -423,11 +430,12 @@ cdef inline void apply_rows(
             memcpy(target + offsets[i], updates + positions[i] * pitch, width)
 
 
-cdef inline void apply_block(
-    const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+cdef inline void apply_block "ndtool_apply_block"(
+    const void* args, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
     """Apply n <= BLOCK contiguous updates, in order; long ones may have the offset DROPPED."""
+    cdef const Updates* u = <const Updates*> args
     cdef Py_ssize_t i
     if width > LINE:
         for i in range(n):
