@@ -7,29 +7,54 @@
 # None from `Calls.execute`: the general path then computes it or raises the error.
 
 cdef extern from "Python.h":
-    # cpython.buffer declares it with an exception, whose traceback costs more than a small call
-    int try_buffer "PyObject_GetBuffer"(object array, Py_buffer* view, int flags)
-    tuple new_tuple "PyTuple_New"(Py_ssize_t size)
-    PyObject* new_int "PyLong_FromSsize_t"(Py_ssize_t value)
-    int set_item "PyTuple_SetItem"(object shape, Py_ssize_t position, PyObject* item)
+    ctypedef struct PyMethodDef:
+        const char* ml_name
+        void* ml_meth
+        int ml_flags
+        const char* ml_doc
+    int METH_FASTCALL
+    object new_function "PyCFunction_NewEx"(PyMethodDef* method, object owner, PyObject* module)
 
 
 cdef extern from *:
     """
     #define NDTOOL_MAX_ELEMENTS ((int64_t) 1 << 62)
+
+    /* The fields of every ndarray, as compiled code of any package for NumPy 2 reads them: buffers
+       and attributes of arrays would take a fifth of the instructions of a small call. */
+    typedef struct {
+        PyObject_HEAD
+        uint8_t* data;
+        int rank;
+        const Py_ssize_t* shape;
+        const Py_ssize_t* strides;
+        PyObject* base;
+        PyObject* dtype;
+        int flags;
+    } NdtoolFields;
     """
+    ctypedef struct Fields "NdtoolFields":
+        uint8_t* data
+        int rank
+        const Py_ssize_t* shape
+        const Py_ssize_t* strides
+        PyObject* dtype
+        int flags
     const int64_t MAX_ELEMENTS "NDTOOL_MAX_ELEMENTS"    # of any array of a call
     const int64_t MAX_INDEX "INT64_MAX"
 
 cdef enum:
-    MAX_TYPED = 1024            # cached TypedCalls
+    MAX_TYPED = 1024            # cached TypedCalls, and slots for recent ones
     MIN_PARALLEL = 1 << 15      # bytes of an array, from which threads copy it
     LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
     SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
     LONG_SLAB = 1024            # bytes along the axis of runs, from which each is copied in pieces
     MAX_TEMPORARIES = 12
-    RECENT = 64                 # slots for recent calls
-    MAX_ARGUMENTS = 17          # arguments of a call, and three element types
+    ARRAYS = 4                  # arguments of a call that are arrays: they precede the others
+    MAX_ARGUMENTS = 17          # other arguments of a call, and three element types
+    NEW_ARRAY = 94              # the position of PyArray_NewFromDescr in NumPy's table of functions
+    WRITEABLE = 1 << 10         # flags of an ndarray
+    WARNS = 1 << 31
 
 cdef enum:              # how index tuples select slices
     BY_TUPLES = 1       # gather_nd, scatter_nd
@@ -76,10 +101,35 @@ cdef class TypedCall:
         self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
 
 
+ctypedef object (*NewArray)(
+    PyObject* array, PyObject* dtype, int rank, const Py_ssize_t* shape, const Py_ssize_t* strides,
+    void* data, int flags, PyObject* base
+)
+
+
+cdef struct Array:
+    # an ndarray; with a copy of its shape, which other code may change meanwhile
+    uint8_t* data
+    int rank
+    int itemsize
+    Py_ssize_t nbytes
+    Py_ssize_t shape[_blocks.MAX_RANK]
+    Py_ssize_t strides[_blocks.MAX_RANK]
+
+
+cdef void read_array(Array* a, PyObject* array, int itemsize) noexcept:
+    cdef const Fields* fields = <const Fields*> array
+    cdef int d
+    a.data, a.rank, a.itemsize, a.nbytes = fields.data, fields.rank, itemsize, itemsize
+    for d in range(a.rank):
+        a.shape[d], a.strides[d] = fields.shape[d], fields.strides[d]
+        a.nbytes *= a.shape[d]
+
+
 cdef struct CallPlan:
     # N index tuples of k components, each of which selects a slice of data, as in rules/plans.py
     int rank                          # of the output
-    int64_t shape[_blocks.MAX_RANK]   # of the output
+    Py_ssize_t shape[_blocks.MAX_RANK]   # of the output
     int first, k                      # the indexed axes of data: k from `first` on
     int64_t tuples, per_batch, repeats
     int64_t run                       # elements along the axis of a run, 0 if tuples select slices
@@ -137,9 +187,9 @@ cdef inline int64_t multiply(int64_t total, int64_t size) noexcept nogil:
     return total * size
 
 
-cdef inline bint is_same_shape(const Py_buffer* view, const CallPlan* p) noexcept nogil:
+cdef inline bint is_same_shape(const Array* view, const CallPlan* p) noexcept nogil:
     cdef int d
-    if view.ndim != p.rank:
+    if view.rank != p.rank:
         return False
     for d in range(p.rank):
         if view.shape[d] != p.shape[d]:
@@ -148,15 +198,16 @@ cdef inline bint is_same_shape(const Py_buffer* view, const CallPlan* p) noexcep
 
 
 cdef bint infer_call(
-    int family, int64_t b, int64_t a, Py_ssize_t itemsize, const Py_buffer* data,
-    const Py_buffer* indices, const Py_buffer* updates, CallPlan* p,
+    int family, int64_t b, int64_t a, Py_ssize_t itemsize, const Array* data,
+    const Array* indices, const Array* updates, CallPlan* p,
 ) noexcept:
     """Infer the plan of a call with these shapes; False if a rule of rules/shapes.py is broken.
 
     b, a: batch_dims and axis. updates: NULL for a gather.
     """
-    cdef int r = data.ndim, q = indices.ndim, d, n = 0
+    cdef int r = data.rank, q = indices.rank, d, n = 0
     cdef int last                  # axes of indices in the shape of gathered slices
+    cdef int64_t size = itemsize
     p.repeats = p.per_batch = p.tuples = 1
     p.width = itemsize
     p.by_panels = False
@@ -178,7 +229,7 @@ cdef bint infer_call(
         if family == BY_ELEMENTS and q != r:
             return False
         if family == BY_RUNS and (
-            p.first == 0 or updates.ndim != r or updates.shape[p.first] > data.shape[p.first]
+            p.first == 0 or updates.rank != r or updates.shape[p.first] > data.shape[p.first]
             or q != 1 or indices.shape[0] != data.shape[0]
         ):
             return False
@@ -231,9 +282,11 @@ cdef bint infer_call(
             n += 1
             p.width *= data.shape[d]    # no more than data have
         p.rank = n
-    if multiply(p.tuples, p.width) > MAX_ELEMENTS:
+    for d in range(p.rank):    # NumPy limits the size without axes of size 0
+        size = multiply(size, max(1, p.shape[d]))
+    if size > MAX_ELEMENTS:
         return False
-    if p.tuples and p.width and not data.len:    # every index is out of bounds
+    if p.tuples and p.width and not data.nbytes:    # every index is out of bounds
         return False
     if updates != NULL:
         if not is_same_shape(updates, p):
@@ -245,10 +298,10 @@ cdef bint infer_call(
 
 
 cdef bint start_runs(
-    const Py_buffer* indices, int kind, int64_t size, int64_t run, int64_t* firsts
+    const Array* indices, int kind, int64_t size, int64_t run, int64_t* firsts
 ) noexcept nogil:
     """Store circular write indices modulo `size`; return whether a run continues at index 0."""
-    cdef const uint8_t* stored = <const uint8_t*> indices.buf
+    cdef const uint8_t* stored = <const uint8_t*> indices.data
     cdef bint wraps = False
     cdef int64_t i, v
     for i in range(indices.shape[0]):
@@ -282,7 +335,7 @@ cdef inline int merge_view(
 
 
 cdef void fill_space(
-    IndexSpace* space, const Py_buffer* data, const Py_ssize_t* batch_shape,
+    IndexSpace* space, const Array* data, const Py_ssize_t* batch_shape,
     const Py_ssize_t* strides, const CallPlan* p, Indices indices,
 ) noexcept:
     """Fill an index space. batch_shape: data's, or that of indices."""
@@ -302,7 +355,7 @@ cdef void fill_space(
 
 
 cdef int64_t fill_row_space(
-    IndexSpace* space, const Py_buffer* data, const Py_buffer* indices, int family, int batch_dims,
+    IndexSpace* space, const Array* data, const Array* indices, int family, int batch_dims,
     const CallPlan* p, bint negatives,
 ) noexcept nogil:
     """Fill a space that addresses each stored tuple's row, for the check for duplicates.
@@ -314,7 +367,7 @@ cdef int64_t fill_row_space(
     cdef Py_ssize_t strides[_blocks.MAX_RANK]
     space.k, space.repeats, space.is_one_group = p.k, 1, False
     if family == BY_ELEMENTS:
-        stop = data.ndim
+        stop = data.rank
     for d in reversed(range(stop)):
         if family == ALONG_AXIS and batch_dims <= d < p.first:
             continue    # batches along these axes share tuples
@@ -327,7 +380,7 @@ cdef int64_t fill_row_space(
         strides[p.first] = 0
         space.per_batch = 1
         space.batch_rank = merge(
-            indices.shape, strides, 0, data.ndim, space.batch_sizes, space.batch_strides
+            indices.shape, strides, 0, data.rank, space.batch_sizes, space.batch_strides
         )
     else:
         space.per_batch = max(1, p.per_batch)
@@ -591,19 +644,19 @@ cdef uint64_t gather_batches(Gather* g, int threads) noexcept nogil:
     return bad
 
 
-cdef void find_extent(const Py_buffer* view, int64_t* low, int64_t* high) noexcept nogil:
+cdef void find_extent(const Array* view, int64_t* low, int64_t* high) noexcept nogil:
     """Return the addresses of the first byte of an array and of the first after it."""
     cdef int d
     cdef int64_t extent
-    low[0] = high[0] = <int64_t> view.buf
-    for d in range(view.ndim):
+    low[0] = high[0] = <int64_t> view.data
+    for d in range(view.rank):
         extent = (view.shape[d] - 1) * view.strides[d]
         low[0] += min(0, extent)
         high[0] += max(0, extent)
     high[0] += view.itemsize
 
 
-cdef bint overlap(const Py_buffer* a, const Py_buffer* b) noexcept nogil:
+cdef bint overlap(const Array* a, const Array* b) noexcept nogil:
     """Return whether the memory of two arrays may overlap."""
     cdef int64_t a_low, a_high, b_low, b_high
     find_extent(a, &a_low, &a_high)
@@ -641,15 +694,6 @@ cdef inline bint is_aligned(
     return bits & (min(itemsize, 8) - 1) == 0
 
 
-cdef object shape_tuple(const CallPlan* p):
-    """Return the shape of the output."""
-    shape = new_tuple(p.rank)
-    cdef int d
-    for d in range(p.rank):
-        set_item(shape, d, new_int(p.shape[d]))    # it takes the reference
-    return shape
-
-
 cdef struct Temporaries:
     # memory that a call needs until it ends
     void* blocks[MAX_TEMPORARIES]
@@ -674,177 +718,180 @@ cdef class _Recent:
     cdef TypedCall call
 
 
+cdef PyMethodDef CALL = PyMethodDef(
+    "call", <void*> call_operator, METH_FASTCALL,
+    "call(data, indices, updates, out, name, threads, spec, *attributes)\n\nCall an operator.",
+)
+
+
+cdef object call_operator(object calls, PyObject** arguments, Py_ssize_t n):
+    cdef Calls self = <Calls> calls
+    cdef object result
+    try:
+        result = self._run(arguments, n)
+    except MemoryError:    # raised again by the general path
+        result = None
+    return self.fallback(*as_tuple(arguments, n)) if result is None else result
+
+
+cdef tuple as_tuple(PyObject** arguments, Py_ssize_t n):
+    cdef Py_ssize_t d
+    return tuple([<object> arguments[d] for d in range(n)])
+
+
 @cython.final
 cdef class Calls:
     """The entry point of calls on arrays in memory.
 
-    array, empty: numpy.ndarray and numpy.empty. make: returns the TypedCall of a call's arguments
-    and dtypes, or None; Calls caches these. limit_threads: as in machine/threads.py. algorithms:
-    whether a large scatter needs an algorithm of engine/scatters.py. fallback: the general path,
-    for these and all errors. tuning: the thresholds of engine/tuning.py.
+    array, functions: numpy.ndarray, and NumPy's table of C functions. make: returns the TypedCall
+    of a call's arguments and dtypes, or None; Calls caches these. limit_threads: as in
+    machine/threads.py. algorithms: whether a large scatter needs an algorithm of
+    engine/scatters.py. fallback: the general path, for these and all errors. tuning: the
+    thresholds of engine/tuning.py. call: calls an operator.
     """
 
-    cdef object array, empty, make, limit_threads, algorithms, fallback
+    cdef object array, make, limit_threads, algorithms, fallback
+    cdef readonly object call
+    cdef NewArray new_array
     cdef dict typed, tuning
     cdef list recent
     cdef uint64_t factor    # of tables of rows
 
     def __cinit__(
-        self, type array, object empty, object make, object limit_threads, object algorithms,
+        self, type array, object functions, object make, object limit_threads, object algorithms,
         object fallback, dict tuning,
     ):
-        self.array, self.empty, self.tuning = array, empty, tuning
+        cdef object example = array((2, 3), "u1"), dtype = example.dtype
+        cdef const Fields* fields = <const Fields*> <PyObject*> example
+        if fields.dtype != <PyObject*> dtype or fields.rank != 2 or fields.strides[0] != 3:
+            raise ImportError("ndtool requires NumPy 2: this version has other arrays")
+        self.array, self.tuning = array, tuning
+        self.new_array = <NewArray> (<void**> PyCapsule_GetPointer(functions, NULL))[NEW_ARRAY]
         self.make, self.fallback = make, fallback
         self.limit_threads, self.algorithms = limit_threads, algorithms
-        self.typed, self.recent = {}, [None] * RECENT
+        self.typed, self.recent = {}, [None] * MAX_TYPED
         self.factor = int.from_bytes(os.urandom(8), "little") | 1
+        self.call = new_function(&CALL, self, NULL)
 
-    @cython.binding(False)    # with only positional arguments, calls have the lowest overhead
-    def call(
-        self, tuple arguments, object data, object indices, object updates, object out, /
-    ) -> object:
-        """Call an operator; arguments: (name, threads, spec, *attributes), as given."""
-        try:
-            result = self._run(arguments, data, indices, updates, out)
-        except MemoryError:    # raised again by the general path
-            result = None
-        return self.fallback(arguments, data, indices, updates, out) if result is None else result
-
-    @cython.binding(False)
-    def execute(
-        self, tuple arguments, object data, object indices, object updates, object out, /
-    ) -> object:
+    def execute(self, *arguments) -> object:
         """Return the result of a call on ndarrays; None if the general path must compute it.
 
-        arguments: as those of `call`, or (name, threads, spec, Attributes).
+        arguments: as those of `call`, or (.., name, threads, spec, Attributes).
         """
-        return self._run(arguments, data, indices, updates, out)
+        cdef PyObject* given[ARRAYS + MAX_ARGUMENTS]
+        cdef Py_ssize_t n = len(arguments), d
+        for d in range(min(n, ARRAYS + MAX_ARGUMENTS)):
+            given[d] = PyTuple_GetItem(arguments, d)
+        return self._run(given, n)
 
-    cdef object _run(
-        self, tuple arguments, object data, object indices, object updates, object out
-    ):
-        cdef Py_buffer views[5]    # data, indices, updates, output, circular write indices
+    cdef object _run(self, PyObject** arguments, Py_ssize_t n):
         cdef Temporaries memory
-        cdef object result = None
         cdef int i
-        if type(data) is not self.array or not (
-            (indices is None or type(indices) is self.array)
-            and (updates is None or type(updates) is self.array)
-            and (out is None or type(out) is self.array)
-        ):
+        if not ARRAYS < n <= ARRAYS + MAX_ARGUMENTS - 3:
             return None
-        memset(views, 0, sizeof(views))
+        for i in range(ARRAYS):
+            if type(<object> arguments[i]) is not self.array and (
+                i == 0 or arguments[i] != <PyObject*> None
+            ):
+                return None
         memory.count = 0
         try:
-            result = self._execute(arguments, data, indices, updates, out, views, &memory)
-        except (ValueError, BufferError):    # such as outputs that are read-only
-            pass
+            return self._execute(arguments, n, &memory)
         finally:
-            for i in range(5):
-                PyBuffer_Release(&views[i])
             for i in range(memory.count):
                 free(memory.blocks[i])
-        return result
 
-    cdef TypedCall _typed_call(
-        self, tuple arguments, object dtype, object index_dtype, object update_dtype
-    ):
+    cdef TypedCall _typed_call(self, PyObject** arguments, Py_ssize_t n):
         """Return the call for element types, from the cache if it was made before; or None."""
         cdef PyObject* keys[MAX_ARGUMENTS]
-        cdef size_t slot = 0
-        cdef Py_ssize_t n = PyTuple_Size(arguments)
+        cdef uint64_t slot = 0
         cdef int d
         cdef object value, fill = None
+        cdef tuple call
         cdef _Recent recent
-        if n > MAX_ARGUMENTS - 3:
-            return None
         memset(keys, 0, sizeof(keys))
-        for d in range(n):
-            keys[d] = PyTuple_GetItem(arguments, d)
-        keys[MAX_ARGUMENTS - 3] = <PyObject*> dtype
-        keys[MAX_ARGUMENTS - 2] = <PyObject*> index_dtype
-        keys[MAX_ARGUMENTS - 1] = <PyObject*> update_dtype
+        for d in range(3):
+            keys[d] = arguments[d]
+            if keys[d] != <PyObject*> None:
+                keys[d] = (<const Fields*> keys[d]).dtype
+        memcpy(&keys[3], arguments + ARRAYS, (n - ARRAYS) * sizeof(keys[0]))
         for d in range(MAX_ARGUMENTS):
-            slot = slot * 31 + (<size_t> keys[d] >> 4)
-        slot %= RECENT
+            slot = slot * 31 + <size_t> keys[d]
+        slot = (slot * <uint64_t> 0x9E3779B97F4A7C15 >> 32) % MAX_TYPED
         value = self.recent[slot]
         if value is not None:
             recent = <_Recent> value
             if memcmp(keys, recent.keys, sizeof(keys)) == 0:
                 return recent.call
+        call = as_tuple(keys, 3 + n - ARRAYS)
         # Equal arguments must be the same: of these types, only bool and float equal int.
-        for d in range(0 if n == 4 else n):
-            value = <object> PyTuple_GetItem(arguments, d)
+        for d in range(3, 0 if n == ARRAYS + 4 else len(call)):
+            value = call[d]
             if type(value) is bool:
-                if not 9 <= d <= 10:    # negatives, include_self
+                if not 12 <= d <= 13:    # negatives, include_self
                     return None
-            elif d == 7 and type(value) is float:
+            elif d == 10 and type(value) is float:
                 fill = value.hex()    # -0.0 equals 0.0
-            elif 9 <= d <= 10 or (
+            elif 12 <= d <= 13 or (
                 type(value) is not int and type(value) is not str and value is not None
             ):
                 return None
-        key = PyTuple_Pack(
-            5, <PyObject*> arguments, <PyObject*> dtype, <PyObject*> index_dtype,
-            <PyObject*> update_dtype, <PyObject*> fill,
-        )
-        value = self.typed.get(key, self)
+        value = self.typed.get((call, fill), self)
         if value is self:
-            value = self.make(arguments, dtype, index_dtype, update_dtype)
+            value = self.make(call[3:], *call[:3])
             if len(self.typed) >= MAX_TYPED:
                 self.typed.clear()
-            self.typed[key] = value
+            self.typed[call, fill] = value
         recent = _Recent()
         memcpy(recent.keys, keys, sizeof(keys))
-        recent.held = arguments, dtype, index_dtype, update_dtype
-        recent.call = value
+        recent.held, recent.call = call, value
         self.recent[slot] = recent
         return value
 
-    cdef object _execute(
-        self, tuple arguments, object data, object indices, object updates, object out,
-        Py_buffer* views, Temporaries* memory,
-    ):
+    cdef object _new_array(self, int rank, const Py_ssize_t* shape, PyObject* dtype):
+        Py_INCREF(<object> dtype)    # it takes the reference
+        return self.new_array(<PyObject*> self.array, dtype, rank, shape, NULL, NULL, 0, NULL)
+
+    cdef object _execute(self, PyObject** arguments, Py_ssize_t n, Temporaries* memory):
+        cdef Array views[5]    # data, indices, updates, output, circular write indices
         cdef CallPlan p
         cdef Job job
         cdef TypedCall c
         cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
-        cdef Py_ssize_t runs_shape[2]
-        cdef Py_ssize_t runs_strides[2]
         cdef const Py_ssize_t* strides
         cdef const Py_ssize_t* batch_shape
-        cdef Py_buffer* target_view = &views[3]
+        cdef Array* target_view = &views[3]
         cdef Py_ssize_t limit = 0, moved, step, gathered, sparse
-        cdef bint in_place = out is not None and out is data, needs_temporary, is_arithmetic
+        cdef PyObject* out = arguments[3]
+        cdef PyObject* dtype = (<const Fields*> arguments[0]).dtype
+        cdef bint in_place = out == arguments[0], needs_temporary, is_arithmetic
         cdef bint releases
         cdef int d, family
         cdef int64_t size, batch_dims
         cdef int64_t* firsts
         cdef uint64_t bad
-        cdef object dtype = data.dtype, result
-        if updates is not None:
+        cdef object result
+        job.scatters = arguments[2] != <PyObject*> None
+        if job.scatters:
             limit = self.tuning["COMPILED_CALL"]
             if not limit:
                 return None
-        c = self._typed_call(
-            arguments, dtype, None if indices is None else indices.dtype,
-            None if updates is None else updates.dtype,
-        )
+        c = self._typed_call(arguments, n)
         if c is None:
             return None
-        if try_buffer(data, &views[0], PyBUF_STRIDES) or (
-            indices is not None and try_buffer(indices, &views[1], PyBUF_STRIDES)
-        ) or (updates is not None and try_buffer(updates, &views[2], PyBUF_STRIDES)):
-            PyErr_Clear()
-            return None
-        if indices is None:    # omitted write indices are 0
-            if views[0].ndim == 0:
-                return None
-            views[1].ndim, views[1].itemsize = 1, 8
-            views[1].shape, views[1].strides = views[0].shape, &views[1].itemsize
-            views[1].len = 8 * views[0].shape[0]
-            views[1].buf = allocate(memory, views[1].len, True)
-        job.scatters = updates is not None
+        read_array(&views[0], arguments[0], c.itemsize)
+        if job.scatters:
+            read_array(&views[2], arguments[2], c.itemsize)
+        if arguments[1] != <PyObject*> None:
+            read_array(
+                &views[1], arguments[1],
+                (c.indices if c.stored is None else c.stored).kind & ITEMSIZE_MASK
+            )
+        else:    # omitted write indices are 0
+            views[1] = views[0]
+            views[1].rank, views[1].itemsize, views[1].strides[0] = min(1, views[0].rank), 8, 8
+            views[1].nbytes = 8 * views[0].shape[0] if views[0].rank else 8
+            views[1].data = allocate(memory, views[1].nbytes, True)
         family, batch_dims = c.family, c.batch_dims
         if not infer_call(
             family, batch_dims, c.axis, c.itemsize, &views[0], &views[1],
@@ -858,32 +905,33 @@ cdef class Calls:
                 return None
             firsts = <int64_t*> allocate(memory, 8 * views[1].shape[0])
             views[4] = views[1]
-            memset(&views[1], 0, sizeof(views[1]))
-            runs_shape[0], runs_shape[1] = views[4].shape[0], p.run
-            runs_strides[0], runs_strides[1] = 8 * p.run, 8
-            views[1].buf, views[1].len, views[1].itemsize = firsts, 8 * runs_shape[0], 8
-            views[1].ndim, views[1].shape, views[1].strides = 1, runs_shape, &runs_strides[1]
+            views[1].data, views[1].itemsize, views[1].strides[0] = <uint8_t*> firsts, 8, 8
+            views[1].nbytes = 8 * views[1].shape[0]
             if start_runs(&views[4], c.stored.kind, size, p.run, firsts):
-                views[1].ndim, views[1].strides = 2, runs_strides
-                views[1].len *= p.run
-                views[1].buf = allocate(memory, views[1].len)
-                follow_runs(firsts, runs_shape[0], size, p.run, <int64_t*> views[1].buf)
+                views[1].rank, views[1].shape[1] = 2, p.run
+                views[1].strides[0], views[1].strides[1] = 8 * p.run, 8
+                views[1].nbytes *= p.run
+                views[1].data = allocate(memory, views[1].nbytes)
+                follow_runs(firsts, views[1].shape[0], size, p.run, <int64_t*> views[1].data)
                 family, batch_dims = ALONG_AXIS, 1
                 infer_call(
                     family, 1, c.axis, c.itemsize, &views[0], &views[1], &views[2], &p
                 )
         in_place = in_place and job.scatters
-        moved = views[1].len + gathered
+        moved = views[1].nbytes + gathered
         if job.scatters and not in_place:
-            moved += views[0].len
+            moved += views[0].nbytes
         if moved > (4 * limit if p.run else limit) and job.scatters:    # runs are copied faster
             return None
-        if job.scatters and out is None and views[0].len >= LARGE and data.flags.fnc and (
-            gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"] < views[0].len
+        if (
+            job.scatters and out == <PyObject*> None and views[0].nbytes >= LARGE
+            and (<object> arguments[0]).flags.fnc
+            and gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"]
+            < views[0].nbytes
         ):
             return None    # which copies data in their order
         job.threads, job.non_temporal = 1, False
-        job.target_bytes = views[0].len if job.scatters else gathered
+        job.target_bytes = views[0].nbytes if job.scatters else gathered
         is_arithmetic = job.scatters and c.spec.op != 0
         releases = moved >= <Py_ssize_t> self.tuning["RELEASING"]
         if releases:
@@ -896,50 +944,54 @@ cdef class Calls:
             ):
                 return None
         # inputs
-        job.data.data, job.data.copy = <const uint8_t*> views[0].buf, NULL
-        job.data.nbytes = views[0].len
-        merge_view(&job.data.view, views[0].shape, views[0].strides, 0, views[0].ndim, c.itemsize)
+        job.data.data, job.data.copy = views[0].data, NULL
+        job.data.nbytes = views[0].nbytes
+        merge_view(&job.data.view, views[0].shape, views[0].strides, 0, views[0].rank, c.itemsize)
         job.data.swap_unit = c.swap_unit if c.swaps_data else 0
-        job.indices.data, job.indices.copy = <const uint8_t*> views[1].buf, NULL
-        job.indices.nbytes, job.indices.swap_unit = views[1].len, 0
+        job.indices.data, job.indices.copy = views[1].data, NULL
+        job.indices.nbytes, job.indices.swap_unit = views[1].nbytes, 0
         merge_view(
-            &job.indices.view, views[1].shape, views[1].strides, 0, views[1].ndim, views[1].itemsize
+            &job.indices.view, views[1].shape, views[1].strides, 0, views[1].rank, views[1].itemsize
         )
         job.stored_kind, job.base = 0, c.base
         if c.base:
             job.stored_kind = c.stored.kind
             job.has_stored_pad, job.stored_pad = c.stored.has_pad, c.stored.pad_bits
-            job.indices.copy = allocate(memory, views[1].len // views[1].itemsize * 8)
+            job.indices.copy = allocate(memory, views[1].nbytes // views[1].itemsize * 8)
         elif job.indices.view.rank:
-            job.indices.copy = allocate(memory, views[1].len)
-        job.stored_tuples = views[1].len // views[1].itemsize // p.k
+            job.indices.copy = allocate(memory, views[1].nbytes)
+        job.stored_tuples = views[1].nbytes // views[1].itemsize // p.k
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
         if job.scatters:
-            job.updates.data, job.updates.copy = <const uint8_t*> views[2].buf, NULL
-            job.updates.nbytes = views[2].len
+            job.updates.data, job.updates.copy = views[2].data, NULL
+            job.updates.nbytes = views[2].nbytes
             job.updates.swap_unit = c.swap_unit if c.swaps_updates else 0
             merge_view(
-                &job.updates.view, views[2].shape, views[2].strides, 0, views[2].ndim, c.itemsize
+                &job.updates.view, views[2].shape, views[2].strides, 0, views[2].rank, c.itemsize
             )
             if job.updates.view.rank or job.updates.swap_unit or (
                 is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
             ):
-                job.updates.copy = allocate(memory, views[2].len)
+                job.updates.copy = allocate(memory, views[2].nbytes)
         # output
         job.out, job.out_view.rank = NULL, 0
         job.validates = c.is_distinct or not gathered
         needs_temporary = False
-        if out is None:
-            result = self.empty(data.shape if job.scatters else shape_tuple(&p), dtype)
-            PyObject_GetBuffer(result, target_view, PyBUF_STRIDES | PyBUF_WRITABLE)
+        if out == <PyObject*> None:
+            result = self._new_array(
+                views[0].rank if job.scatters else p.rank,
+                &views[0].shape[0] if job.scatters else &p.shape[0], dtype,
+            )
+            job.target = (<const Fields*> <PyObject*> result).data
         else:
-            result = out
-            PyObject_GetBuffer(result, target_view, PyBUF_STRIDES | PyBUF_WRITABLE)
+            result = <object> out
+            read_array(target_view, out, c.itemsize)
             if not is_same_shape(target_view, &p) or (
-                out.dtype is not dtype and out.dtype != dtype
-            ):
+                (<const Fields*> out).dtype != dtype and result.dtype != <object> dtype
+            ) or (<const Fields*> out).flags & (WRITEABLE | WARNS) != WRITEABLE:
                 return None
+            job.target = target_view.data
             if overlap(target_view, &views[4 if c.is_circular else 1]) or (
                 job.scatters and overlap(target_view, &views[2])
             ) or (not in_place and overlap(target_view, &views[0])):
@@ -950,16 +1002,15 @@ cdef class Calls:
             if may_overlap_itself(&job.out_view):
                 return None
             needs_temporary = job.out_view.rank != 0 or (is_arithmetic and (
-                not is_aligned(<const uint8_t*> target_view.buf, &job.out_view, c.itemsize)
+                not is_aligned(target_view.data, &job.out_view, c.itemsize)
                 or (in_place and c.swaps_data)
             ))
-        job.target = <uint8_t*> target_view.buf
         job.copies_data = job.scatters and not in_place
         strides = views[0].strides
         merge_view(
             &job.slice, views[0].shape, views[0].strides,
-            views[0].ndim if family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
-            views[0].ndim, c.itemsize,
+            views[0].rank if family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
+            views[0].rank, c.itemsize,
         )
         if in_place and needs_temporary and job.slice.rank == 0 and not c.is_counted and not (
             is_arithmetic and (
@@ -975,9 +1026,9 @@ cdef class Calls:
                 return None    # a copy of the output would cost more than the updates
             job.out, job.target = job.target, allocate(memory, job.target_bytes)
             job.copies_data = job.scatters
-        job.validates |= out is not None and job.out == NULL
+        job.validates |= out != <PyObject*> None and job.out == NULL
         step = c.itemsize
-        for d in reversed(range(views[0].ndim)):
+        for d in reversed(range(views[0].rank)):
             contiguous[d] = step
             step *= views[0].shape[d]
         if job.scatters:
@@ -986,16 +1037,16 @@ cdef class Calls:
                 strides = contiguous
         job.slab = 0
         if p.run and job.copies_data and not job.data.view.rank and (
-            gathered and views[0].len // p.tuples >= LONG_SLAB
+            gathered and views[0].nbytes // p.tuples >= LONG_SLAB
         ):
-            job.copies_data, job.slab = False, views[0].len // p.tuples
+            job.copies_data, job.slab = False, views[0].nbytes // p.tuples
         job.swaps_target = job.data.swap_unit != 0
         job.swap_unit = c.swap_unit
         # tuples
         job.tuples, job.width = p.tuples, p.width
         job.units = job.rows.size = 0
         job.tiles = NULL
-        batch_shape = views[1].shape if family == BY_ELEMENTS else views[0].shape
+        batch_shape = &views[1 if family == BY_ELEMENTS else 0].shape[0]
         fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
         job.walk.space, job.walk.kind = &job.space, c.indices.kind
         job.walk.index = job.indices.data
@@ -1006,7 +1057,8 @@ cdef class Calls:
         if not job.scatters and job.data.view.rank and self._packs_data(
             &job, &p, gathered, c.itemsize
         ):
-            job.data.copy, strides, job.slice.rank = allocate(memory, views[0].len), contiguous, 0
+            job.data.copy, strides = allocate(memory, views[0].nbytes), contiguous
+            job.slice.rank = 0
             fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
         self._choose_validation(&job, &p, memory)
         if p.by_panels and gathered:
@@ -1088,7 +1140,7 @@ cdef class Calls:
         )
 
     cdef int _divide_panels(
-        self, Job* job, TypedCall c, const CallPlan* p, const Py_buffer* views,
+        self, Job* job, TypedCall c, const CallPlan* p, const Array* views,
         const Py_ssize_t* strides, Temporaries* memory,
     ) except -1:
         """Divide elements along an axis that is not the last into units.
@@ -1102,7 +1154,7 @@ cdef class Calls:
         cdef bint is_packed = False
         while True:
             fill_panels(
-                &job.panels, views[0].ndim, data_rows, views[1].shape, strides, p.first, c.itemsize,
+                &job.panels, views[0].rank, data_rows, views[1].shape, strides, p.first, c.itemsize,
                 c.indices.negatives, tile, min(data_rows, views[1].shape[p.first]), threads,
             )
             if job.scatters or is_packed or job.data.nbytes <= CACHE_BYTES:

@@ -292,7 +292,7 @@ class Calls:
     def __new__(
         cls,
         array: type,
-        empty: Any,
+        functions: Any,
         make: Any,
         limit_threads: Any,
         algorithms: Any,
@@ -300,8 +300,8 @@ class Calls:
         tuning: dict[str, Any],
     ) -> Calls: ...
     def call(
-        self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
+        self, data: Any, indices: Any, updates: Any, out: Any, /, *call: Any
     ) -> NDArray[Any]: ...
     def execute(
-        self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
+        self, data: Any, indices: Any, updates: Any, out: Any, /, *call: Any
     ) -> NDArray[Any] | None: ...

@@ -14,13 +14,12 @@ import sys
 
 cimport cython
 from cython.parallel cimport prange, threadid
-from cpython.buffer cimport (
-    PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
-)
-from cpython.exc cimport PyErr_CheckSignals, PyErr_Clear
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.pyport cimport PY_SSIZE_T_MAX
-from cpython.tuple cimport PyTuple_GetItem, PyTuple_Pack, PyTuple_Size
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GetItem
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset

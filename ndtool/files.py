@@ -64,16 +64,18 @@ class Result(NamedTuple):
 
 
 def _run(
-    request_values: tuple[Any, ...],
     data: ArrayOrFile,
     indices: ArrayOrFile,
     updates: ArrayOrFile,
     out: Path,
     options: dict[str, Any],
+    operator: str,
+    threads: Any,
+    spec: Any,
+    *values: Any,
 ) -> Result:
-    """Run an operator; request_values: (name, threads, spec, *attributes)."""
+    """Run an operator; values: its attributes."""
     started = time.perf_counter()
-    operator, threads, spec, *values = request_values
     arrays_or_files = {"data": data, "indices": indices, "updates": updates}
     inputs = {
         role: arrays_or_files[LOWERED_INPUTS.get(role, role)]

@@ -377,8 +377,8 @@ def bind(
 ) -> Any:
     """Return the operators as functions of a module, as Operators.
 
-    backend: called with the call, (name, threads, spec, *attributes), then data, indices, updates
-    (None of a gather), out, and a dict of the options if there are any. types: the annotations, by
+    backend: called with data, indices, updates (None of a gather), out, a dict of the options if
+    there are any, then the call: name, threads, spec, *attributes. types: the annotations, by
     the names of the type variables. notes: text for the docstrings. omitted: parameters that the
     functions do not have. options: the default and the annotation of more parameters.
     """
@@ -427,8 +427,8 @@ def _function(
     parameters = [*names, "*", *keywords, *(options or ())]
     source = (
         f"def {name}({', '.join(parameters)}):\n"
-        f" return _backend(({name!r}, {threads}, spec, {', '.join(values)}),"
-        f" {data}, {indices}, {updates}, {out}{extra})\n"
+        f" return _backend({data}, {indices}, {updates}, {out}{extra},"
+        f" {name!r}, {threads}, spec, {', '.join(values)})\n"
     )
     namespace: dict[str, Any] = {"_backend": backend, "__name__": module}
     exec(compile(source, f"<signature of {name}>", "exec"), namespace)

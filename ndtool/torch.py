@@ -33,9 +33,11 @@ from ndtool.signatures import Operators, bind
 __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd"]
 
 
-def _call(call: tuple[Any, ...], data: Tensor, indices: Any, updates: Any, _: None) -> Tensor:
+def _call(
+    data: Tensor, indices: Any, updates: Any, _: None, name: str, threads: Any, spec: Any,
+    *values: Any,
+) -> Tensor:  # fmt: skip
     """Compute an operator differentiably."""
-    name, threads, spec, *values = call
     attributes, scatters = Attributes(*values), operator_of(name).scatters
     attributes = attributes._replace(reduction=reduction_name("reduction", attributes.reduction))
     arrays = {"data": data} | ({"updates": updates} if scatters else {})

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import bucket
 import forkserver
@@ -123,12 +122,7 @@ def force_depth(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets how often all runs partition their tuples."""
 
     def set_depth(depth: int) -> None:
-        possible = partitioning.Layout.by_depth
-
-        def filter_depth(layout: Any, budget: int) -> Any:
-            return [option for option in possible(layout, budget) if option.depth == depth]
-
-        monkeypatch.setattr(partitioning.Layout, "by_depth", filter_depth)
+        monkeypatch.setattr(partitioning, "DEPTHS", [depth])
 
     return set_depth
 

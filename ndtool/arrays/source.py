@@ -257,8 +257,11 @@ class Source:
             raise OutputError(f"{argument_name(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
-        """Return a fingerprint of its bytes that is comparable between runs, or None."""
-        return None if self._storage is None else self._storage.fingerprint()
+        """Return a fingerprint of its bytes that is comparable between runs, or None.
+
+        The bytes of an array without storage, such as a literal, do not change.
+        """
+        return [] if self._storage is None else self._storage.fingerprint()
 
     def is_same_file(self, fd: int) -> bool:
         """Return whether a descriptor is open on the same file."""

@@ -96,15 +96,7 @@ def _bind_last_axis(plan: Plan, strides: Strides, itemsize: int) -> BoundSlices 
 def bind_rows(plan: Plan) -> _kernels.Addressing:
     """Bind a plan to linear row indices instead of byte offsets; each tuple selects a row."""
     if plan.is_elementwise:
-        strides = layouts.contiguous_strides(plan.data, 1)
-        slices = bind_slices(plan, strides, 1)
-        if slices is not None:
-            return slices.addressing
-        axis = plan.axis_of(0)  # every index is a batch: the axes other than `axis` are batch axes
-        batch = layouts.merge_axes(plan.indices, (*strides[:axis], 0, *strides[axis + 1 :]))
-        return _kernels.Addressing(
-            (plan.data[axis],), (strides[axis],), 1, *batch, plan.attributes.negatives
-        )
+        return bind_box(plan, (0,) * len(plan.indices), plan.indices)
     b = len(plan.batch)
     strides = layouts.contiguous_strides(plan.batch + plan.sizes, 1)
     batch = layouts.merge_axes(plan.batch, strides[:b])
@@ -118,16 +110,35 @@ def bind_rows(plan: Plan) -> _kernels.Addressing:
     )
 
 
+def bind_box(plan: Plan, origin: Shape, shape: Shape) -> _kernels.Addressing:
+    """Bind the tuples in a box of the stored tuples to linear row indices of slice_grid.
+
+    The box is the second of two batches, so that its first tuple is tuple prod(shape) of a walk.
+    """
+    row_strides = layouts.contiguous_strides(plan.slice_grid, 1)
+    strides = dict(zip(plan.grid_axes, row_strides, strict=True))  # by axis of tuples
+    outer = max((i + 1 for i in strides if i is not None and shape[i] > 1), default=0)
+    first_row = sum(origin[i] * stride for i, stride in strides.items() if i is not None)
+    batch_strides = (first_row, *(strides.get(i, 0) for i in range(outer)))
+    return _kernels.Addressing(
+        plan.sizes,
+        tuple(s for i, s in zip(plan.grid_axes, row_strides, strict=True) if i is None),
+        prod(shape[outer:]),
+        *layouts.merge_axes((2, *shape[:outer]), batch_strides),
+        plan.attributes.negatives,
+    )
+
+
 @lru_cache(maxsize=1024)
 def bind_boxes(sizes: Shape, box_shape: Shape) -> _kernels.Boxes:
-    """Bind partitions of rows, boxes of shape `box_shape`; merge axes that are not divided."""
+    """Bind partitions of rows, boxes of at most `box_shape`; merge axes that are not divided."""
     merged: list[tuple[int, int]] = []
     for size, step in zip(sizes, box_shape, strict=True):
-        if merged and step == size:
+        if merged and step >= size:
             previous = merged.pop()
             merged.append((previous[0] * size, previous[1] * size))
         else:
-            merged.append((size, step))
+            merged.append((size, min(size, step)))
     return _kernels.Boxes(*zip(*(merged or [(1, 1)]), strict=True))
 
 

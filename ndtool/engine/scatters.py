@@ -65,6 +65,8 @@ def scatter(call: ScatterCall, data: Operand | None, shape: Shape) -> bool:
     elif data is not None and call.write_at is not None:
         copies.write_normalized(data, shape, dtype, order, call.write_at, call.threads)
     elif data is not None:
+        _validate(call)
+        call = call._replace(validates_first=False)
         copies.normalize(data, shape, dtype, order, call.out, call.threads)
     if not _apply(call):
         return False

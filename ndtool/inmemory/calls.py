@@ -55,17 +55,19 @@ def _attributes(call: Call) -> tuple[Attributes, str]:
     return make_attributes(call[0], arguments), string("spec", call[2])
 
 
-def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
-    """Validate the arguments of an operator and execute it."""
+def execute(
+    data: object, indices: object, updates: object, out: Array | None, /, *call: Any
+) -> Array:
+    """Validate the arguments of an operator and execute it; call: see `Call`."""
     if call[0] in LOWERED:
-        return COMPILED.call(*tensorscatter.lower(call, data, indices, updates, out))
+        return COMPILED.call(*tensorscatter.lower(data, indices, updates, out, *call))
     attributes, spec = _attributes(call)
     scatters = OPERATORS[call[0]].scatters
     try:
         source, given = array("data", data), index_array(indices, attributes.out_of_bounds)
         updates_array = array("updates", updates) if scatters else None
         if out is None and not (source is data and given is indices and updates_array is updates):
-            result = COMPILED.execute(call, source, given, updates_array, None)
+            result = COMPILED.execute(source, given, updates_array, None, *call)
             if result is not None:
                 return cast("Array", tensors.convert_result(data, result))
         index = rebase(given, attributes)
@@ -90,20 +92,20 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
             buffer = source = source.copy(order="K")
         team = thread_count(call[1])
         compiled = (call[0], team, "ndtool", plan.attributes.rebased)
-        result = COMPILED.execute(compiled, source, index, updates_array, buffer)
+        result = COMPILED.execute(source, index, updates_array, buffer, *compiled)
         if result is None and buffer is source and updates_array is not None:
             tuples = _element_tuples(compiled, source, index, updates_array)
             if tuples is not None:
                 elements = compiled[3]._replace(batch_dims=0, axis=None)
-                element_call = ("scatter_nd", team, "ndtool", elements)
-                result = COMPILED.execute(element_call, source, tuples, updates_array, buffer)
+                element_call = "scatter_nd", team, "ndtool", elements
+                result = COMPILED.execute(source, tuples, updates_array, buffer, *element_call)
         if result is None and updates_array is not None:
             result = _scatter(plan, types, source, index, updates_array, buffer, team)
         elif result is None:
             error = check.find_bounds_error(plan, _bind_indices(plan, types, index, team), team)
             if error is not None and check.is_error(plan):
                 raise error
-            result = COMPILED.execute(compiled, source, index, None, None)
+            result = COMPILED.execute(source, index, None, None, *compiled)
             if result is None:
                 result = _without_slices(plan, types["data"], source)
             result = _copy_out(result, buffer)
@@ -282,7 +284,9 @@ def _bind_indices(plan: Plan, types: dict[str, Dtype], indices: Array, team: int
     return bind.bind_indices(normalized, dtype, plan.attributes)
 
 
+# NumPy's table of C functions, which compiled code of other packages imports from there, too.
+ARRAY_API = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
 COMPILED = Calls(
-    np.ndarray, np.empty, make_typed_call, threads.limit_threads, scatters.needs_algorithm, execute,
-    vars(tuning),
+    np.ndarray, ARRAY_API, make_typed_call, threads.limit_threads,
+    scatters.needs_algorithm, execute, vars(tuning),
 )  # fmt: skip

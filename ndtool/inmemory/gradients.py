@@ -49,7 +49,7 @@ class LinearCall(NamedTuple):
         if given.out_of_bounds == ("drop" if verb == "gather" else "fill"):
             given = given._replace(out_of_bounds=_ADJOINT_MODES[given.out_of_bounds])
         call = (verb + self.suffix, self.threads, spec, *given)
-        result: Any = COMPILED.call(call, data, indices, updates, None)
+        result: Any = COMPILED.call(data, indices, updates, None, *call)
         return cast("Tensor", result)
 
     def gather(self, data: Tensor, indices: Tensor, fill: object = None) -> Tensor:

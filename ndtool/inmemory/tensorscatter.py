@@ -25,10 +25,10 @@ _PART = 1 << 20  # write indices that are checked together
 
 
 def lower(
-    call: tuple[Any, ...], past: Any, write_indices: Any, update: Any, out: Any
-) -> tuple[Any, ...]:
-    """Return the scatter that a call becomes; call: (name, threads, spec, *attributes)."""
-    _, threads, spec, *values = call
+    past: Any, write_indices: Any, update: Any, out: Any, _: str, threads: Any, spec: Any,
+    *values: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Return the arguments of the scatter that a call becomes; values: its attributes."""
     attributes = Attributes(*values)
     axis, mode = attributes.axis, attributes.mode
     inputs = {"past": past, "update": update}
@@ -48,7 +48,7 @@ def lower(
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
     scatter_call = "scatter", threads, "ndtool", *Attributes(batch_dims=1, axis=lowering.axis)
     indices = scatter_indices(lowering, positions, mode, (0, lowering.length))
-    return scatter_call, past, indices, arrays["update"], out
+    return past, indices, arrays["update"], out, *scatter_call
 
 
 def index_type(lowering: Lowering) -> str:

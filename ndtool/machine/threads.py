@@ -5,7 +5,8 @@ stops the threads that write an output before the output is removed.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Condition, Event, Lock, Thread, get_ident
@@ -15,6 +16,7 @@ from ndtool.errors import OutputError, UsageError, argument_name, format_value
 from ndtool.machine import memory
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 MAX_THREADS = 1024
 MAX_WRITERS = 8  # threads of a pool: more do not write faster, and each has a buffer
 MIN_WORK = 0  # bytes of work per thread; 0: those in which a thread works much longer than it wakes
@@ -86,25 +88,37 @@ def _processors(folder: str) -> int | None:
     return None
 
 
-def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int) -> None:
-    """Call work(item) for every item, from several threads at once.
+def run_all(function: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
+    """Call function(item) for every item, from several threads at once, see `map_all`."""
+    for _ in map_all(function, items, threads):
+        pass
 
-    At the first exception, all threads stop after their current item, and it is raised.
+
+def map_all(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
+    """Yield function(item) of every item as they complete, from several threads at once.
+
+    This thread is one of them. At the first exception, all stop after their current item, and it is
+    raised.
     """
     from ndtool._kernels import AdmissionLock
 
-    lock, stop = Lock(), Event()
-    workers: list[Thread] = []
-    failures: list[BaseException] = []
+    lock, stop, remaining = Lock(), Event(), iter(items)
+    workers, failures, results = list[Thread](), list[BaseException](), deque[Result]()
 
-    def loop() -> None:
+    def loop() -> Iterator[Result]:
+        while not stop.is_set():
+            with lock:
+                item = next(remaining, None)
+            if item is None:
+                return
+            yield function(item)
+
+    def work() -> None:
         try:
-            while not stop.is_set():
-                with lock:
-                    item = next(items, None)
-                if item is None:
-                    return
-                work(item)
+            for result in loop():
+                results.append(result)
         except BaseException as failure:
             failures.append(failure)
             stop.set()
@@ -114,9 +128,12 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
             # another run may have tested that the system can start threads, and depend on it
             with AdmissionLock(), suppress(RuntimeError):  # it may refuse more of them
                 for _ in range(min(threads, MAX_WRITERS) - 1):
-                    workers.append(Thread(target=loop))
+                    workers.append(Thread(target=work))
                     workers[-1].start()
-        loop()
+        for result in loop():
+            yield result
+            while results:
+                yield results.popleft()
     finally:
         stop.set()
         for worker in workers:
@@ -124,6 +141,7 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
                 worker.join()
     if failures:
         raise failures[0]
+    yield from results
 
 
 class BufferPool:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import gc
 import hashlib
 import json
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import Constant, ContiguousSource, Inputs, Source
+from ndtool.arrays.source import ContiguousSource, Inputs, Source
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
     NdtoolError,
@@ -32,8 +35,8 @@ from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
-from ndtool.outofcore.partitioning import Partitioning, layout_of
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Task, Work
+from ndtool.outofcore.partitioning import Partitioning, rows_of
+from ndtool.outofcore.phases import Arrays, Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -41,11 +44,7 @@ from ndtool.rules.inference import Inference
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.storage import descriptors, locations
 
-if TYPE_CHECKING:
-    from ndtool.outofcore.localcluster import Processes
-
 ANSWER_TIMEOUT = 10  # seconds to wait until a scheduler accepts a connection
-JOIN_TIMEOUT = 60  # seconds to wait for the first worker
 SILENCE_TIMEOUT = 60  # seconds without a worker, or without an answer, after which a run fails
 CHECK_INTERVAL = 1  # seconds between checks for workers
 BATCH_BYTES = 8 << 20  # of tasks that are submitted together: dask warns of 10 MB
@@ -56,96 +55,124 @@ REMOTE_CLOSE_TIMEOUT = 10  # seconds; objects written after the cleanup would re
 TASKS_PER_SLOT = 3  # minimum tasks of a phase for each thread, if chunks are small enough
 _MAX_CHARACTERS = 1 << 20  # of a scheduler file
 _LOGGERS = "distributed", "distributed.client"  # the package's loggers that have handlers
+# What the package raises if a scheduler is lost or does not answer.
+_LOST = OSError, asyncio.CancelledError, concurrent.futures.CancelledError
 
 
 class Cluster:
-    """A connection to a scheduler. slots: threads of all workers. memory: bytes for each thread.
+    """A connection to a scheduler until the stack is closed, and its workers.
 
-    processes: the workers that this run started, None if others did.
+    scheduler: an address, the path of a scheduler file, or a client; None to start `workers`
+    processes. limit: bytes of memory for each worker, None for its own limit. cleans: whether to
+    remove what killed runs have left in the folder of temporary files.
+
+    slots: threads of all workers. memory: bytes for each thread. processes: the workers that this
+    run started, None if others did.
     """
 
-    def __init__(self, client: Any, limit: int | None, processes: Processes | None) -> None:
-        self._client, self.processes = client, processes
-        workers = self._identity(-1)["workers"].values()
-        self.slots = sum(worker["nthreads"] for worker in workers)
-        threads = max((worker["nthreads"] for worker in workers), default=1)
+    def __init__(
+        self, stack: ExitStack, scheduler: Any, workers: int | None, threads: int,
+        limit: int | None, cleans: bool,
+    ) -> None:  # fmt: skip
+        if scheduler is not None and workers is not None:
+            raise UsageError(f"{option('scheduler')} and {option('workers')}: expected one of them")
+        distributed, self.processes = library(), None
+        if scheduler is None or isinstance(scheduler, str):
+            for name in _LOGGERS:  # the client raises the same errors as exceptions
+                silenced = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
+                stack.enter_context(silenced)
+        if workers is not None:
+            from ndtool.outofcore import localcluster
+
+            started = localcluster.start(workers, threads, cleans)
+            self._client, self.processes = stack.enter_context(started)
+        elif isinstance(scheduler, str):
+            self._client = stack.enter_context(_connect(scheduler))
+        else:
+            self._client = scheduler
+        joined = self._wait_for_workers(workers or 1)
+        self.slots = sum(worker["nthreads"] for worker in joined)
         if limit is None:
-            limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
-            limit = min(limits, default=memory.available() // max(1, len(workers)))
-        self.memory = limit // threads
-        self._last_sign = time.monotonic()
+            limits = [worker["memory_limit"] for worker in joined if worker["memory_limit"]]
+            limit = min(limits, default=memory.available() // len(joined))
+        self.memory = limit // max(worker["nthreads"] for worker in joined)
 
-    def map(
-        self, task_call: worker.Call, phase: str, tasks: Iterable[Task], add: AddResult
-    ) -> None:
-        """Run the tasks of a phase on workers; pass the number and result of each to `add`.
-
-        The scheduler repeats the tasks of lost workers, and those that raise an error.
-        """
-        unfinished = dict[Any, int]()
-        try:
-            numbers, *lines = map(list, zip(*tasks, strict=True))
-            task_bytes = TASK_BYTES + sum(line[0].nbytes for line in lines)
-            futures = self._client.map(
-                partial(worker.perform, task_call, phase), numbers, *lines,
-                key=[f"ndtool-{phase}-{number}-{task_call.token}" for number in numbers],
-                pure=False, retries=RETRIES, batch_size=max(2, BATCH_BYTES // task_bytes),
-            )  # fmt: skip
-            unfinished |= zip(futures, numbers, strict=True)
-            completed = library().as_completed(
-                futures, loop=self._client.loop, with_results=True, raise_errors=False
-            )
-            while unfinished:
-                if self._wait_for_result(completed):
-                    future, outcome = next(completed)
-                    add(unfinished.pop(future), _result(phase, future, outcome))
-        except _connection_errors():
-            unfinished.clear()  # without a scheduler, none can be cancelled
-            raise _connection_lost() from None
-        finally:
-            for future in unfinished:
-                future.release()  # which cancels its task, and does not wait
-
-    def _wait_for_result(self, completed: Any) -> bool:
-        """Wait CHECK_INTERVAL seconds for a completed task; return whether one is available.
-
-        Raises ResourceError if the cluster has had no worker for SILENCE_TIMEOUT seconds.
-        """
-        with completed.thread_condition:
-            if completed.thread_condition.wait_for(completed.has_ready, CHECK_INTERVAL):
-                self._last_sign = time.monotonic()
-                return True
-        if self.processes is not None:
-            self.processes.start_missing()
-        if self._identity(0)["n_workers"]:
-            self._last_sign = time.monotonic()
-        elif time.monotonic() - self._last_sign > SILENCE_TIMEOUT:
-            raise ResourceError(
-                f"no worker is left, and none has joined in {SILENCE_TIMEOUT} seconds"
-            )
-        return False
+    def _wait_for_workers(self, count: int) -> list[Any]:
+        """Wait until `count` workers have joined; return the scheduler's description of each."""
+        deadline = time.monotonic() + SILENCE_TIMEOUT
+        while len(joined := self._identity(-1)["workers"]) < count:
+            if self.processes is not None and self.processes.start_missing():
+                raise ResourceError("the workers could not be started")
+            if time.monotonic() > deadline:
+                raise ResourceError(f"no worker has joined in {SILENCE_TIMEOUT} seconds")
+            time.sleep(0.1)
+        return [*joined.values()]
 
     def _identity(self, workers: int) -> Any:
         """Return the scheduler's identity, including up to `workers` workers; -1 for all."""
         identity, timeout = self._client.scheduler.identity, SILENCE_TIMEOUT
-        with suppress(*_connection_errors(), OSError):
+        try:
             return self._client.sync(identity, n_workers=workers, callback_timeout=timeout)
-        raise _connection_lost()
+        except _LOST:
+            raise _connection_lost() from None
+
+    def map(
+        self, call: worker.Call, phase: str, tasks: Iterable[Task]
+    ) -> Iterator[tuple[int, tuple[Any, bool]]]:
+        """Run the tasks of a phase on workers; yield the number and the outcome of each.
+
+        The scheduler repeats the tasks of lost workers, and those that raise an error. Raises
+        ResourceError if the cluster has no worker for SILENCE_TIMEOUT seconds.
+        """
+        numbers, *lines = map(list, zip(*tasks, strict=True))
+        task_bytes = TASK_BYTES + sum(line[0].nbytes for line in lines)
+        futures = self._client.map(
+            partial(worker.perform, call, phase), numbers, *lines,
+            key=[f"ndtool-{phase}-{number}-{call.token}" for number in numbers],
+            pure=False, retries=RETRIES, batch_size=max(2, BATCH_BYTES // task_bytes),
+        )  # fmt: skip
+        unfinished = dict(zip(futures, numbers, strict=True))
+        completed = library().as_completed(
+            futures, loop=self._client.loop, with_results=True, raise_errors=False
+        )
+        changed, last_sign = completed.thread_condition, time.monotonic()
+        try:
+            while unfinished:
+                with changed:
+                    is_ready = changed.wait_for(completed.has_ready, CHECK_INTERVAL)
+                if is_ready:
+                    future, outcome = next(completed)
+                    yield unfinished.pop(future), _result(phase, future, outcome)
+                elif self.processes is not None:
+                    self.processes.start_missing()
+                if is_ready or self._identity(0)["n_workers"]:
+                    last_sign = time.monotonic()
+                elif time.monotonic() - last_sign > SILENCE_TIMEOUT:
+                    raise ResourceError(
+                        f"no worker is left, and none has joined in {SILENCE_TIMEOUT} seconds"
+                    )
+        finally:
+            for future in unfinished:
+                future.release()  # which cancels its task, and does not wait
 
     def run_on_workers(
         self, call: Callable[..., Any], *arguments: Any, seconds: float = SILENCE_TIMEOUT
-    ) -> dict[str, Any]:
-        """Make a call in each worker process; return the outcomes of those that answer, by name."""
+    ) -> None:
+        """Make a call in each worker process that answers; raise the first error it returns."""
         outcomes = dict[str, Any]()
-        with suppress(*_connection_errors(), OSError):
+        with suppress(*_LOST):
             outcomes = self._client.run(
                 call, *arguments, on_error="return", callback_timeout=seconds
             )
-        return {
-            name: outcome
-            for name, outcome in outcomes.items()
-            if isinstance(outcome, NdtoolError) or not isinstance(outcome, OSError)
-        }
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, NdtoolError):
+                raise outcome
+            if isinstance(outcome, Exception) and not isinstance(outcome, OSError):  # not lost
+                raise UsageError(
+                    f"the worker at {name} cannot run ndtool {__version__}:"
+                    f" {library_message(outcome)}",
+                    hint=worker.install_hint(__version__),
+                )
 
 
 def _result(phase: str, future: Any, outcome: Any) -> Any:
@@ -167,52 +194,6 @@ def _connection_lost() -> ResourceError:
     return ResourceError("the connection to the scheduler was lost")
 
 
-def _connection_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that the package raises if the connection to the scheduler is lost."""
-    from asyncio import CancelledError
-    from concurrent import futures
-
-    closed: type[BaseException] = library().comm.CommClosedError
-    return closed, CancelledError, futures.CancelledError, TimeoutError, StopIteration
-
-
-@contextmanager
-def connect(
-    scheduler: Any, workers: int | None, threads: int, limit: int | None, cleans: bool = True
-) -> Iterator[Cluster]:
-    """Connect to a cluster, or start one of `workers` processes until the context ends.
-
-    scheduler: an address, the path of a scheduler file, or a client; None to start a cluster.
-    cleans: whether to remove what killed runs have left in the folder of temporary files.
-    """
-    if scheduler is not None and workers is not None:
-        raise UsageError(f"{option('scheduler')} and {option('workers')}: expected one of them")
-    distributed, processes = library(), None
-    with ExitStack() as stack:
-        if scheduler is None:
-            assert workers is not None, "a scheduler or workers are given"
-            from ndtool.outofcore import localcluster
-
-            local_cluster, processes = stack.enter_context(
-                localcluster.cluster(workers, threads, JOIN_TIMEOUT, cleans)
-            )
-            client = stack.enter_context(distributed.Client(local_cluster, set_as_default=False))
-        elif isinstance(scheduler, str):
-            for name in _LOGGERS:  # the client raises the same errors as exceptions
-                silenced = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
-                stack.enter_context(silenced)
-            client = stack.enter_context(_client(distributed, scheduler))
-        else:
-            client = scheduler
-        try:
-            client.wait_for_workers(1, timeout=JOIN_TIMEOUT)
-        except TimeoutError:
-            raise ResourceError(
-                f"no worker has joined the cluster in {JOIN_TIMEOUT} seconds"
-            ) from None
-        yield Cluster(client, limit, processes)
-
-
 def library() -> Any:
     """Import the distributed package; UsageError if it is missing."""
     try:
@@ -224,23 +205,25 @@ def library() -> Any:
     return distributed
 
 
-def _client(distributed: Any, scheduler: str) -> Any:
-    is_file = "://" not in scheduler and (os.path.exists(scheduler) or scheduler.endswith(".json"))
-    display_name = printable(
-        scheduler if is_file or "://" in scheduler else scheduler.rpartition("@")[2]
-    )
-    address = _address(scheduler) if is_file else scheduler
+def _connect(scheduler: str) -> Any:
+    """Return a client of the scheduler at an address, or that a scheduler file has."""
+    name = address = scheduler
+    if "://" not in scheduler:
+        if os.path.exists(scheduler) or scheduler.endswith(".json"):
+            address = _address(scheduler)
+        else:
+            name = scheduler.rpartition("@")[2]
     register(address)
     try:
-        return distributed.Client(address, timeout=ANSWER_TIMEOUT, set_as_default=False)
+        return library().Client(address, timeout=ANSWER_TIMEOUT, set_as_default=False)
     except ValueError as exc:
         error: NdtoolError = UsageError(
-            f"{option('scheduler')} {display_name} is not an address: {library_message(exc)}:"
+            f"{option('scheduler')} {printable(name)} is not an address: {library_message(exc)}:"
             " expected tcp://host:port, or a scheduler file"
         )
     except Exception as exc:  # the package documents no exception type
         error = ResourceError(
-            f"{display_name}: cannot connect to a scheduler: {library_message(exc)}"
+            f"{printable(name)}: cannot connect to a scheduler: {library_message(exc)}"
         )
     gc.collect()  # closes the failed client now: while another client starts, it would deadlock
     raise error
@@ -267,28 +250,31 @@ def locate(call: Any) -> tuple[dict[str, str], str]:
 
     The latter is the output's folder by default. UsageError if workers cannot read an input.
     """
-    output, reduction, by_role = call.request.output, call.request.attributes.reduction, {}
-    if output in (None, "-"):
+    request, by_role = call.request, dict[str, str]()
+    if request.output in (None, "-"):
         raise UsageError("a run on a cluster writes to a file or store: expected -o FILE")
-    assert output is not None
-    for role, argument in call.request.arguments.items():
-        source = getattr(call.sources[role], "origin", call.sources[role])  # of indices from 1
-        if isinstance(source, ContiguousSource) and not _is_value(role, argument, source):
-            if not source.is_reopenable or not source.is_local or argument.startswith("raw:"):
+    for role, argument in request.arguments.items():
+        source = call.stored_indices if role == "indices" else call.sources[role]
+        is_raw = argument.startswith("raw:")
+        if locators.is_declared(argument, role == "indices") and not is_raw:
+            by_role[role] = argument
+            continue
+        by_role[role] = locators.absolute(argument)
+        if isinstance(source, ContiguousSource):
+            if not source.is_reopenable or not source.is_local or is_raw:
                 raise UsageError(
                     f"{argument_name(argument)}: workers cannot read parts of it:"
                     " expected a Zarr store or a file of another format"
                 )
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
-        is_value = _is_value(role, argument, source)
-        by_role[role] = argument if is_value else locators.absolute(argument)
-    data, target = map(locators.parse, (by_role["data"], locators.absolute(output)))
+    data, target = map(locators.parse, (by_role["data"], locators.absolute(request.output)))
     is_in_place = os.path.realpath(data.path) == os.path.realpath(target.path)
+    reduction = request.attributes.reduction
     if not REDUCTIONS[reduction].idempotent and is_in_place and data.member == target.member:
         raise UsageError(
-            f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
-            " place"
+            f"{argument_name(request.output)} is also data: on a cluster, {reduction} cannot update"
+            " in place"
         )
     if call.spill is not None:
         return by_role, call.spill
@@ -297,27 +283,21 @@ def locate(call: Any) -> tuple[dict[str, str], str]:
     return by_role, locations.parent_folder(path)
 
 
-def _is_value(role: str, argument: str, source: Source) -> bool:
-    """Whether an argument is a literal or a constant rather than a location."""
-    is_literal = role == "indices" and argument.lstrip()[:1] == "["
-    return is_literal or isinstance(source, Constant)
-
-
 def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     """Partition a run: tasks as large as memory allows, but several for each thread.
 
     The number of tasks is rounded to a power of two, so that a cluster of about the same size can
     resume the run.
     """
-    layout = layout_of(
+    rows = rows_of(
         call.inference, call.sources, output.metadata, cluster.slots, output.concurrency, True
     )
     tasks = 1 << (cluster.slots * TASKS_PER_SLOT - 1).bit_length()
-    data_bytes, rows = call.sources["data"].metadata.nbytes, layout.rows
+    data_bytes = call.sources["data"].metadata.nbytes
     task_bytes = 8 * data_bytes // tasks, 32 * rows.tuples * (rows.width + 4) // tasks
     budget = max(1 << 20, min(cluster.memory, *task_bytes))
-    chosen = layout.choose(budget, cluster.memory)
-    if chosen is None or not layout.writes_complete_chunks(chosen):
+    chosen = rows.choose(budget, cluster.memory)
+    if chosen.limited_memory > cluster.memory:
         raise ResourceError(
             f"a task takes more memory than the {cluster.memory} bytes of a worker's thread",
             hint=f"{option('memory')} sets the memory of a worker, {option('chunks')} the size of"
@@ -326,12 +306,9 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     return chosen
 
 
-def fingerprints(inputs: dict[str, str], sources: dict[str, Source]) -> dict[str, Any]:
+def fingerprints(sources: dict[str, Source]) -> dict[str, Any]:
     """Return the fingerprint of each input by role, None if its changes cannot be detected."""
-    return {
-        role: "value" if _is_value(role, name, sources[role]) else sources[role].fingerprint()
-        for role, name in inputs.items()
-    }
+    return {role: source.fingerprint() for role, source in sources.items()}
 
 
 def run_name(
@@ -343,7 +320,7 @@ def run_name(
     """
     types = [(info.dtype, info.shape) for info in inference.inputs.values()]
     call = inference.operator, inference.spec, inference.attributes, types
-    shape = partitioning.rows, partitioning.block_tuples, partitioning.shapes
+    shape = partitioning.block_tuples, partitioning.shapes
     names = {role: redact_urls(name) for role, name in inputs.items()}
     content = repr((__version__, call, shape, names, sorted(prints.items())))
     return hashlib.sha256(content.encode()).hexdigest()[:24]
@@ -362,41 +339,33 @@ class ClusterRun:
         request, self._call = call.request, call
         self._inputs, self.spill = locate(call)
         assert output is not None, "`locate` requires one"
-        self._resumes, self.resumed, self.reason = request.resume, dict[str, int](), ""
-        self._cluster = stack.enter_context(
-            connect(
-                request.scheduler, request.workers, call.threads, request.memory, not self._resumes
-            )
-        )
-        for name, actual in self._cluster.run_on_workers(worker.version).items():
-            if actual != __version__:
-                raise worker.version_error(f"the worker at {name}", actual, __version__)
+        self._resumes, self.resumed, self.reason = request.resume, Counter[str](), ""
+        self._cluster = Cluster(
+            stack, request.scheduler, request.workers, call.threads, request.memory,
+            cleans=not self._resumes,
+        )  # fmt: skip
+        self._cluster.run_on_workers(worker.version_error, __version__)
         self.partitioning = partition(call, self._cluster, output)
-        self._fingerprints = fingerprints(self._inputs, call.sources)
-        self._name = run_name(call.inference, self.partitioning, self._inputs, self._fingerprints)
-        self._folder: SpillFolder | None = None
-        if self._resumes:  # before an output is created, which removes what killed runs have left
-            stack.callback(self._suspend)
-            self.resumed["split"] = 0
-            self._folder, self.reason = self._find_killed_run()
-
-    def _find_killed_run(self) -> tuple[SpillFolder | None, str]:
-        """Claim the folder of a killed run with the same name; or return why there is none."""
-        for role, fingerprint in self._fingerprints.items():
-            if fingerprint is None:
-                return None, f"changes of {argument_name(self._inputs[role])} cannot be detected"
-        folder = segments.find_folder(self.spill, self._name)
-        if folder is not None or not segments.abandoned_folders(self.spill):
-            return folder, ""
-        return None, (
-            "the killed run had another call, other inputs, chunks or tasks, or another version of"
-            " ndtool"
-        )
-
-    def _suspend(self) -> None:
-        """Release the folder for another run, unless it was removed."""
+        self._prints = fingerprints(call.sources)
+        self._name = run_name(call.inference, self.partitioning, self._inputs, self._prints)
+        # Before an output is created, which removes what killed runs have left.
+        self._folder = self._find_killed_run() if self._resumes else None
         if self._folder is not None:
-            self._folder.suspend()
+            stack.callback(self._folder.suspend)  # for another run, unless it was removed
+
+    def _find_killed_run(self) -> SpillFolder | None:
+        """Claim the folder of a killed run with the same name; set the reason if there is none."""
+        for role, fingerprint in self._prints.items():
+            if fingerprint is None:
+                self.reason = f"changes of {argument_name(self._inputs[role])} cannot be detected"
+                return None
+        folder = segments.find_folder(self.spill, self._name)
+        if folder is None and segments.abandoned_folders(self.spill):
+            self.reason = (
+                "the killed run had another call, other inputs, chunks or tasks, or another version"
+                " of ndtool"
+            )
+        return folder
 
     def execute(
         self, sink: Sink, progress: ProgressCallback, report: ReportCallback, dry: bool
@@ -405,103 +374,96 @@ class ClusterRun:
 
         report: a callback for the bounds report, if the mode allows indices out of bounds.
         """
-        if dry:
-            self.resumed.clear()  # no task looks for its segment
-        shared_output: SharedOutput | None = sink.share()
-        is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
-        if shared_output is None and not is_remote_dry_run:
+        output: SharedOutput | None = sink.share()
+        if output is None and not (isinstance(sink, DrySink) and not sink.streamed):
             raise UsageError(
                 f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a"
                 " file in a directory that all of them see"
             )
-        if dry and (shared_output is None or locations.is_url(self.spill)):
-            self._check_spill_location()  # objects are written later
-            yield "split"
-            return
-        assert shared_output is not None, "validated before"
-        folder = self._folder or self._create_folder(not dry and not self._resumes)
-        paths = folder.working_folder, shared_output.path
-        seconds = REMOTE_CLOSE_TIMEOUT if any(map(locations.is_url, paths)) else CLOSE_TIMEOUT
-        inference, partitioning = self._call.inference, self.partitioning
-        reopened = self._call.request._replace(
-            **self._inputs, output=None, spill=None, threads=1, scheduler=None, workers=None,
-            resume=False,
-        )  # fmt: skip
-        open_call: Any = type(self._call)
-        task_call = worker.Call(
-            os.urandom(8).hex(), __version__, partial(open_call, reopened), inference, partitioning,
-            shared_output, folder.working_folder, self._folder is not None,
-        )  # fmt: skip
-        close = partial(self._cluster.run_on_workers, worker.close_run, task_call.token)
-        processes = self._cluster.processes
-        abort = processes.kill if processes else partial(close, seconds=seconds)
-        signals.add_cleanup(abort)
+        folder = self._folder or self._create_folder(dry)
         try:
-            devices = {os.stat(path).st_dev for path in paths if os.path.exists(path)}
-            if len(devices) == 1 and all(map(os.path.exists, paths)):
-                sink.fits(partitioning.spilled_total)
-            if inference.requires_distinct and not dry:
-                execution.check(self._call, partitioning, lambda _: None)
-            for outcome in self._cluster.run_on_workers(worker.check_access, task_call).values():
-                if isinstance(outcome, Exception):
-                    raise outcome
-            nothing: Any = None
-            arrays, store = Arrays(nothing, nothing, None, None), SharedStore(folder.working_folder)
-            work = Work(inference, partitioning, arrays, store)
-
-            def map_cluster(
-                phase: str, group: Group, tasks: Iterable[Task], add: AddResult
-            ) -> None:
-                def add_result(number: int, outcome: tuple[Any, bool]) -> None:
-                    if task_call.resumes and phase != work.last_phase:
-                        self.resumed[phase] = self.resumed.get(phase, 0) + outcome[1]
-                    add(number, outcome[0])
-
-                self._cluster.map(task_call, phase, tasks, add_result)
-
-            advance = execution.meter(partitioning, progress)
-            yield from phases.run(work, work.root, map_cluster, advance, report)
-            close()
-            for role, fingerprint in fingerprints(self._inputs, self._call.sources).items():
-                if self._fingerprints[role] != fingerprint:
-                    argument = argument_name(self._inputs[role])
-                    raise OutputError(f"{argument} changed during the run")
-        except BaseException as error:
-            abort()
-            is_resumable = self._resumes and None not in self._fingerprints.values()
-            if is_resumable and not dry and isinstance(error, ResourceError):
+            if folder is None or output is None:  # a dry run, which writes no objects
+                yield "split"
+            else:
+                yield from self._run(sink, output, folder.working_folder, progress, report, dry)
+        except ResourceError as error:
+            if self._resumes and None not in self._prints.values() and folder and not dry:
                 folder.suspend()
                 error.hint = error.hint or f"{option('resume', True)} continues this run"
             raise
         finally:
-            signals.remove_cleanup(abort)
-            if dry:
-                self._suspend()
-            folder.drop()
-
-    def _create_folder(self, cleans: bool) -> SpillFolder:
-        """Create a folder for spilled data; ResourceError if there is too little free space."""
-        partitioning = self.partitioning
-        folder = segments.create_folder(self.spill, self._name, cleans)
-        if not locations.is_url(self.spill):
-            nbytes = partitioning.spilled_total
-            files = partitioning.blocks + partitioning.gathers * partitioning.partitions
-            files += nbytes // segments.FILE_BYTES
-            try:
-                descriptors.require_space(
-                    folder.working_folder, files, nbytes, 0, "temporary files"
-                )
-            except BaseException:
+            if folder is not None and not (dry and self._folder):
                 folder.drop()
-                raise
-        return folder
 
-    def _check_spill_location(self) -> None:
-        """Raise the errors of creating a folder, as far as possible without creating objects."""
+    def _run(
+        self, sink: Sink, output: SharedOutput, folder: str, progress: ProgressCallback,
+        report: ReportCallback, dry: bool,
+    ) -> Generator[str]:  # fmt: skip
+        inference, partitioning, paths = (
+            self._call.inference,
+            self.partitioning,
+            (folder, output.path),
+        )
+        open_call: Any = type(self._call)
+        reopened = self._call.request._replace(
+            **self._inputs, output=None, spill=None, threads=1, scheduler=None, workers=None,
+            resume=False,
+        )  # fmt: skip
+        task_call = worker.Call(
+            os.urandom(8).hex(), __version__, partial(open_call, reopened), inference,
+            partitioning, output, folder, self._folder is not None,
+        )  # fmt: skip
+        seconds = REMOTE_CLOSE_TIMEOUT if any(map(locations.is_url, paths)) else CLOSE_TIMEOUT
+        close = partial(self._cluster.run_on_workers, worker.close_run, task_call.token)
+        processes = self._cluster.processes
+        abort = processes.kill if processes else partial(close, seconds=seconds)
+        signals.add_cleanup(abort)  # called before the folder is removed
+        try:
+            if (
+                all(map(os.path.exists, paths))
+                and len({os.stat(path).st_dev for path in paths}) == 1
+            ):
+                sink.fits(partitioning.spilled)
+            if inference.requires_distinct and not dry:
+                execution.check(self._call, partitioning, lambda _: None)
+            self._cluster.run_on_workers(worker.check_access, task_call)
+            nothing: Any = None
+            work = Work(inference, partitioning, Arrays(*[nothing] * 4), SharedStore(folder))
+
+            def map_cluster(
+                phase: str, _: Group, tasks: Iterable[Task]
+            ) -> Iterator[tuple[int, Any]]:
+                for number, (result, was_found) in self._cluster.map(task_call, phase, tasks):
+                    if self._resumes and phase != work.last_phase:
+                        self.resumed[phase] += was_found
+                    yield number, result
+
+            yield from phases.run(work, work.root, map_cluster, progress, report)
+            close()
+            for role, fingerprint in fingerprints(self._call.sources).items():
+                if self._prints[role] != fingerprint:
+                    argument = argument_name(self._inputs[role])
+                    raise OutputError(f"{argument} changed during the run")
+        except BaseException:
+            abort()
+            raise
+        finally:
+            signals.remove_cleanup(abort)
+
+    def _create_folder(self, dry: bool) -> SpillFolder | None:
+        """Create the folder for spilled data; None in a dry run at a URL, which writes no objects.
+
+        Raises ResourceError if there is too little free space.
+        """
         if not locations.is_url(self.spill):
-            self._create_folder(cleans=False).drop()
-            return
-        from ndtool.storage import objects
+            partitioning, nbytes = self.partitioning, self.partitioning.spilled
+            files = partitioning.blocks + partitioning.rows.gathers * partitioning.partitions
+            files += nbytes // segments.FILE_BYTES
+            descriptors.require_space(self.spill, files, nbytes, 0, "temporary files")
+        elif dry:
+            from ndtool.storage import objects
 
-        segments.require_shared(self.spill)
-        objects.require_writable(self.spill, folder=True)
+            segments.require_shared(self.spill)
+            objects.require_writable(self.spill, folder=True)
+            return None
+        return segments.create_folder(self.spill, self._name, not dry and not self._resumes)

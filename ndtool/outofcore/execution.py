@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from threading import Lock
+from typing import Any
 
 from ndtool.arrays.boxes import Reader, Writer
 from ndtool.arrays.sink import Sink, output_buffer
@@ -14,8 +14,8 @@ from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import threads
 from ndtool.outofcore import phases
-from ndtool.outofcore.partitioning import Partitioning, layout_of, tuple_shape
-from ndtool.outofcore.phases import AddResult, Arrays, Group, ReportCallback, Task, Work
+from ndtool.outofcore.partitioning import Partitioning
+from ndtool.outofcore.phases import Arrays, Group, OutOfBounds, ReportCallback, Task, Work
 from ndtool.outofcore.segments import LocalStore
 from ndtool.rules.plans import Plan, Shape
 
@@ -42,31 +42,17 @@ def run(
         store = LocalStore(partitioning.regions, spill_directories)
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
-        lock = Lock()
 
-        def map_threads(phase: str, group: Group, tasks: Iterable[Task], add: AddResult) -> None:
-            def execute(task: Task) -> None:
-                result = phases.TASKS[phase](work, group, *task)
-                with lock:
-                    add(task[0], result)
+        def map_threads(
+            phase: str, group: Group, tasks: Iterable[Task]
+        ) -> Iterator[tuple[int, Any]]:
+            def execute(task: Task) -> tuple[int, Any]:
+                return task[0], phases.TASKS[phase](work, group, *task)
 
             in_order = sink.streamed and phase == work.last_phase
-            threads.run_all(execute, iter(tasks), 1 if in_order else partitioning.workers)
+            return threads.map_all(execute, tasks, 1 if in_order else partitioning.workers)
 
-        yield from phases.run(work, work.root, map_threads, meter(partitioning, progress), report)
-
-
-def meter(partitioning: Partitioning, progress: ProgressCallback) -> phases.Advance:
-    """Return a callback for completed tasks of a call, which reports the fraction of all."""
-    total = partitioning.fan_out(0) + partitioning.blocks * (1 + partitioning.gathers)
-    done = 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        progress(done / total)
-
-    return advance
+        yield from phases.run(work, work.root, map_threads, progress, report)
 
 
 def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> None:
@@ -77,15 +63,13 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
     inputs = arrays(call, partitioning, None, unread=("data",))
     work, rows = Work(call.inference, partitioning, inputs, None), partitioning.rows
     step = partitioning.block_tuples
-    reports, lock, total = phases.BoundsReports(call.inference), Lock(), rows.tuples // rows.repeats
+    reports, total = phases.BoundsReports(call.inference), rows.tuples // rows.repeats
 
-    def check_block(first: int) -> None:
+    def check_block(first: int) -> OutOfBounds | None:
         n = min(step, total - first)
         with work.arena() as allocate:
             indices = work.indices(first, n, allocate, are_stored=True)
-            found = phases.find_out_of_bounds(work.plan, indices, first, n)
-        with lock:
-            reports.add(found)
+            return phases.find_out_of_bounds(work.plan, indices, first, n)
 
     def stored_blocks() -> Iterator[TupleBlock]:
         for first in range(0, total, step):
@@ -93,7 +77,8 @@ def check(call: Inputs, partitioning: Partitioning, report: ReportCallback) -> N
             with work.arena() as allocate:
                 yield TupleBlock(first, n, work.indices(first, n, allocate, are_stored=True))
 
-    threads.run_all(check_block, iter(range(0, total, step)), partitioning.workers)
+    for found in threads.map_all(check_block, range(0, total, step), partitioning.workers):
+        reports.add(found)
     reports.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan)
@@ -125,7 +110,9 @@ def arrays(
     return Arrays(
         reader("data", partitioning.rows.shape),
         reader("indices", plan.positions),
-        None if partitioning.gathers or output is None else reader("updates", tuple_shape(plan)),
+        None
+        if partitioning.rows.gathers or output is None
+        else reader("updates", plan.with_index_tuples.positions),
         output,
     )
 
@@ -135,7 +122,7 @@ def writer(
 ) -> Writer:
     """Return the writer of an output for tasks; buffer: a buffer to write to instead, or None."""
     shape = partitioning.rows.shape
-    if partitioning.gathers:
+    if partitioning.rows.gathers:
         shape = plan.output[: len(plan.output) - len(plan.slice_shape)]
     return Writer(sink, shape, partitioning.concurrency, buffer)
 
@@ -145,10 +132,8 @@ def _output_writer(
 ) -> Writer:
     """Return the writer of an output; it has a buffer if tasks cannot write to the sink."""
     buffer = None
-    layout = layout_of(call.inference, call.sources, sink.metadata, call.threads)
-    if not layout.writes_complete_chunks(partitioning) or (
-        sink.streamed and len(partitioning.rows.shape) > 1
-    ):
+    rows = partitioning.rows
+    if rows.buffers_output or (sink.streamed and len(rows.shape) > 1):
         threads = min(call.threads, partitioning.workers)
         complete = output_buffer(sink, threads, directory=call.spill)
         buffer, _ = stack.enter_context(complete)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,12 +14,10 @@ from typing import Any
 import dask
 import distributed
 
-from ndtool.errors import ResourceError
 from ndtool.machine import signals
 from ndtool.publish.newfolder import NewFolder
 
-SILENCE_TIMEOUT = 60  # seconds without a heartbeat, after which a worker is lost
-CHECK_INTERVAL = 1  # seconds between checks of starting processes
+WORKER_TTL = "60s"  # without a heartbeat, after which a worker is lost
 # A worker: it ends with this process, which holds the other end of its standard input.
 _PROGRAM = """
 import os, sys, threading
@@ -61,43 +57,33 @@ class Processes:
 
 
 @contextmanager
-def cluster(
-    workers: int, threads: int, seconds: float, cleans: bool
-) -> Iterator[tuple[Any, Processes]]:
-    """Start a cluster of worker processes; yield it, and the processes.
+def start(workers: int, threads: int, cleans: bool) -> Iterator[tuple[Any, Processes]]:
+    """Start a scheduler, and processes that join it as workers; yield a client, and these.
 
-    cleans: whether to remove what killed runs have left in the folder of temporary files. Raises
-    ResourceError if the processes do not start within `seconds`.
+    cleans: whether to remove what killed runs have left in the folder of temporary files.
     """
+    library: Any = distributed  # untyped
     with ExitStack() as stack:
         scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), cleans=cleans)
         stack.callback(scratch.drop)
         settings = {
             "temporary-directory": scratch.working_folder,
-            "distributed.scheduler.worker-ttl": f"{SILENCE_TIMEOUT}s",
+            "distributed.scheduler.worker-ttl": WORKER_TTL,
         }
         stack.enter_context(dask.config.set(settings))
-        create: Any = distributed.LocalCluster  # untyped
-        local_cluster = create(
-            n_workers=0, host="127.0.0.1", silence_logs=logging.CRITICAL + 1,
-            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+        scheduler = stack.enter_context(
+            library.LocalCluster(
+                n_workers=0, host="127.0.0.1", silence_logs=False,
+                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            )
         )  # fmt: skip
-        stack.enter_context(local_cluster)
         processes = Processes(
-            workers, local_cluster.scheduler_address, "--host", "127.0.0.1", "--no-nanny",
+            workers, scheduler.scheduler_address, "--host", "127.0.0.1", "--no-nanny",
             "--no-dashboard", "--nthreads", str(max(1, threads // workers)), "--memory-limit", "0",
             "--local-directory", scratch.working_folder,
         )  # fmt: skip
         signals.add_cleanup(processes.kill)
         stack.callback(signals.remove_cleanup, processes.kill)
         stack.callback(processes.kill)
-        deadline = time.monotonic() + seconds
-        while True:
-            if processes.start_missing() or time.monotonic() > deadline:
-                raise ResourceError("the workers could not be started")
-            try:
-                local_cluster.wait_for_workers(workers, timeout=CHECK_INTERVAL)
-                break
-            except TimeoutError:
-                pass
-        yield local_cluster, processes
+        processes.start_missing()
+        yield stack.enter_context(library.Client(scheduler, set_as_default=False)), processes

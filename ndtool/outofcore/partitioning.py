@@ -12,78 +12,31 @@ tuples are read from the segments that its parent spilled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
-from math import lcm, prod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isqrt, lcm, prod
 from typing import NamedTuple
 
-from ndtool import _kernels
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Source
 from ndtool.engine import bind, counting, tuning
 from ndtool.errors import ResourceError, format_size, option
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.plans import Shape
 
 SEGMENT_BYTES = 512  # memory of a task for each segment that it reads
 CHILD_BYTES = 128  # memory of a task for each child of its group
 BLOCK_BYTES = 32  # memory of a task for each block of its group
 MAX_SEGMENTS = 256  # segments that a task reads together
-MAX_ROWS = 1 << 32  # rows of a partition, whose indices are stored in 4 bytes
-MAX_DEPTH = 6
+SHORT_ROWS = 1 << 32  # rows of a partition whose indices have 4 bytes, else 8
 MAX_WORKERS = 4
-MIN_POWER, MAX_POWER = 10, 34  # if memory is short, budgets of 2^10 to 2^33 bytes are tried
+DEPTHS = range(1, 7)
+BUDGETS = [1 << power for power in range(33, 9, -1)]  # tried if memory is short
 CODEC_BUFFERS = 4  # buffers of a chunk's size to decode or encode it, with any codec
 PLAIN_BUFFERS = 2  # buffers of a chunk's size without a codec
 WRITTEN_CHUNK_BYTES = 1 << 12  # memory for each chunk of a shard to write
 READ_CHUNK_BYTES = 64  # memory for each chunk of a shard to read from
-
-
-class Rows(NamedTuple):
-    """The index tuples and the rows of data of a call.
-
-    tuples: the number of tuples. tuple_bytes: bytes of a tuple. shape: the axes of rows. width:
-    bytes of a row. drops: whether tuples may be dropped. period, repeats: the number of tuples of a
-    batch, and of consecutive batches that share stored tuples. count_bytes: bytes of the count of a
-    row's updates, 0 if updates are not counted.
-    """
-
-    tuples: int
-    tuple_bytes: int
-    shape: Shape
-    width: int
-    drops: bool = False
-    period: int = 1
-    repeats: int = 1
-    count_bytes: int = 0
-
-    @property
-    def row_count(self) -> int:
-        """The number of rows of data."""
-        return prod(self.shape)
-
-
-def rows_of(inference: Inference, flat: bool = True) -> Rows:
-    """Return the rows of a call; flat: whether to merge the axes of rows into one."""
-    plan, itemsize = inference.plan, inference.dtype.itemsize
-    size = inference.inputs["indices"].dtype.itemsize
-    rows = Rows(
-        plan.tuples, plan.k * size, plan.all_slices, plan.width * itemsize,
-        plan.attributes.may_skip_tuples, plan.tuples_per_batch, plan.batch_repeats,
-    )  # fmt: skip
-    return rows._replace(
-        shape=(rows.row_count,) if flat else rows.shape,
-        count_bytes=counting.count_itemsize(plan.attributes, rows.tuples),
-    )
-
-
-def tuple_shape(plan: Plan) -> Shape:
-    """Return the shape of all tuples: the leading axes of a gather's output, or of updates.
-
-    Plain indices count once for each batch that shares them.
-    """
-    return plan.with_index_tuples.positions
 
 
 def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
@@ -109,24 +62,183 @@ def slab(step: Shape, positions: Shape) -> int:
     return 1
 
 
-class Partitioning(NamedTuple):
+class Rows(NamedTuple):
+    """The index tuples and the rows of data of a call, the chunks of its arrays, and its tasks.
+
+    tuples: the number of tuples. tuple_bytes: bytes of a tuple. shape: the axes of rows. width:
+    bytes of a row. gathers: whether rows are gathered, else updated. drops: whether tuples may be
+    dropped. period, repeats: the number of tuples of a batch, and of consecutive batches that share
+    stored tuples. count_bytes: bytes of the count of a row's updates, 0 if updates are not counted.
+
+    box: the shape of rows of which partitions are multiples, so that no chunk is divided.
+    block_unit: a number of tuples of which blocks are multiples, so that each writes complete
+    chunks. read_unit: the same, if possible, so that no two blocks read the same chunk.
+    buffers_output: whether tasks write to a buffer instead of the output's chunks. chunk_bytes:
+    bytes of the buffers that read or write a chunk, 0 if no array has chunks. concurrency: the
+    number of chunks that a task reads or writes concurrently. workers: the number of concurrent
+    tasks. on_cluster: whether they run on a cluster.
+    """
+
+    tuples: int
+    tuple_bytes: int
+    shape: Shape
+    width: int
+    gathers: bool
+    drops: bool = False
+    period: int = 1
+    repeats: int = 1
+    count_bytes: int = 0
+    box: Shape = (1,)
+    block_unit: int = 1
+    read_unit: int = 1
+    buffers_output: bool = False
+    chunk_bytes: int = 0
+    concurrency: int = 1
+    workers: int = 1
+    on_cluster: bool = False
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of data."""
+        return prod(self.shape)
+
+    def partition(self, budget: int, depth: int = 1) -> Partitioning:
+        """Partition a run to take about `budget` bytes of memory, or as much as chunks need.
+
+        A quarter of the budget is for spilled data. Each worker has an eighth for a partition, and
+        half of that for scratch; blocks are larger if their tables would take more. depth: how
+        often tuples are partitioned, reduced if there are few partitions.
+        """
+        max_rows = max(1, budget // 8 // max(1, self.width + self.count_bytes))
+        shapes = [self._shape_of(max_rows, self.box)]
+        fan_out = max(2, round(grid.count_blocks(self.shape, shapes[0]) ** (1 / depth)))
+        while len(shapes) < depth:
+            outer = self._shape_of(fan_out * prod(shapes[0]), shapes[0])
+            if outer in (self.shape, shapes[0]):
+                break
+            shapes.insert(0, outer)
+        fan_outs = [*map(grid.count_blocks, [self.shape, *shapes], shapes)][self.on_cluster :]
+        tuple_scratch = 2 * (self.width + 4) + 2
+        balanced = isqrt(8 * sum(fan_outs) * self.tuples // tuple_scratch)
+        block = max(1, budget // 16 // tuple_scratch, min(balanced, budget // tuple_scratch))
+        common = lcm(self.read_unit, self.block_unit)
+        unit = common if common <= block else self.block_unit
+        block, in_memory = max(1, block // unit) * unit, 0 if self.on_cluster else budget // 4
+        return Partitioning(self, block, tuple(shapes), in_memory, self.workers, self.concurrency)
+
+    def _shape_of(self, max_rows: int, unit: Shape) -> Shape:
+        """Return the shape of about `max_rows` rows, a multiple of a unit."""
+        shape = list(unit)
+        for d, size in reversed([*enumerate(self.shape)]):
+            times = max_rows // prod(shape)
+            if times > 1:
+                if not self.chunk_bytes:
+                    times = 1 << (times.bit_length() - 1)  # kernels shift by its logarithm
+                shape[d] = min(size, shape[d] * times)
+            if shape[d] < size:
+                break
+        return tuple(shape)
+
+    def choose(self, budget: int, allowed: int) -> Partitioning:
+        """Return the partitioning for a budget, or for the largest other one, that fits.
+
+        If none fits in `allowed` bytes of memory, return the one that takes the least. While
+        segments are small, a partitioning that halves their number replaces another.
+        """
+        small = tuning.REQUEST_BYTES if self.on_cluster else tuning.SEGMENT_BYTES
+        possible = list[Partitioning]()
+        for size in (budget, *BUDGETS):
+            by_depth = [self.partition(size, depth).fit_to(allowed) for depth in DEPTHS]
+            possible += (each for each in by_depth if each.fan_out <= bind.MAX_PARTITIONS)
+            if fitting := [each for each in possible if each.limited_memory <= allowed]:
+                best = fitting[0]
+                for deeper in fitting:
+                    if best.segments >= max(2 * deeper.segments, best.spilled_total // small):
+                        best = deeper
+                return best
+        return min(possible, key=lambda each: each.limited_memory)
+
+
+def rows_of(
+    inference: Inference,
+    sources: dict[str, Source],
+    output: ArrayMetadata,
+    threads: int,
+    concurrency: int = 1,
+    on_cluster: bool = False,
+    buffers_output: bool = False,
+) -> Rows:
+    """Return the rows of a call, with box and units from the chunks and shards of its arrays.
+
+    Rows are linear if data and output are contiguous. threads: of this process, or of a cluster.
+    concurrency: how many chunks of the output to write concurrently. buffers_output: see Rows.
+    """
+    plan, gathers = inference.plan, not inference.scatters
+    metadata = {role: source.metadata for role, source in sources.items()} | {"output": output}
+    chunk_bytes = max(chunk_buffers(array, role == "output") for role, array in metadata.items())
+    chunked = {role: array.file_shape for role, array in metadata.items() if array.is_chunked}
+    if chunked:
+        concurrency = max(concurrency, *(source.concurrency for source in sources.values()))
+    steps = {role: step for role, step in chunked.items() if role != "output" or not buffers_output}
+    boxes = [steps[role] for role in ("data", "output")[: 2 - gathers] if role in steps]
+    is_flat = isinstance(sources["data"], ContiguousSource) and not boxes
+    shape = (prod(plan.all_slices),) if is_flat else plan.all_slices
+    tuples = plan.with_index_tuples.positions
+    read = {"updates": tuples}
+    if plan.batch_repeats == 1:
+        read["indices"] = plan.positions
+    return Rows(
+        plan.tuples,
+        plan.k * inference.inputs["indices"].dtype.itemsize,
+        shape,
+        plan.width * inference.dtype.itemsize,
+        gathers,
+        plan.attributes.may_skip_tuples,
+        plan.tuples_per_batch,
+        plan.batch_repeats,
+        counting.count_itemsize(plan.attributes, plan.tuples),
+        tuple(min(size, lcm(*(box[d] for box in boxes))) for d, size in enumerate(shape)),
+        slab(steps["output"], tuples) if gathers and "output" in steps else 1,
+        lcm(*(slab(steps[role], axes) for role, axes in read.items() if role in steps)),
+        buffers_output,
+        chunk_bytes,
+        concurrency if chunked else 1,
+        threads if on_cluster else min(threads + (threads > 1), MAX_WORKERS),
+        on_cluster,
+    )
+
+
+class Level(NamedTuple):
+    """The groups at a depth, whose children are groups, at the last depth partitions.
+
+    groups: their number. fan_out: the maximum number of children of a group. blocks, segments: the
+    maximum number of blocks of all groups, and of segments that all children read. row_bytes: the
+    maximum bytes of a row index in a child. spilled: the bytes that each phase spills for a tuple.
+    """
+
+    groups: int
+    fan_out: int
+    blocks: int
+    segments: int
+    row_bytes: int
+    spilled: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Partitioning:
     """The partitioning of a run. block_tuples: the tuples of a block.
 
-    gathers: whether rows are gathered, else updated. shapes: the shape of the children at each
-    depth; the children of a call are groups, those of the last groups are partitions. in_memory:
-    spilled bytes that stay in memory. chunk_bytes: bytes of the buffers that read or write a chunk.
-    workers: the number of concurrent tasks. concurrency: the number of chunks that a task reads or
-    writes concurrently.
+    shapes: the shape of the children at each depth; the children of a call are groups, those of the
+    last groups are partitions. in_memory: spilled bytes that stay in memory. workers: the number of
+    concurrent tasks. concurrency: the number of chunks that a task reads or writes concurrently.
     """
 
     rows: Rows
-    gathers: bool
     block_tuples: int
     shapes: tuple[Shape, ...]
     in_memory: int
-    chunk_bytes: int
     workers: int
-    concurrency: int = 1
+    concurrency: int
 
     @property
     def depth(self) -> int:
@@ -134,68 +246,50 @@ class Partitioning(NamedTuple):
         return len(self.shapes)
 
     @property
-    def partition_shape(self) -> Shape:
-        """The shape of a partition."""
-        return self.shapes[-1]
-
-    @property
     def blocks(self) -> int:
         """The number of blocks of all tuples, and the maximum number of a group's blocks."""
-        return self.blocks_of(self.rows.tuples)
+        return -(-self.rows.tuples // self.block_tuples)
 
     @property
     def partitions(self) -> int:
         """The number of partitions."""
-        return self.groups(self.depth)
+        return grid.count_blocks(self.rows.shape, self.shapes[-1])
 
-    def blocks_of(self, tuples: int) -> int:
-        """Return the number of blocks of a group with so many tuples."""
-        return -(-tuples // self.block_tuples)
+    @property
+    def fan_out(self) -> int:
+        """The maximum number of children of a group."""
+        return max(level.fan_out for level in self.levels)
 
-    def groups(self, depth: int) -> int:
-        """Return the number of groups at a depth; at the last depth they are the partitions."""
-        return grid.count_blocks(self.rows.shape, self.shapes[depth - 1]) if depth else 1
+    @property
+    def segments(self) -> int:
+        """The maximum number of segments that all groups read."""
+        return sum(level.segments for level in self.levels)
 
-    def blocks_at(self, depth: int) -> int:
-        """Return the maximum number of blocks of all groups at a depth."""
-        return min(self.blocks + self.groups(depth) - 1, self.rows.tuples)
-
-    def fan_out(self, depth: int) -> int:
-        """Return the maximum number of children of a group at a depth."""
-        outer = self.shapes[depth - 1] if depth else self.rows.shape
-        return grid.count_blocks(outer, self.shapes[depth])
-
-    def segments(self, depth: int) -> int:
-        """Return the maximum number of segments that the children of groups at a depth read."""
-        return min(self.blocks_at(depth) * self.fan_out(depth), self.rows.tuples)
-
-    def boxes(self, box: Box, depth: int) -> _kernels.Boxes:
-        """Bind the children of a group for kernels."""
-        sizes = grid.box_shape(box)
-        return bind.bind_boxes(sizes, tuple(map(min, self.shapes[depth], sizes)))
+    @cached_property
+    def levels(self) -> list[Level]:
+        """The groups at each depth."""
+        rows, outer, levels = self.rows, self.rows.shape, list[Level]()
+        for shape in self.shapes:
+            groups, fan_out = grid.count_blocks(rows.shape, outer), grid.count_blocks(outer, shape)
+            blocks = min(self.blocks + groups - 1, rows.tuples)
+            segments, row_bytes = (
+                min(blocks * fan_out, rows.tuples),
+                4 if prod(shape) <= SHORT_ROWS else 8,
+            )
+            spilled = {"split": row_bytes + rows.width}
+            if rows.gathers:
+                id_bytes = bind.id_bytes(fan_out + (rows.drops and not levels))
+                spilled = {"split": row_bytes + id_bytes, "sweep": rows.width}
+            levels.append(Level(groups, fan_out, blocks, segments, row_bytes, spilled))
+            outer = shape
+        return levels
 
     def child(self, box: Box, depth: int, number: int) -> Box:
         """Return the box of a child of a group at a depth."""
-        sizes = grid.box_shape(box)
-        inner = grid.box(sizes, tuple(map(min, self.shapes[depth], sizes)), number)
+        inner = grid.box(grid.box_shape(box), self.shapes[depth], number)
         return tuple((start + a, start + b) for (start, _), (a, b) in zip(box, inner, strict=True))
 
-    def id_bytes(self, depth: int) -> int:
-        """Return the maximum bytes of a partition ID."""
-        return bind.id_bytes(self.fan_out(depth) + (self.rows.drops and not depth))
-
-    def local_bytes(self, depth: int) -> int:
-        """Return the maximum bytes of a row index in a child of a group at a depth."""
-        return 4 if prod(self.shapes[depth]) <= MAX_ROWS else 8
-
-    def spilled_per_tuple(self, depth: int) -> int:
-        """Return the bytes that split spills for a tuple of a group at a depth.
-
-        They are the row index in the child, and the update or the partition ID.
-        """
-        return self.local_bytes(depth) + (self.id_bytes(depth) if self.gathers else self.rows.width)
-
-    @property
+    @cached_property
     def regions(self) -> dict[tuple[str, int], tuple[int, int]]:
         """The regions of a spill file by phase and depth: the size, and the bytes in memory.
 
@@ -203,248 +297,73 @@ class Partitioning(NamedTuple):
         may select from one group. Those of the deepest groups stay in memory first.
         """
         sizes, available = dict[tuple[str, int], tuple[int, int]](), self.in_memory
-        for depth in reversed(range(self.depth)):
-            mean = -(-self.rows.tuples // self.groups(depth))
-            per_tuple = {"split": self.spilled_per_tuple(depth)}
-            if self.gathers:
-                per_tuple["sweep"] = self.rows.width
-            for phase, nbytes in per_tuple.items():
+        for depth, level in reversed([*enumerate(self.levels)]):
+            mean = -(-self.rows.tuples // level.groups)
+            for phase, nbytes in level.spilled.items():
                 in_memory = min(available, self.rows.tuples * nbytes, 2 * mean * nbytes)
                 sizes[phase, depth] = self.rows.tuples * nbytes, in_memory
                 available -= in_memory
         return sizes
 
     @property
-    def spilled_total(self) -> int:
-        """The bytes that all tasks spill to memory and files."""
-        return sum(size for size, _ in self.regions.values())
-
-    @property
     def spilled(self) -> int:
         """The bytes that are spilled to files, if all groups have equally many tuples."""
+        levels = self.levels
         return sum(
-            max(0, size - in_memory * self.groups(depth))
+            max(0, size - in_memory * levels[depth].groups)
             for (_, depth), (size, in_memory) in self.regions.items()
         )
 
     @property
+    def spilled_total(self) -> int:
+        """The bytes that all tasks spill to memory and files."""
+        return self.rows.tuples * sum(sum(level.spilled.values()) for level in self.levels)
+
+    @property
     def scratch_bytes(self) -> int:
         """The bytes of a task's scratch buffer."""
-        entry = self.rows.tuple_bytes * (1 if self.rows.repeats == 1 else 2)  # and expanded
-        per_tuple = 0
-        for depth in range(self.depth):
-            read = self.local_bytes(depth - 1) if depth else entry
-            moved = self.rows.width + self.local_bytes(depth)
-            per_tuple = max(per_tuple, read + 2 * moved + self.id_bytes(depth))
-        return min(self.block_tuples, self.rows.tuples) * per_tuple + 1024
+        rows, row_bytes = self.rows, self.levels[0].row_bytes  # those of other levels are shorter
+        read = rows.tuple_bytes * (1 if rows.repeats == 1 else 2)  # and expanded
+        moved = 2 * (rows.width + row_bytes) + 2
+        return min(self.block_tuples, rows.tuples) * (max(read, row_bytes) + moved) + 1024
+
+    @property
+    def task_bytes(self) -> int:
+        """The maximum bytes of memory of a task without tables of offsets."""
+        rows, segments = self.rows, min(MAX_SEGMENTS, max(self.fan_out, self.blocks))
+        entries = CHILD_BYTES * self.fan_out + BLOCK_BYTES * self.blocks
+        partition = prod(self.shapes[-1]) * (rows.width + rows.count_bytes)
+        chunks = rows.chunk_bytes * self.concurrency
+        return entries + SEGMENT_BYTES * segments + partition + self.scratch_bytes + chunks
 
     def tables_bytes(self, first: int) -> int:
         """Return the bytes of the offsets of segments, of one group at each depth from `first`."""
-        tables = sum(self.fan_out(depth) + 2 for depth in range(first, self.depth))
+        tables = sum(level.fan_out + 2 for level in self.levels[first:])
         return 8 * tables * (self.blocks + 1)
 
     @property
     def memory(self) -> int:
-        """The maximum bytes of memory of a run in this process."""
-        in_memory = min(self.in_memory, self.spilled_total)
-        return self.tables_bytes(0) + in_memory + self.workers * self._buffer_bytes
+        """The maximum bytes of memory of a run."""
+        in_memory = sum(in_memory for _, in_memory in self.regions.values())
+        return self.tables_bytes(0) + in_memory + self.workers * self.task_bytes
 
     @property
-    def task_memory(self) -> int:
-        """The maximum bytes of memory of a task on a cluster, with shared indices."""
-        return self.tables_bytes(1) + self._buffer_bytes
-
-    @property
-    def _buffer_bytes(self) -> int:
-        fan_out = max(map(self.fan_out, range(self.depth)))
-        segments = min(MAX_SEGMENTS, max(fan_out, self.blocks))
-        entries = CHILD_BYTES * fan_out + BLOCK_BYTES * self.blocks + SEGMENT_BYTES * segments
-        row_bytes = self.rows.width + self.rows.count_bytes
-        buffers = prod(self.partition_shape) * row_bytes + self.scratch_bytes
-        return entries + buffers + self.chunk_bytes * self.concurrency
+    def limited_memory(self) -> int:
+        """The bytes of memory that are limited: of a run, or of a task on a cluster."""
+        return self.tables_bytes(1) + self.task_bytes if self.rows.on_cluster else self.memory
 
     def fit_to(self, allowed: int) -> Partitioning:
-        """Return the partitioning with concurrency reduced to fit in `allowed` bytes, if it can."""
-        partitioning = self
-        while partitioning.memory > allowed and partitioning.concurrency > 1:
-            partitioning = partitioning._replace(concurrency=partitioning.concurrency // 2)
-        while partitioning.memory > allowed and partitioning.workers > 1:
-            partitioning = partitioning._replace(workers=partitioning.workers - 1)
-        return partitioning
-
-    @property
-    def segment_count(self) -> int:
-        """The maximum number of segments that all groups read."""
-        return sum(map(self.segments, range(self.depth)))
-
-
-class Layout(NamedTuple):
-    """What the partitionings of a call have in common, so that chunks are not divided.
-
-    box: the shape of rows; partitions are multiples of it. written: a number of tuples; blocks are
-    multiples of it, so that a task writes complete chunks. read: a number of tuples; if possible,
-    blocks are multiples of it, so that no two blocks read the same chunk. chunk_bytes, concurrency:
-    see Partitioning. in_chunks: whether an array has chunks; else the rows of a partition are a
-    power of two. threads: at most so many tasks run concurrently. on_cluster: whether tasks run on
-    a cluster, of so many threads.
-    """
-
-    rows: Rows
-    gathers: bool
-    threads: int
-    box: Shape = (1,)
-    written: int = 1
-    read: int = 1
-    chunk_bytes: int = 0
-    concurrency: int = 1
-    in_chunks: bool = False
-    on_cluster: bool = False
-
-    def partition(self, budget: int, depth: int = 1) -> Partitioning:
-        """Partition a run to take about `budget` bytes of memory, or as much as chunks need.
-
-        A quarter of the budget is for spilled data. Each worker has an eighth for a partition, and
-        half of that for scratch. depth: how often tuples are partitioned, reduced if there are few
-        partitions, increased if there are more than IDs.
-        """
-        rows = self.rows
-        max_rows = max(1, budget // 8 // max(1, rows.width + rows.count_bytes))
-        shapes = self._group_shapes(self._shape_of(max_rows, self.box), depth)
-        block = max(1, budget // 16 // (2 * (rows.width + 4) + 2))
-        common = lcm(self.read, self.written)
-        unit = common if common <= block else self.written
-        block, in_memory = max(1, block // unit) * unit, 0 if self.on_cluster else budget // 4
-        workers = self.threads
-        if not self.on_cluster:
-            workers = min(workers + (workers > 1), MAX_WORKERS)
-        return Partitioning(
-            rows, self.gathers, block, shapes, in_memory, self.chunk_bytes, workers,
-            self.concurrency,
-        )  # fmt: skip
-
-    def _group_shapes(self, partition: Shape, depth: int) -> tuple[Shape, ...]:
-        """Return the shape of the children at each depth, from the shape of a partition."""
-        rows = self.rows.shape
-        while True:
-            fan_out = max(2, round(grid.count_blocks(rows, partition) ** (1 / depth)))
-            shapes = [partition]
-            while len(shapes) < depth:
-                outer = self._shape_of(fan_out * prod(shapes[0]), shapes[0])
-                if outer in (rows, shapes[0]):
-                    break
-                shapes.insert(0, outer)
-            if max(map(grid.count_blocks, [rows, *shapes], shapes)) <= bind.MAX_PARTITIONS:
-                return tuple(shapes)
-            depth += 1
-
-    def _shape_of(self, max_rows: int, unit: Shape) -> Shape:
-        """Return the shape of about `max_rows` rows, a multiple of a unit."""
-        shape = list(unit)
-        for d, size in reversed([*enumerate(self.rows.shape)]):
-            times = max_rows // prod(shape)
-            if times > 1:
-                times = times if self.in_chunks else 1 << (times.bit_length() - 1)
-                shape[d] = min(size, shape[d] * times)
-            if shape[d] < size:
-                break
-        return tuple(shape)
-
-    def writes_complete_chunks(self, partitioning: Partitioning) -> bool:
-        """Whether tasks write complete chunks of the output."""
-        if self.gathers:
-            return partitioning.blocks == 1 or partitioning.block_tuples % self.written == 0
-        return len(self.box) == len(partitioning.partition_shape) and all(
-            step in (size, step // unit * unit)
-            for size, step, unit in zip(
-                self.rows.shape, partitioning.partition_shape, self.box, strict=True
-            )
-        )
-
-    def choose(self, budget: int, allowed: int) -> Partitioning | None:
-        """Return the partitioning for a budget, else a minimal one; None if none fits.
-
-        allowed: the maximum bytes of memory. While segments are small, a partitioning that halves
-        their number replaces another.
-        """
-        least = tuning.REQUEST_BYTES if self.on_cluster else tuning.SEGMENT_BYTES
-        best: Partitioning | None = None
-        for candidates in (self.by_depth(budget), self._minimal()):
-            for candidate in candidates:
-                if not self.on_cluster:
-                    candidate = candidate.fit_to(allowed)
-                needed = candidate.task_memory if self.on_cluster else candidate.memory
-                halved = 2 * candidate.segment_count
-                if needed <= allowed and (
-                    best is None or best.segment_count >= max(halved, best.spilled_total // least)
-                ):
-                    best = candidate
-            if best is not None:
-                break
-        return best
-
-    def by_depth(self, budget: int) -> list[Partitioning]:
-        """Return the partitionings for a budget, each deeper than the previous one.
-
-        Partitions of more than MAX_ROWS rows are left out.
-        """
-        found = {
-            partitioning.depth: partitioning
-            for depth in range(1, MAX_DEPTH + 1)
-            if prod((partitioning := self.partition(budget, depth)).partition_shape) <= MAX_ROWS
-        }
-        return list(found.values())
-
-    def _minimal(self) -> Iterator[Partitioning]:
-        """Yield partitionings of runs that buffer nothing in memory and execute one task at a time.
-
-        Larger blocks have smaller tables.
-        """
-        for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (16, 8, 4, 2, 1)):
-            for partitioning in self.by_depth(1 << power):
-                block = partitioning.block_tuples * multiplier
-                workers = self.threads if self.on_cluster else 1
-                yield partitioning._replace(
-                    block_tuples=block, in_memory=0, workers=workers, concurrency=1
-                )
-
-    def min_memory(self) -> int:
-        """Return the bytes of memory that the smallest partitioning takes; 0 if there is none."""
-        return min((each.memory for each in self._minimal()), default=0)
-
-
-def layout_of(
-    inference: Inference,
-    sources: dict[str, Source],
-    output: ArrayMetadata,
-    threads: int,
-    concurrency: int = 1,
-    on_cluster: bool = False,
-) -> Layout:
-    """Return the layout of a call: box and units from the chunks and shards of its arrays.
-
-    concurrency: how many chunks of the output to write concurrently. Rows are linear if data and
-    output are contiguous.
-    """
-    plan, gathers = inference.plan, not inference.scatters
-    metadata = {role: source.metadata for role, source in sources.items()} | {"output": output}
-    chunked = {role: array.file_shape for role, array in metadata.items() if array.is_chunked}
-    is_flat = isinstance(sources["data"], ContiguousSource) and (gathers or not output.is_chunked)
-    rows = rows_of(inference, is_flat)
-    in_boxes = () if is_flat else ("data", "output")[: 2 - gathers]
-    steps = [chunked[role] for role in in_boxes if role in chunked]
-    slabs = {"indices": plan.positions, "updates": tuple_shape(plan)}
-    if plan.batch_repeats > 1:
-        del slabs["indices"]
-    written = slab(chunked["output"], tuple_shape(plan)) if gathers and "output" in chunked else 1
-    box = (min(size, lcm(*(step[d] for step in steps))) for d, size in enumerate(rows.shape))
-    read = lcm(*(slab(chunked[role], shape) for role, shape in slabs.items() if role in chunked))
-    chunk_bytes = max(chunk_buffers(array, role == "output") for role, array in metadata.items())
-    if chunked:
-        concurrency = max(concurrency, *(source.concurrency for source in sources.values()))
-    return Layout(
-        rows, gathers, threads, tuple(box), written, read, chunk_bytes,
-        concurrency if chunked else 1, bool(chunked), on_cluster,
-    )  # fmt: skip
+        """Return the partitioning with fewer tasks and buffers, to fit in `allowed` bytes."""
+        on_cluster, chunk_bytes = self.rows.on_cluster, self.rows.chunk_bytes
+        spare = allowed - self.tables_bytes(on_cluster)
+        excess = self.task_bytes - spare // (1 if on_cluster else self.workers)
+        fewer = min(self.concurrency - 1, max(0, -(-excess // max(1, chunk_bytes))))
+        fitted = replace(self, concurrency=self.concurrency - fewer)
+        if on_cluster:
+            return fitted
+        workers = max(1, min(self.workers, spare // fitted.task_bytes))
+        in_memory = max(0, min(self.in_memory, spare - workers * fitted.task_bytes))
+        return replace(fitted, workers=workers, in_memory=in_memory)
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise, starmap
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ndtool import _kernels
 from ndtool._kernels import LINE, Addressing, Indices, KernelOptions, UpdateCounts, WorkItem
 from ndtool.arrays.boxes import Reader, Writer, read_range, read_repeated, write_range
 from ndtool.engine import bind, check, copies, counting, scatters
+from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import BoundsError, OutputError
 from ndtool.machine import threads
 from ndtool.outofcore.partitioning import MAX_SEGMENTS, Partitioning, Rows
@@ -29,9 +30,8 @@ from ndtool.rules.plans import Plan, Shape
 
 SELECTED_ROWS = 1 << 16  # rows of which coordinates are computed together
 REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
-Allocate = Callable[[int], memoryview]
+Allocate = Callable[[int], Any]  # returns a buffer of so many bytes
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
-Advance = Callable[[], object]  # called when a task of a call is complete
 Line = NDArray[np.int64]  # of a table of offsets
 # Consecutive tuples of a group: the block of its parent, start and stop.
 Batch = list[tuple[int, int, int]]
@@ -128,17 +128,16 @@ class Work:
         box = tuple((0, size) for size in partitioning.rows.shape)
         self.root = Group((), box, partitioning.rows.tuples)
         self._boxes: dict[tuple[int, Shape], _kernels.Boxes] = {}  # by depth and shape of groups
-        depths = range(partitioning.depth)
-        self._spilled_per_tuple = [partitioning.spilled_per_tuple(depth) for depth in depths]
+        self._spilled_per_tuple = [level.spilled["split"] for level in partitioning.levels]
         self._partition_buffers = threads.BufferPool(
-            prod(partitioning.partition_shape) * partitioning.rows.width
+            prod(partitioning.shapes[-1]) * partitioning.rows.width
         )
         self._scratch = threads.BufferPool(partitioning.scratch_bytes)
 
     @property
     def last_phase(self) -> str:
         """The phase that writes the output."""
-        return "replay" if self.partitioning.gathers else "sweep"
+        return "replay" if self.partitioning.rows.gathers else "sweep"
 
     def tuple_count(self, group: Group, block: int) -> int:
         """Return the number of tuples of a block."""
@@ -149,12 +148,17 @@ class Work:
         """Return the children of a group, bound for kernels."""
         key = group.depth, grid.box_shape(group.box)
         if key not in self._boxes:
-            self._boxes[key] = self.partitioning.boxes(group.box, group.depth)
+            self._boxes[key] = bind.bind_boxes(key[1], self.partitioning.shapes[group.depth])
         return self._boxes[key]
 
     def id_bytes(self, group: Group) -> int:
         """Return the bytes of a partition ID."""
         return bind.id_bytes(self.boxes(group).partitions + self.drops(group))
+
+    def row_bytes(self, group: Group) -> int:
+        """Return the bytes of a row index in a group, by which its parent refers to its rows."""
+        assert group.parent is not None, "the tuples of a call are not spilled"
+        return self.boxes(group.parent).row_bytes
 
     def drops(self, group: Group) -> bool:
         """Whether split has an ID for dropped tuples."""
@@ -229,9 +233,8 @@ class Work:
         self, group: Group, batch: Batch, local: memoryview, updates: memoryview | None
     ) -> None:
         """Read the row indices of a batch, local to the group, and its updates if any."""
-        parent = group.parent
-        assert parent is not None, "the tuples of a call are not spilled"
-        size, width = self.boxes(parent).row_bytes, self.partitioning.rows.width
+        parent, size, width = group.parent, self.row_bytes(group), self.partitioning.rows.width
+        assert parent is not None
 
         def ranges(width: int, follows: int) -> Iterator[Range]:
             for block, start, stop in batch:
@@ -263,40 +266,33 @@ def split(work: Work, group: Group, block: int) -> SplitResult:
     """Sort the tuples of a block by child and spill them; return the partition offsets."""
     partitioning, n, out_of_bounds = work.partitioning, work.tuple_count(group, block), None
     boxes, width = work.boxes(group), partitioning.rows.width
-    starts = memoryview(bytearray(8 * (boxes.partitions + work.drops(group) + 1))).cast("q")
     with work.arena() as allocate:
-        size = boxes.row_bytes
-        ids, local = allocate(n * work.id_bytes(group)), allocate(n * size)
         updates = None if work.arrays.updates is None else allocate(n * width)
         first = block * partitioning.block_tuples
         if group.depth:
-            addressing, indices = _read_block(work, group, block, updates, allocate)
-            tuples, origin = WorkItem(0, n, 0, 1), 0
-        else:
-            indices, tuples = work.indices(first, n, allocate), WorkItem(first, n, 0, 0)
-            addressing, origin = work.rows, first
-        if _kernels.partition_ids(addressing, indices, origin, tuples, boxes, ids, local, starts):
-            if group.depth:
+            rows, indices = _read_block(work, group, block, updates, allocate)
+            ordered = sort_tuples(rows, indices, 0, n, boxes, False, allocate)
+            if ordered is None:
                 raise changed_error()
-            out_of_bounds = find_out_of_bounds(work.plan, indices, first, n)
-            if out_of_bounds is None:
-                raise OutputError("indices changed during the run")
-            return SplitResult(b"", out_of_bounds)
-        if not group.depth:
-            if work.attributes.out_of_bounds != "error":
+        else:
+            indices, drops = work.indices(first, n, allocate), work.drops(group)
+            ordered = sort_tuples(work.rows, indices, first, n, boxes, drops, allocate)
+            if ordered is None or work.attributes.out_of_bounds != "error":
                 out_of_bounds = find_out_of_bounds(work.plan, indices, first, n)
+            if ordered is None:
+                if out_of_bounds is None:
+                    raise OutputError("indices changed during the run")
+                return SplitResult(b"", out_of_bounds)
             if updates is not None:
                 assert work.arrays.updates is not None
                 read_range(work.arrays.updates, first, updates)
                 if work.swaps_updates:
                     copies.swap_bytes(updates, work.inference.dtype.swap_size)
-        result = SplitResult(bytes(starts[: boxes.partitions + 1]), out_of_bounds)
-        sorted_local = allocate(n * size)
-        permute(ids, starts[:-1], local, sorted_local, n, inverse=False)
-        views = [sorted_local, ids]
+        result = SplitResult(bytes(ordered.offsets[: boxes.partitions + 1]), out_of_bounds)
+        views = [ordered.local, ordered.ids]
         if updates is not None:
             views[1] = allocate(n * width)
-            permute(ids, starts[:-1], updates, views[1], n, inverse=False)
+            sort_rows(ordered.ids, ordered.offsets, updates, views[1])
         if work.is_shared and not group.depth:
             views.append(memoryview(result.trailer))
         work.store.write(work.split_segment(group, block), views)
@@ -310,9 +306,8 @@ def _read_block(
 
     updates: the buffer to read updates to.
     """
-    assert group.parent is not None
     n, first = work.tuple_count(group, block), block * work.partitioning.block_tuples
-    size, width, position = work.boxes(group.parent).row_bytes, work.partitioning.rows.width, 0
+    size, width, position = work.row_bytes(group), work.partitioning.rows.width, 0
     local = allocate(n * size)
     for batch in work.batches(group, first, first + n):
         end = position + count_tuples(batch)
@@ -334,16 +329,23 @@ def sweep(
     that is a group; None to run them in this thread.
     """
     child = work.child(group, number, starts, stops)
-    gathers = work.partitioning.gathers
+    gathers = work.partitioning.rows.gathers
     if gathers and not child.tuples:
         return
     if child.depth < work.partitioning.depth:
-        for _ in run(work, child, mapper or partial(run_serially, work), lambda: None):
+        for _ in run(work, child, mapper or partial(_run_serially, work)):
             pass
     elif gathers:
         work.store.write(work.rows_segment(child.path, child.first), _gather(work, child))
     else:
         _update(work, child)
+
+
+def _run_serially(
+    work: Work, phase: str, group: Group, tasks: Iterable[Task]
+) -> Iterator[tuple[int, Any]]:
+    """Run the tasks of a phase in this thread."""
+    return ((task[0], TASKS[phase](work, group, *task)) for task in tasks)
 
 
 def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
@@ -356,9 +358,9 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
         for batch in work.batches(partition, 0, partition.tuples):
             n = count_tuples(batch)
             with work.arena() as allocate:
-                local = allocate(n * 4)
+                local = allocate(n * work.row_bytes(partition))
                 work.read_batch(partition, batch, local, None)
-                if missing := _missing_chunks(local, sizes, steps, is_read):
+                if missing := _missing_chunks(local, n, sizes, steps, is_read):
                     work.arrays.data.read(partition.box, buffer, missing)
                 gathered = allocate(n * width)
                 addressing, indices, items = bind_local(row_count, local, n, width)
@@ -369,17 +371,19 @@ def _gather(work: Work, partition: Group) -> Iterator[memoryview]:
                 yield gathered
 
 
-def _missing_chunks(local: memoryview, sizes: Shape, steps: Shape, is_read: Any) -> list[int]:
+def _missing_chunks(
+    local: memoryview, n: int, sizes: Shape, steps: Shape, is_read: Any
+) -> list[int]:
     """Return the indices of a partition's unread chunks that contain selected rows.
 
-    local: the rows. sizes, steps: the shapes of the partition and of its chunks. is_read: a flag
+    local: the n rows. sizes, steps: the shapes of the partition and of its chunks. is_read: a flag
     for each chunk, set for the returned chunks.
     """
     if is_read.size == 1:
         missing_chunks = [] if is_read.item() else [0]
         is_read[...] = True
         return missing_chunks
-    missing, rows = np.zeros_like(is_read), np.frombuffer(local, np.uint32)
+    missing, rows = np.zeros_like(is_read), np.frombuffer(local, f"u{len(local) // n}")
     for first in range(0, len(rows), SELECTED_ROWS):
         try:
             coordinates = np.unravel_index(rows[first : first + SELECTED_ROWS], sizes)
@@ -400,7 +404,8 @@ def _update(work: Work, partition: Group) -> None:
         for batch in work.batches(partition, 0, partition.tuples):
             with work.arena() as allocate:
                 n = count_tuples(batch)
-                local, updates = allocate(n * 4), allocate(n * width)
+                local = allocate(n * work.row_bytes(partition))
+                updates = allocate(n * width)
                 work.read_batch(partition, batch, local, updates)
                 yield local, updates
 
@@ -450,7 +455,7 @@ def replay(work: Work, group: Group, block: int, starts: Line, stops: Line) -> N
 
 def _restore(
     work: Work, allocate: Allocate, group: Group, block: int, starts: Line, stops: Line
-) -> memoryview:
+) -> Any:
     """Return the rows of a block, in the order of its tuples."""
     n, width = work.tuple_count(group, block), work.partitioning.rows.width
     firsts, counts = starts.tolist(), (stops - starts).tolist()
@@ -466,11 +471,9 @@ def _restore(
         if count
     )
     work.store.read_all(ranges, rows[: sum(counts) * width])
-    if work.drops(group):
-        counts.append(n - sum(counts))
-        rows[len(rows) - counts[-1] * width :] = work.fill_bytes * counts[-1]
-    table = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-    permute(ids, table, rows, restored, n, inverse=True)
+    drops = work.drops(group)
+    offsets = [*accumulate(counts if drops else counts[:-1], initial=0), n]
+    restore_rows(ids, offsets, rows, restored, work.fill_bytes if drops else b"")
     return restored
 
 
@@ -482,7 +485,7 @@ def find_result(work: Work, phase: str, number: int, *lines: Line) -> SplitResul
     group, width = work.root, work.partitioning.rows.width
     if phase == "split":
         boxes, n = work.boxes(group), work.tuple_count(group, number)
-        moved = work.id_bytes(group) if work.partitioning.gathers else width
+        moved = work.id_bytes(group) if work.partitioning.rows.gathers else width
         trailer = memoryview(bytearray(8 * (boxes.partitions + 1) + REPORT_BYTES))
         segment = work.split_segment(group, number)
         work.store.read(segment, n * (boxes.row_bytes + moved), trailer)
@@ -495,54 +498,49 @@ def find_result(work: Work, phase: str, number: int, *lines: Line) -> SplitResul
 
 
 TASKS: dict[str, Callable[..., Any]] = {"split": split, "sweep": sweep, "replay": replay}
-AddResult = Callable[[int, Any], object]  # receives a task's number and its result
 
 
-# Runs the tasks of a phase of a group, in any order; passes each result to `add`, one at a time.
-Map = Callable[[str, Group, Iterable[Task], AddResult], object]
-
-
-def run_serially(
-    work: Work, phase: str, group: Group, tasks: Iterable[Task], add: AddResult
-) -> None:
-    """Run the tasks of a phase in this thread."""
-    for task in tasks:
-        add(task[0], TASKS[phase](work, group, *task))
+# Runs the tasks of a phase of a group; yields the number and the result of each, in any order.
+Map = Callable[[str, Group, Iterable[Task]], Iterable[tuple[int, Any]]]
 
 
 def run(
-    work: Work, group: Group, mapper: Map, advance: Advance, report: ReportCallback | None = None
+    work: Work,
+    group: Group,
+    mapper: Map,
+    progress: ProgressCallback = ignore_progress,
+    report: ReportCallback | None = None,
 ) -> Generator[str]:
     """Run split, sweep and replay of a group; yield each phase of a call before it begins.
 
-    mapper: runs the tasks. advance: called after each task. report: receives the bounds report of a
-    call, if the mode allows indices out of bounds.
+    mapper: runs the tasks. progress: receives the fraction of tasks that are complete. report:
+    receives the bounds report of a call, if the mode allows indices out of bounds.
     """
-    partitioning, blocks = work.partitioning, range(work.partitioning.blocks_of(group.tuples))
+    partitioning = work.partitioning
+    blocks = range(-(-group.tuples // partitioning.block_tuples))
     children = work.boxes(group).partitions
     # In column i + 1, the offsets of the children in the segment of block i, in tuples.
     offsets = np.zeros((children + 1, len(blocks) + 1), np.int64)
     reports = BoundsReports(work.inference, partitioning.rows)
+    total, done = children + len(blocks) * (1 + partitioning.rows.gathers), count(1)
 
-    def add_split(block: int, result: SplitResult) -> None:
+    yield "split"
+    for block, result in mapper("split", group, ((block,) for block in blocks)):
         reports.add(result.out_of_bounds)
         if result.offsets:
             offsets[:, block + 1] = np.frombuffer(result.offsets, np.int64)
-        advance()
-
-    yield "split"
-    mapper("split", group, ((block,) for block in blocks), add_split)
+        progress(next(done) / total)
     if report is not None:
         reports.raise_or_report(report)
     yield "sweep"
     sweeps = ((number, *lines) for number, lines in enumerate(pairwise(offsets[:, 1:])))
     if group.depth + 1 == partitioning.depth or (work.is_shared and not group.depth):
-        mapper("sweep", group, sweeps, lambda *_: advance())
+        swept: Iterable[object] = mapper("sweep", group, sweeps)
     else:  # groups one after another, each on all threads
-        for task in sweeps:
-            sweep(work, group, *task, mapper)
-            advance()
-    if not partitioning.gathers:
+        swept = starmap(partial(sweep, work, group, mapper=mapper), sweeps)
+    for _ in swept:
+        progress(next(done) / total)
+    if not partitioning.rows.gathers:
         return
     first = 0
     for line, next_line in pairwise(offsets):  # now those of each block in the rows of a child
@@ -556,7 +554,8 @@ def run(
         work.store.write(segment, _restored_rows(work, group, replays))
         return
     yield "replay"
-    mapper("replay", group, replays, lambda *_: advance())
+    for _ in mapper("replay", group, replays):
+        progress(next(done) / total)
 
 
 def _restored_rows(work: Work, group: Group, replays: Iterable[Task]) -> Iterator[memoryview]:
@@ -614,8 +613,50 @@ def bind_local(
     return addressing, Indices(local, len(local) // n, True, False), WorkItem(0, n, 0, width)
 
 
-def permute(ids: Any, starts: Any, rows: Any, out: Any, n: int, inverse: bool) -> None:
-    """Sort the rows of tuples stably by partition; inverse: restore the order of tuples."""
-    table = memoryview(bytearray(starts)).cast("q")
-    if _kernels.permute(ids, table, rows, out, n, inverse):
+class SortedTuples(NamedTuple):
+    """The order of tuples by partition: the partition ID of each, and the sorted row indices.
+
+    offsets: of each partition in the sorted tuples, and the end; the last partition is of dropped
+    tuples, if any may be.
+    """
+
+    ids: Any
+    offsets: Any
+    local: Any
+
+
+def sort_tuples(
+    rows: Addressing, indices: Indices, first: int, n: int, boxes: _kernels.Boxes, drops: bool,
+    allocate: Allocate,
+) -> SortedTuples | None:  # fmt: skip
+    """Sort n tuples stably by partition; None if an index is out of bounds.
+
+    first: the number of the first one, if `rows` gives a coordinate by it. boxes: the partitions.
+    drops: whether tuples may be dropped.
+    """
+    offsets = memoryview(bytearray(8 * (boxes.partitions + drops + 1))).cast("q")
+    ids = allocate(n * bind.id_bytes(boxes.partitions + drops))
+    unsorted, local = allocate(n * boxes.row_bytes), allocate(n * boxes.row_bytes)
+    item = WorkItem(first, n, 0, 0)
+    if _kernels.partition_ids(rows, indices, first, item, boxes, ids, unsorted, offsets):
+        return None
+    sort_rows(ids, offsets, unsorted, local)
+    return SortedTuples(ids, offsets, local)
+
+
+def sort_rows(ids: Any, offsets: Any, rows: Any, out: Any) -> None:
+    """Sort the rows of tuples stably by partition, see SortedTuples."""
+    _permute(ids, offsets, rows, out, inverse=False)
+
+
+def restore_rows(ids: Any, offsets: Any, rows: Any, out: Any, fill: bytes = b"") -> None:
+    """Restore sorted rows to the order of tuples; fill: the rows of the last partition, if any."""
+    if fill:
+        rows[offsets[-2] * len(fill) :] = fill * (offsets[-1] - offsets[-2])
+    _permute(ids, offsets, rows, out, inverse=True)
+
+
+def _permute(ids: Any, offsets: Any, rows: Any, out: Any, inverse: bool) -> None:
+    table = array("q", offsets[:-1])  # the kernel advances them
+    if _kernels.permute(ids, table, rows, out, offsets[-1], inverse):
         raise changed_error()

@@ -1,15 +1,16 @@
-"""Out-of-core execution on a cluster: a worker opens arrays, runs tasks, and closes the arrays."""
+"""Out-of-core execution on a cluster: a worker opens the arrays of a run and executes its tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary, finalize
 
 from ndtool import __version__
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import Inputs
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore import execution, phases
@@ -24,22 +25,18 @@ class Call(NamedTuple):
     """The call that a run's tasks belong to, which is sent with each task.
 
     token: the ID of the run. version: the client's version of ndtool. open_inputs: opens the
-    inputs. output: the shared output. folder: the location of spilled data. resumes: whether a
-    killed run has left segments in it.
+    inputs, an OpenCall. output: the shared output. folder: the location of spilled data. resumes:
+    whether a killed run has left segments in it.
     """
 
     token: str
     version: str
-    open_inputs: Callable[[], Inputs]
+    open_inputs: Callable[[], Any]
     inference: Inference
     partitioning: Partitioning
     output: SharedOutput
     folder: str
     resumes: bool
-
-
-_open_runs: dict[str, _OpenRun | None] = {}  # by token; None for those whose tasks must fail
-_lock = Lock()
 
 
 class _AdmittedSink(Sink):
@@ -55,113 +52,103 @@ class _AdmittedSink(Sink):
 
 
 class _OpenRun:
-    """The open arrays of a run on a worker. users: the number of running tasks."""
-
-    users = 0
+    """The arrays of a run on this worker, which are closed when no task has them any more."""
 
     def __init__(self, call: Call) -> None:
-        if call.version != __version__:
-            raise version_error("a worker", __version__, call.version)
+        if error := version_error(call.version):
+            raise error
         with ExitStack() as stack:
-            inputs = call.open_inputs()
-            for source in inputs.sources.values():
-                stack.callback(source.close)
+            inputs = stack.enter_context(call.open_inputs())
             for role, (name, dtype, shape) in inputs.inference.inputs.items():
                 if call.inference.inputs[role][1:] != (dtype, shape):
                     raise OutputError(
                         f"{argument_name(name)} has another type or shape on a worker"
                     )
-            sink, admission = _reopen_output(call.output), AdmissionLock(call.output.name)
+            sink, self.admission = _reopen_output(call.output), AdmissionLock(call.output.name)
             stack.callback(sink.close)
-            stack.callback(admission.close)  # waits for writes in flight
-            self.store = SharedStore(call.folder, admission)
-            output = _AdmittedSink(sink, admission)
+            output = _AdmittedSink(sink, self.admission)
             writer = execution.writer(output, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
-            self.work = Work(call.inference, call.partitioning, arrays, self.store)
-            self.close = stack.pop_all().close
+            store = SharedStore(call.folder, self.admission)
+            self.work = Work(call.inference, call.partitioning, arrays, store)
+            finalize(self, stack.pop_all().close)
 
 
-@contextmanager
-def _without_causes() -> Iterator[None]:
-    """Remove the causes of errors, which may be of libraries that the client cannot unpickle."""
-    try:
-        yield
-    except NdtoolError as error:
-        error.__cause__ = error.__context__ = None
-        raise
+_open_runs = WeakValueDictionary[str, _OpenRun]()  # by token
+_latest: _OpenRun | None = None  # stays open for its next task
+_ended = set[str]()  # the tokens of closed runs, whose tasks must fail
+_lock = Lock()
+
+
+def _open_run(call: Call) -> _OpenRun:
+    """Return the open arrays of a run, which its first task opens.
+
+    They stay open until the client closes the run, or, since it may have been killed, until another
+    run opens its arrays.
+    """
+    global _latest
+    with _lock:
+        if call.token in _ended:
+            raise OutputError(f"{argument_name(call.output.name)}: the run has ended")
+        _latest = _open_runs.get(call.token) or _OpenRun(call)
+        _open_runs[call.token] = _latest
+        return _latest
+
+
+def close_run(token: str) -> None:
+    """Stop the writes of a run on this worker; its arrays are closed when its tasks have ended."""
+    global _latest
+    with _lock:
+        _ended.add(token)
+        if (open_run := _open_runs.get(token)) is _latest:
+            _latest = None
+    if open_run is not None:
+        open_run.admission.close()  # waits for writes in flight
+
+
+def version_error(expected: str) -> UsageError | None:
+    """Return the error if this worker has another version of ndtool, else None."""
+    if expected == __version__:
+        return None
+    return UsageError(
+        f"the worker on {socket.gethostname()} has ndtool {__version__}: expected version"
+        f" {expected}, as on the client",
+        hint=install_hint(expected),
+    )
+
+
+def install_hint(version: str) -> str:
+    """Return the hint about workers without ndtool, or with another version."""
+    return f"pip install 'ndtool[cluster]=={version}' on all workers"
 
 
 def check_access(call: Call) -> NdtoolError | None:
     """Return the error if this worker cannot open the arrays or write spilled data, else None."""
     try:
-        with _without_causes(), _open_run(call) as open_run:
-            open_run.store.write(Segment("writable", (), 0, 0), [memoryview(b"\n")])
+        segment = Segment("writable", (), 0, 0)
+        _open_run(call).work.store.write(segment, [memoryview(b"\n")])
     except NdtoolError as error:
-        return error
+        return _without_causes(error)
     return None
 
 
-@_without_causes()
 def perform(call: Call, phase: str, *task: Any) -> tuple[Any, bool]:
-    """Run a task on this worker; the first task of a run opens its arrays.
-
-    Return its result, and whether a killed run completed it.
-    """
-    with _open_run(call) as open_run:
+    """Run a task on this worker; return its result, and whether a killed run completed it."""
+    try:
+        open_run = _open_run(call)
         work = open_run.work
         if call.resumes and phase != work.last_phase:
             with suppress(OutputError, ValueError, TypeError):
                 return phases.find_result(work, phase, *task), True
         return phases.TASKS[phase](work, work.root, *task), False
+    except NdtoolError as error:
+        raise _without_causes(error) from None
 
 
-@contextmanager
-def _open_run(call: Call) -> Iterator[_OpenRun]:
-    """Yield the open arrays of a run, which stay open for its next task.
-
-    They are closed when the client asks for it, or, since the client may have been killed, before
-    another run opens its arrays.
-    """
-    with _lock:
-        if call.token not in _open_runs:
-            for token, other in [*_open_runs.items()]:
-                if other is not None and not other.users:
-                    other.close()
-                    del _open_runs[token]
-            _open_runs[call.token] = _OpenRun(call)
-        open_run = _open_runs[call.token]
-        if open_run is None:
-            raise OutputError(f"{argument_name(call.output.name)}: the run has ended")
-        open_run.users += 1
-    try:
-        yield open_run
-    finally:
-        with _lock:
-            open_run.users -= 1
-
-
-def close_run(token: str) -> None:
-    """Close a run on this worker."""
-    with _lock:
-        open_run = _open_runs.get(token)
-        _open_runs[token] = None
-    if open_run is not None:
-        open_run.close()
-
-
-def version() -> str:
-    """Return the version of ndtool on this worker."""
-    return __version__
-
-
-def version_error(worker_name: str, actual: object, expected: str) -> UsageError:
-    """Return the error about a worker that has another version of ndtool, or none."""
-    problem = f"has ndtool {actual}" if isinstance(actual, str) else "cannot import ndtool"
-    return UsageError(
-        f"{worker_name} {problem}: expected version {expected}, as in this process",
-        hint=f"pip install 'ndtool[cluster]=={expected}' on all workers",
-    )
+def _without_causes(error: NdtoolError) -> NdtoolError:
+    """Remove the causes of an error, which may be of libraries that the client cannot unpickle."""
+    error.__cause__ = error.__context__ = None
+    return error
 
 
 def _reopen_output(target: SharedOutput) -> Any:

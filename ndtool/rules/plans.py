@@ -106,17 +106,6 @@ class Plan(NamedTuple):
         """The same plan for the batches of the stored tuples, each of which counts once."""
         return self._replace(batch=self.index_batch, tuples=prod(self.positions))
 
-    def block(self, positions: Shape) -> Plan:
-        """Return the plan of a block of stored tuples, which select from a grid of elements."""
-        pairs = zip(self.slice_grid, self.grid_axes, strict=True)
-        grid = tuple(size if axis is None else positions[axis] for size, axis in pairs)
-        indices = positions if self.is_elementwise else (*positions, self.k)
-        return self._replace(
-            data=grid, indices=indices, output=positions, batch=grid[: len(self.index_batch)],
-            tuples=prod(positions), slice_shape=(), has_scalar_indices=self.is_elementwise,
-            shared_axes=0,
-        )  # fmt: skip
-
     def tuple_position(self, position: Position) -> Position:
         """Return the position of the tuple that selects an element of a gather's output."""
         groups, b = len(self.index_batch), len(self.batch)

@@ -94,7 +94,7 @@ def _gather_blocks(
     metadata, inference = source.metadata, validated.call.inference
     plan, shape, steps = inference.plan, metadata.shape, metadata.block_shape
     count, axes, slice_shape = plan.tuples, len(plan.all_slices), plan.slice_shape
-    boxes = bind.bind_boxes(plan.all_slices, tuple(map(min, steps, plan.all_slices)))
+    boxes = bind.bind_boxes(plan.all_slices, steps[:axes])
     total = boxes.partitions + validated.attributes.may_skip_tuples  # the last: skipped tuples
     ids = np.empty(count * bind.id_bytes(total), np.uint8)
     rows, offsets = np.empty(count, f"u{boxes.row_bytes}"), np.zeros(total + 1, np.int64)

@@ -16,6 +16,7 @@ from ndtool._kernels import WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
+from ndtool.engine.counting import count_itemsize
 from ndtool.errors import ResourceError, argument_name, format_size, option
 from ndtool.machine import memory
 from ndtool.rules.operators import CLIP, Attributes
@@ -125,10 +126,10 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         else tuning.FILE_SCRATCH + _update_count_nbytes(call)
     )
     if concurrency is not None:
-        from ndtool.outofcore.partitioning import layout_of
+        from ndtool.outofcore.partitioning import rows_of
 
-        layout = layout_of(call.inference, call.sources, out, call.threads, concurrency)
-        nbytes += max(call.threads, layout.concurrency) * layout.chunk_bytes
+        rows = rows_of(call.inference, call.sources, out, call.threads, concurrency)
+        nbytes += max(call.threads, rows.concurrency) * rows.chunk_bytes
     if gathers and (not isinstance(data, ContiguousSource) or not data.is_local):
         from ndtool.runs import touched
 
@@ -140,10 +141,8 @@ def _update_count_nbytes(call: OpenCall) -> int:
     """Return the bytes that counts of updates take, and the bits of a check for duplicates."""
     inferred, nbytes = call.inference, 0
     if inferred.attributes.is_counted:
-        from ndtool.outofcore.partitioning import rows_of
-
-        rows = rows_of(inferred)
-        nbytes += rows.row_count * rows.count_bytes
+        slices = inferred.plan
+        nbytes += prod(slices.all_slices) * count_itemsize(slices.attributes, slices.tuples)
     if inferred.requires_distinct:
         from ndtool.engine import distinct
 
@@ -192,24 +191,19 @@ def _partition_chunked(
 
     by_block: whether direct execution does not assemble blocks.
     """
-    from ndtool.outofcore.partitioning import Layout, layout_of, memory_error
+    from ndtool.outofcore.partitioning import memory_error, rows_of
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, gathers = call.sources["data"], not call.inference.scatters
 
-    def layout_for(output: ArrayMetadata) -> Layout:
-        return layout_of(call.inference, call.sources, output, call.threads, concurrency)
-
-    layout = layout_for(out)
-    rows = layout.rows
     chunk_bytes = (
-        PAGE + rows.width
+        PAGE + call.inference.plan.width * out.dtype.itemsize
         if isinstance(data, ContiguousSource)
         else prod(metadata["data"].block_shape) * out.dtype.itemsize
     )
     assembled = metadata["data"].nbytes
     if gathers:
-        assembled = min(assembled, rows.tuples * chunk_bytes)
+        assembled = min(assembled, call.inference.plan.tuples * chunk_bytes)
     working_set = (
         assembled
         + _update_count_nbytes(call)
@@ -227,17 +221,19 @@ def _partition_chunked(
         if by_block or not may_sweep:
             return None, reason
 
-    minimums = list[int]()
-    buffered = layout_for(out._replace(block_shape=out.shape, layout=None))  # the output is
-    for possible in (layout, buffered._replace(chunk_bytes=layout.chunk_bytes)):
-        if partitioning := possible.choose(budget, allowed):
+    for buffers_output in (False, True):
+        rows = rows_of(
+            call.inference, call.sources, out, call.threads, concurrency,
+            buffers_output=buffers_output,
+        )  # fmt: skip
+        partitioning = rows.choose(budget, allowed)
+        if partitioning.memory <= allowed:
             break
-        minimums.append(possible.min_memory())
     else:
         if fits_in_memory:
             return None, reason
-        if limit is not None and any(minimums):
-            raise memory_error(min(filter(None, minimums)), limit)
+        if limit is not None:
+            raise memory_error(partitioning.memory, limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
         sweep_cost = _sweep_cost(partitioning)  # direct execution reads the chunks, too
@@ -267,17 +263,16 @@ def _partition_flat(
     if memory.can_hold(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
 
-    from ndtool.outofcore import partitioning as partitionings
+    from ndtool.outofcore.partitioning import memory_error, rows_of
 
-    rows = partitionings.rows_of(call.inference)
-    layout = partitionings.Layout(rows, gathers, call.threads)
-    partitioning = layout.choose(min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
+    rows = rows_of(call.inference, call.sources, call.metadata, call.threads)
+    partitioning = rows.choose(min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
     is_sparse = memory.can_hold(rows.tuples * (PAGE + rows.width), allowed)
-    if partitioning is None:
-        minimum = layout.min_memory()
+    if partitioning.memory > allowed:
+        minimum = partitioning.memory
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
-            raise partitionings.memory_error(minimum, limit)
+            raise memory_error(minimum, limit)
         return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
     local_fraction, span = sample_locality(call, rows)
     nonlocal_tuples = rows.tuples * (1 - local_fraction)

@@ -60,7 +60,7 @@ class BothPaths:
 def compiled_calls(make: Any, otherwise: Any) -> Calls:
     limit = team.limit_threads
     return Calls(
-        np.ndarray, np.empty, make, limit, scatters.needs_algorithm, otherwise, vars(tuning)
+        np.ndarray, calls.ARRAY_API, make, limit, scatters.needs_algorithm, otherwise, vars(tuning)
     )
 
 
@@ -187,7 +187,7 @@ def test_calls_with_other_shapes_are_not_planned_again(both_paths: BothPaths) ->
     for size in range(1, 300):
         data = np.arange(size * 3).reshape(size, 3)
         index = np.arange(size) // 2
-        assert bits_equal(compiled.call(arguments, data, index, None, None), data[index])
+        assert bits_equal(compiled.call(data, index, None, None, *arguments), data[index])
     assert len(made) == 1
 
 

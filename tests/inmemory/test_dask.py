@@ -178,6 +178,7 @@ def test_arguments_are_refused_when_the_graph_is_built() -> None:
         (lambda: lazy.gather(x, x[x > 3]), ndtool.RuleError, "indices has chunks of unknown"),
         (lambda: lazy.gather(x.astype(object), [0]), ndtool.DtypeError, "Python objects"),
         (lambda: lazy.gather(x, x + 0.5), ndtool.DtypeError, "float64"),
+        (lambda: lazy.gather(x, x + 0.5, index_base=1), ndtool.DtypeError, "float64"),
         (lambda: lazy.gather_nd(x, da.zeros((3, 2), dtype=int)), ndtool.RuleError, "must be in 1"),
         (lambda: lazy.scatter(x, [1], da.zeros(2, dtype=int)), ndtool.RuleError, "is required"),
         (lambda: lazy.gather("x.npy", [1]), ndtool.UsageError, "is a file name"),
@@ -227,8 +228,8 @@ def test_chunks_of_more_than_32_bits_of_rows_are_split() -> None:
     assert lazy.gather(x, da.from_array(np.array([5, -1, 1 << 33]))).dtype == np.uint8
     graph = lazy.gather(x, np.array([5, -1])).__dask_graph__()  # local rows need 64 bits
     splits = [value for value in graph.values() if isinstance(value, phases.Split)]
-    ((first,), (last,)) = splits[0].segments.values()
-    assert (first.local.tolist(), last.local.tolist()) == ([5], [(3 << 32) - 1])
+    (((_, first),), ((_, last),)) = splits[0].segments.values()
+    assert (first.tolist(), last.tolist()) == ([5], [(3 << 32) - 1])
 
 
 def test_dask_is_imported_on_use() -> None:

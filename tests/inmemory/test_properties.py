@@ -23,9 +23,11 @@ from strategies import (
     threads_used,
     to_layout,
 )
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool.analysis.oracle import reference
+from ndtool.engine import tuning
 from ndtool.errors import BoundsError, NdtoolError
 
 # Invalid inputs: one violation at a time, for which both sides must raise the same kind.
@@ -148,15 +150,18 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
 
 @pytest.mark.usefixtures("fast_small_calls", "small_thresholds")
 @many
-@given(cases, threads_used, st.data())
-def test_a_bad_index_leaves_out_untouched(case: Case, threads: int, draw: st.DataObject) -> None:
+@given(cases, threads_used, st.booleans(), st.data())
+def test_a_bad_index_leaves_out_untouched(
+    case: Case, threads: int, is_direct: bool, draw: st.DataObject
+) -> None:
     broken = _index_out_of_bounds(case, draw)
     assume(broken is not None)
     assume(isinstance(refusal(reference, broken), BoundsError))
     shape = call(reference, case).shape
     out = random_values(np.random.default_rng(1), case.arrays[0].dtype, shape)
     before = raw_bytes(out)
-    with pytest.raises(BoundsError):
+    size = {(tuning, "TEMPORARY_OUTPUT"): 0 if is_direct else tuning.TEMPORARY_OUTPUT}
+    with patched_thresholds(size), pytest.raises(BoundsError):
         call(ndtool, broken, out=out, threads=threads)
     assert raw_bytes(out) == before
 

@@ -436,14 +436,12 @@ def test_ctrl_c_ends_a_gather_between_two_work_items(
     """Nothing between the signal and the end of the call executes bytecode, which would see it."""
     monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 12)
     compiled = Calls(
-        np.ndarray, np.empty, calls.make_typed_call, min, scatters.needs_algorithm, calls.execute,
-        vars(tuning),
+        np.ndarray, calls.ARRAY_API, calls.make_typed_call, min, scatters.needs_algorithm,
+        calls.execute, vars(tuning),
     )  # fmt: skip
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
     out = np.zeros((len(index), width), "u1")
-    gather = partial(
-        compiled.call, ("gather_nd", 1, "ndtool", *Attributes()), data, index, None, out
-    )
+    gather = partial(compiled.call, data, index, None, out, "gather_nd", 1, "ndtool", *Attributes())
     assert gather() is out
     assert bits_equal(out, data[index[:, 0]])
     out[:] = 7

@@ -265,7 +265,7 @@ def test_workers_of_another_version_are_refused(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "__version__", "9.8.7")
-    message = r"the worker at tcp://\S+ has ndtool .*: expected version 9.8.7, as in this process"
+    message = r"the worker on \S+ has ndtool .*: expected version 9.8.7, as on the client"
     with pytest.raises(UsageError, match=message):
         run_operator("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
 

@@ -25,7 +25,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.inmemory import ops
 from ndtool.outofcore import cluster as clusters
-from ndtool.outofcore.partitioning import layout_of
+from ndtool.outofcore.partitioning import rows_of
 from ndtool.publish import cleanup
 from ndtool.rules.operators import Attributes
 from ndtool.runs.calls import OpenCall, Request
@@ -259,10 +259,10 @@ def test_the_name_of_a_run_has_all_that_determines_its_segments(
             arguments.pop("indices"), attributes=Attributes(**arguments), **options,
         )  # fmt: skip
         with OpenCall(request) as call:
-            layout = layout_of(call.inference, call.sources, call.metadata, 1, on_cluster=True)
-            partitioning = layout.partition(budget, depth)
+            rows = rows_of(call.inference, call.sources, call.metadata, 1, on_cluster=True)
+            partitioning = rows.partition(budget, depth)
             locations = {role: os.path.abspath(n) for role, n in request.arguments.items()}
-            prints = clusters.fingerprints(locations, call.sources)
+            prints = clusters.fingerprints(call.sources)
             return clusters.run_name(call.inference, partitioning, locations, prints)
 
     shutil.copy2("idx.npy", "same.npy")

@@ -1,6 +1,7 @@
 """Partitions in levels: groups, and the partitions of each group; runs that exceed their memory."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,13 @@ from strategies import EXAMPLES, bits_equal
 
 from ndtool import files
 from ndtool.arrays.source import ContiguousSource
+from ndtool.engine import bind
 from ndtool.engine.bind import MAX_PARTITIONS
 from ndtool.formats import outputs
 from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import Layout, Rows, rows_of
+from ndtool.outofcore.partitioning import Rows, rows_of
 from ndtool.publish import sinks
+from ndtool.rules import grid
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall, Request
 
@@ -30,21 +33,22 @@ def test_each_row_is_in_one_partition_of_one_group(
     data: st.DataObject, depth: int, rows: int
 ) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
-    layout = Layout(Rows(10, 8, sizes, 1), True, 1)
+    call = Rows(10, 8, sizes, 1, True)
     if len(sizes) > 1 or data.draw(st.booleans()):
         box = tuple(data.draw(st.integers(1, size)) for size in sizes)
-        layout = layout._replace(box=box, in_chunks=True)
-    partitioning = layout.partition(8 * rows, depth)
+        call = call._replace(box=box, chunk_bytes=1)
+    partitioning = call.partition(8 * rows, depth)
     assert partitioning.depth <= depth
     boxes = [tuple((0, size) for size in sizes)]
     for level in range(partitioning.depth):
+        assert len(boxes) == partitioning.levels[level].groups
         children = []
         for outer in boxes:
-            count = partitioning.boxes(outer, level).partitions
-            assert count <= partitioning.fan_out(level)
+            shape = partitioning.shapes[level]
+            count = bind.bind_boxes(grid.box_shape(outer), shape).partitions
+            assert count <= partitioning.levels[level].fan_out
             children += [partitioning.child(outer, level, number) for number in range(count)]
         boxes = children
-        assert len(boxes) == partitioning.groups(level + 1)
         counts = np.zeros(sizes, int)
         for inner in boxes:
             counts[tuple(slice(*bounds) for bounds in inner)] += 1
@@ -54,21 +58,20 @@ def test_each_row_is_in_one_partition_of_one_group(
 
 def test_the_number_of_partitions_is_unbounded() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
-    rows = Rows(10**13, 8, (10**16 // 4,), 4)
-    partitioning = Layout(rows, True, 2).partition(1 << 33)
-    assert partitioning.partitions > MAX_PARTITIONS
-    assert max(map(partitioning.fan_out, range(partitioning.depth))) <= MAX_PARTITIONS
-    assert (partitioning.local_bytes(0), partitioning.local_bytes(partitioning.depth - 1)) == (8, 4)
+    rows = Rows(10**13, 8, (10**16 // 4,), 4, True, workers=3)
+    partitioning = rows.choose(1 << 33, 1 << 50)
+    assert partitioning.partitions > MAX_PARTITIONS >= partitioning.fan_out
+    assert [partitioning.levels[depth].row_bytes for depth in (0, -1)] == [8, 4]
 
 
 def test_a_task_on_a_cluster_holds_the_offsets_of_deeper_groups() -> None:
     """Those of the call are the client's."""
-    rows = Rows(1 << 20, 8, (1 << 22,), 4)
-    partitioning = Layout(rows, True, 1, on_cluster=True).partition(1 << 20, 2)
+    rows = Rows(1 << 20, 8, (1 << 22,), 4, True, on_cluster=True)
+    partitioning = rows.partition(1 << 20, 2)
     assert (partitioning.depth, partitioning.in_memory, partitioning.workers) == (2, 0, 1)
-    tables = [8 * (partitioning.fan_out(d) + 2) * (partitioning.blocks + 1) for d in range(2)]
-    assert partitioning.memory - partitioning.task_memory == tables[0]
-    assert partitioning.task_memory > partitioning.scratch_bytes + tables[1]
+    tables = [8 * (level.fan_out + 2) * (partitioning.blocks + 1) for level in partitioning.levels]
+    assert partitioning.memory - partitioning.limited_memory == tables[0]
+    assert partitioning.limited_memory > partitioning.scratch_bytes + tables[1]
 
 
 @pytest.fixture
@@ -162,10 +165,31 @@ def test_a_clipped_group_has_indices_of_its_own_size(workdir: Path) -> None:
     del data
     save(idx=np.array([[row] for row in wanted] * 50))
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
-        planned = Layout(rows_of(call.inference), True, 1).partition(1 << 27)
-        planned = planned._replace(shapes=((1 << 36,), (1 << 34,), (1 << 29,), (1 << 24,)))
+        planned = rows_of(call.inference, call.sources, call.metadata, 1).partition(1 << 27)
+        planned = replace(planned, shapes=((1 << 36,), (1 << 34,), (1 << 29,), (1 << 24,)))
         sink = outputs.create(steps.resolve_output(call))
         list(execution.run(call, planned, (), sink, lambda _: None, print))
         sinks.commit(sink)
         sink.abort()
     assert np.load("out.npy").tolist() == list(wanted.values()) * 50
+
+
+@pytest.mark.parametrize("operator", ["gather_nd", "scatter_nd"])
+def test_a_partition_of_more_than_2_to_the_32_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, operator: str
+) -> None:
+    """Its row indices have 8 bytes; here as if its only partition were so large."""
+    pytest.importorskip("zarr", exc_type=ImportError)
+    assert ndtool("convert", "data.npy", "data.zarr", "--chunks", "300,300").status == 0
+    inputs = ("idx.npy", "upd.npy")[: 1 + (operator == "scatter_nd")]
+    expected = getattr(files, operator)("data.npy", *inputs).array
+    large = bind.bind_boxes((1 << 33,), (1 << 33,))
+    monkeypatch.setattr(bind, "bind_boxes", lambda *_: large)
+    monkeypatch.setattr("ndtool.outofcore.partitioning.SHORT_ROWS", 1)
+    with OpenCall(Request(operator, "data.zarr", *inputs, output="out.npy")) as call:
+        rows = rows_of(call.inference, call.sources, call.metadata, 2)
+        sink = outputs.create(steps.resolve_output(call))
+        list(execution.run(call, rows.partition(1 << 40), (), sink, lambda _: None, print))
+        sinks.commit(sink)
+        sink.abort()
+    assert bits_equal(np.load("out.npy"), expected)

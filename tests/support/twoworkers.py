@@ -15,7 +15,7 @@ PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one t
 
 # Workers load this first. Faults happen at the end of a task of a phase: `die`, `once` (once),
 # `wait` until the fault is removed.
-# `once version` and `once check_access` happen before the tasks.
+# `once check_access` happens before the tasks.
 _PRELOAD = """
 import os, signal, time
 from ndtool.formats.zarr import ZarrSource
@@ -69,8 +69,7 @@ if not hasattr(phases, "has_fault_wrappers"):  # a worker loads it twice
     ZarrSource.read_chunk = record_calls("read", ZarrSource.read_chunk)
     ChunkWriter.write_chunk = record_calls("write", ChunkWriter.write_chunk)
     phases.TASKS.update({{phase: inject_faults(phase, task) for phase, task in phases.TASKS.items()}})
-    for step in ("version", "check_access"):
-        setattr(worker, step, die_once(step, getattr(worker, step)))
+    worker.check_access = die_once("check_access", worker.check_access)
     phases.has_fault_wrappers = True
 """
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +20,7 @@ from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError, NdtoolError
 from ndtool.outofcore import execution
-from ndtool.outofcore.partitioning import Layout, layout_of, rows_of
+from ndtool.outofcore.partitioning import rows_of
 from ndtool.rules import grid
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import direct as direct_runs
@@ -180,14 +181,12 @@ def swept(case: Case, draw: st.DrawFn) -> Any:
     threads = draw(st.integers(1, 3))
     with open_call(case, flat_sources(case), threads=threads) as call:
         report = operands.validate(call).bounds_report
-        rows = rows_of(call.inference)
+        rows = rows_of(call.inference, call.sources, call.metadata, threads)
         if not rows.tuples or not rows.width or rows.row_count < 2:
             return None
         budget = draw(st.sampled_from((1, 600, 4000, 1 << 20)))
-        gathers = "updates" not in call.sources
-        depth = draw(st.integers(1, 4))
-        partitioning = Layout(rows, gathers, threads).partition(budget, depth)
-        partitioning = partitioning._replace(in_memory=draw(st.integers(0, 300)))
+        partitioning = rows.partition(budget, draw(st.integers(1, 4)))
+        partitioning = replace(partitioning, in_memory=draw(st.integers(0, 300)))
         sink, result = output_of(call, case)
         run_phases(call, partitioning, sink, report)
         return result()
@@ -251,8 +250,8 @@ def swept_chunks(case: Case, draw: st.DrawFn) -> Any:
         to = in_chunks(call.metadata, draw)
         budget = draw(st.sampled_from((1, 600, 4000, 1 << 20)))
         threads, levels = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-        layout = layout_of(call.inference, call.sources, to, threads)
-        partitioning = layout.partition(budget, levels)
+        rows = rows_of(call.inference, call.sources, to, threads)
+        partitioning = rows.partition(budget, levels)
         out = np.zeros(shape, void_view(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         run_phases(call, partitioning, sink, report)
