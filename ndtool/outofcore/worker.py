@@ -113,13 +113,8 @@ def version_error(expected: str) -> UsageError | None:
     return UsageError(
         f"the worker on {socket.gethostname()} has ndtool {__version__}: expected version"
         f" {expected}, as on the client",
-        hint=install_hint(expected),
+        hint=f"pip install 'ndtool[cluster]=={expected}' on all workers",
     )
-
-
-def install_hint(version: str) -> str:
-    """Return the hint about workers without ndtool, or with another version."""
-    return f"pip install 'ndtool[cluster]=={version}' on all workers"
 
 
 def check_access(call: Call) -> NdtoolError | None:

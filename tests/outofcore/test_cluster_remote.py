@@ -258,6 +258,9 @@ def test_locations_that_workers_do_not_share_are_refused(
     names = os.listdir()
     with pytest.raises((UsageError, OutputError), match=message):
         run_operator("gather_nd", ".npy", out, scheduler=workers.client, spill=spill)
+    command = ("gather-nd", "data.npy", "idx.npy", "-o", out, "--scheduler", workers.address)
+    dry_run = ndtool(*command, *(("--spill", spill) if spill else ()), "--dry-run")
+    assert (dry_run.status in (2, 7), message in dry_run.err) == (True, True)
     assert (s3.keys(), os.listdir()) == ([], names)
     assert fsspec.filesystem("memory").find("/") == []
 
