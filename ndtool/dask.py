@@ -32,15 +32,7 @@ from dask.utils import parse_bytes
 
 from ndtool.engine.bind import MAX_PARTITIONS
 from ndtool.errors import BoundsError, RuleError
-from ndtool.inmemory.arguments import (
-    array,
-    element_type,
-    index_array,
-    make_attributes,
-    rebase,
-    restore_exact_index,
-    string,
-)
+from ndtool.inmemory import arguments
 from ndtool.inmemory.nulls import libraries
 from ndtool.outofcore import lazy
 from ndtool.outofcore.lazy import Chunks
@@ -58,24 +50,12 @@ def _call(
     data: Any, indices: Any, updates: Any, _: None, operator: str, __: None, spec: Any, *values: Any
 ) -> da.Array:
     """Infer a call, and return its graph as a dask array."""
-    spec = string("spec", spec)
-    parsed = make_attributes(operator, zip(Attributes._fields, values, strict=True))
+    spec = arguments.string("spec", spec)
+    parsed = arguments.make_attributes(operator, zip(Attributes._fields, values, strict=True))
     inputs = {"data": data, "indices": indices, "updates": updates}
-    arrays = {
-        role: _argument(role, value, parsed)
-        for role, value in inputs.items()
-        if role in operator_of(operator).inputs
-    }
-    if parsed.rebases_indices:
-        stored: Any = arrays["indices"]
-        is_lazy = isinstance(stored, da.Array)
-        arrays["indices"] = (
-            stored.map_blocks(rebase, attributes=parsed, dtype=np.int64)
-            if is_lazy
-            else rebase(stored, parsed)
-        )
+    arrays = {role: _argument(role, inputs[role], parsed) for role in operator_of(operator).inputs}
     described = {
-        role: Input(role, element_type(role, array.dtype), tuple(map(int, array.shape)))
+        role: Input(role, arguments.element_type(role, array.dtype), tuple(map(int, array.shape)))
         for role, array in arrays.items()
     }
     types = {role: argument.dtype for role, argument in described.items()}
@@ -84,7 +64,7 @@ def _call(
     try:
         return _lazy_array(Inference(operator, spec, parsed, described, *checked), arrays)
     except BoundsError as error:
-        restore_exact_index(error, indices)
+        arguments.restore_exact_index(error, indices)
         raise
 
 
@@ -92,15 +72,19 @@ def _argument(role: str, value: Any, attributes: Attributes) -> Any:
     """Return an argument as a dask array with known chunks, or as an ndarray."""
     if "xarray" in libraries(value) and isinstance(getattr(value, "data", None), da.Array):
         value = value.data
+    is_indices = role == "indices"
     if not isinstance(value, da.Array):
-        if role == "indices":
-            return index_array(value, attributes.out_of_bounds)
-        return array(role, value)
-    array(role, value._meta)
+        if not is_indices:
+            return arguments.array(role, value)
+        return arguments.rebase(arguments.index_array(value, attributes.out_of_bounds), attributes)
+    meta = arguments.array(role, value._meta)
     if any(size != size for size in value.shape):
         raise RuleError(
             f"{role} has chunks of unknown sizes: call {role}.compute_chunk_sizes() first"
         )
+    if is_indices and attributes.rebases_indices:
+        meta = arguments.rebase(meta, attributes)
+        return da.map_blocks(arguments.rebase, value, attributes=attributes, meta=meta)
     return value
 
 
@@ -109,8 +93,10 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any]) -> da.Array:
     plan = inference.plan
     rows, rank = len(plan.grid_axes), len(plan.positions)
     outer = range(len(plan.index_batch), len(plan.batch))  # behind the axes of rows or tuples
-    data = _move(_in_chunks(arrays["data"]), outer, range(rows, rows + len(outer)))
-    indices, updates = arrays["indices"], arrays.get("updates")
+    data, indices, updates = arrays["data"], arrays["indices"], arrays.get("updates")
+    if not isinstance(data, da.Array):
+        data = _in_chunks(data, "auto" if data.size else -1)
+    data = _move(data, outer, range(rows, rows + len(outer)))
     if updates is not None:
         updates = _move(updates, outer, range(rank, rank + len(outer)))
     tuple_chunks = _chunks_of_tuples(inference, data, indices, updates)
@@ -118,25 +104,23 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any]) -> da.Array:
         tuple_chunks = _consecutive(plan, tuple_chunks)
     data_chunks = _partitions(plan, data.chunks)
     inner = data_chunks[rows:]
-    chunked, all_indices = {"data": _in_chunks(data, data_chunks)}, indices
+    chunked: dict[str, Any] = {"data": _in_chunks(data, data_chunks)}
     if isinstance(indices, da.Array):
-        components = ((size,) for size in indices.shape[rank:])
-        chunked["indices"] = _in_chunks(indices, (*tuple_chunks, *components))
+        components = tuple((size,) for size in indices.shape[rank:])
+        chunked["indices"] = _in_chunks(indices, tuple_chunks + components)
+        if inference.requires_distinct:
+            chunked["all indices"] = _in_chunks(indices, tuple((size,) for size in indices.shape))
     if updates is not None:
         chunked["updates"] = _in_chunks(updates, tuple_chunks + inner)
-    inputs: list[Any] = list(chunked.values())
-    if inference.requires_distinct and isinstance(indices, da.Array):
-        inputs.append(_in_chunks(indices, tuple((size,) for size in indices.shape)))
-        all_indices = inputs[-1].name, *(0 for _ in indices.shape)
     dtypes = {role: array.dtype for role, array in arrays.items()}
     untraced = inference._replace(trace=Trace(inference.operator, (), Sizes()))
     graph = lazy.TaskGraph(
         lazy.Call(untraced, dtypes, data_chunks, tuple_chunks),
         {role: array.name for role, array in chunked.items()},
-        all_indices,
+        indices,
         tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *chunked.values()),
     )
-    layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
+    layers = HighLevelGraph.from_collections(graph.name, graph.tasks, [*chunked.values()])
     first, chunks = (rows, data_chunks) if inference.scatters else (rank, tuple_chunks + inner)
     result = da.Array(layers, graph.name, chunks, dtype=data.dtype)
     if inference.scatters:
@@ -186,14 +170,11 @@ def _chunks_of_tuples(inference: Inference, data: da.Array, indices: Any, update
     return chunks
 
 
-def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
-    """Return an array as a dask array, in the given chunks if any."""
+def _in_chunks(value: Any, chunks: Any) -> da.Array:
+    """Return an array as a dask array, in the given chunks."""
     if not value.size:  # dask does not divide such arrays, nor rechunk them
-        chunks = tuple((size,) for size in value.shape) if chunks == "auto" else chunks
         return da.empty(value.shape, dtype=value.dtype, chunks=chunks)
-    if not isinstance(value, da.Array):
-        return da.from_array(value, chunks)
-    return value if chunks == "auto" else value.rechunk(chunks)
+    return value.rechunk(chunks) if isinstance(value, da.Array) else da.from_array(value, chunks)
 
 
 _operators: Operators[Any, Any, da.Array, None, Never] = bind(

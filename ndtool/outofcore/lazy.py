@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import ceil, prod, sqrt
-from operator import add, attrgetter, getitem, mul
+from operator import attrgetter, getitem, mul
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,8 @@ from ndtool.errors import RuleError
 from ndtool.inmemory import ops
 from ndtool.inmemory.arguments import array, element_type
 from ndtool.inmemory.buffers import as_bytes, normalize
-from ndtool.outofcore.phases import (
-    BoundsReports,
-    OutOfBounds,
-    find_out_of_bounds,
-    restore_rows,
-    sort_rows,
-    sort_tuples,
-    update_rows,
-)
+from ndtool.outofcore import phases
+from ndtool.outofcore.phases import OutOfBounds
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import Plan, Shape
@@ -137,14 +130,14 @@ def split(call: Call, number: int, origin: Shape, shape: Shape, chunk: object) -
         boxes = bind.bind_boxes(plan.slice_grid, tuple(sizes[0] for sizes in call.rows))
         drops, allocate = plan.attributes.may_skip_tuples, partial(np.empty, dtype=np.uint8)
         rows = bind.bind_box(plan, origin, shape)
-        ordered = sort_tuples(rows, indices, n, n, boxes, drops, allocate)
+        ordered = phases.sort_tuples(rows, indices, n, n, boxes, drops, allocate)
         if ordered is not None:
             ids, offsets, local = map(np.asarray, ordered)
             local = local.view(f"u{boxes.row_bytes}")
             reached = np.flatnonzero(np.diff(offsets[: boxes.partitions + 1])).tolist()
             segments = {p: [(number, local[offsets[p] : offsets[p + 1]])] for p in reached}
             return Split(number, shape, ids, segments)
-    report = find_out_of_bounds(plan, indices, 0, n) if n else None
+    report = phases.find_out_of_bounds(plan, indices, 0, n) if n else None
     ids = np.zeros(n * bind.id_bytes(call.ids), np.uint8)  # without rows, all are dropped
     return Split(number, shape, ids, {}, report)
 
@@ -162,17 +155,18 @@ def _reorder(call: Call, split: Split, rows: Array, by: Callable[..., None]) -> 
 def validate(call: Call, reports: Sequence[OutOfBounds | None], indices: object) -> None:
     """Raise BoundsError if a block has indices out of bounds.
 
-    reports: of all blocks. indices: all of them if they must be distinct, else None:
-    DuplicatesError if two tuples select the same row.
+    reports: of all blocks. indices: all of them, if they must be distinct: DuplicatesError if two
+    tuples select the same row.
     """
-    collected, positions = BoundsReports(call.inference), call.plan.positions
+    collected, positions = phases.BoundsReports(call.inference), call.plan.positions
     strides = layouts.contiguous_strides(positions, 1)
-    for (_, origin, shape), report in zip(chunks_of(call.tuples), reports, strict=False):
+    for (_, box, shape), report in zip(chunks_of(call.tuples), reports, strict=False):
         if report is not None:
-            place = map(add, origin, layouts.unravel_index(report.position, shape))
+            coordinates = layouts.unravel_index(report.position, shape)
+            place = (part.start + i for part, i in zip(box, coordinates, strict=True))
             collected.add(report._replace(position=sum(map(mul, place, strides))))
     collected.raise_or_report(lambda _: None)
-    if indices is not None:
+    if call.inference.requires_distinct:
         distinct.check(call.plan, _bind_indices(call, indices, positions))
 
 
@@ -205,7 +199,7 @@ def replay(
     dropped = prod(split.shape) - sum(map(len, segments)), prod(lane)
     fill = np.frombuffer(call.inference.fill_bytes, f"V{dtype.itemsize}")
     rows = np.concatenate([*segments, np.broadcast_to(fill, dropped)])
-    return _reorder(call, split, rows, restore_rows).view(dtype).reshape(split.shape + lane)
+    return _reorder(call, split, rows, phases.restore_rows).view(dtype).reshape(split.shape + lane)
 
 
 def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundle:
@@ -216,7 +210,7 @@ def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundl
     arithmetic = scatters.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
     if dtype.swap_size > 1 and dtype.order != arithmetic:
         copies.swap_bytes(as_bytes(rows), dtype.swap_size)
-    moved, end, bundle = _reorder(call, split, rows, sort_rows), 0, {}
+    moved, end, bundle = _reorder(call, split, rows, phases.sort_rows), 0, {}
     for partition, [(_, local)] in split.segments.items():
         bundle[partition] = [(local, moved[end : end + len(local)].copy())]
         end += len(local)
@@ -234,7 +228,7 @@ def apply_updates(
         width = out.nbytes // prod(shape[: len(call.rows)])
         tuples = sum(len(local) for local, _ in segments)
         batches = ((as_bytes(local), as_bytes(updates)) for local, updates in segments)
-        update_rows(call.inference, as_bytes(out), width, tuples, batches)
+        phases.update_rows(call.inference, as_bytes(out), width, tuples, batches)
     return out.view(call.dtypes["data"])
 
 
@@ -244,8 +238,8 @@ class TaskGraph:
     def __init__(self, call: Call, names: dict[str, str], indices: Any, token: str) -> None:
         """Build the graph; raise BoundsError or DuplicatesError for indices in memory.
 
-        names: the names of the chunked inputs, by role. indices: in memory, or the key of their
-        only chunk if they must be distinct.
+        names: the names of the chunked inputs, by role; also that of lazy indices in one chunk,
+        "all indices", if they must be distinct. indices: in memory.
         """
         self.call, self._names, self._token = call, names, token
         self.name = f"{call.inference.operator}-{token}"
@@ -275,27 +269,30 @@ class TaskGraph:
         """
         call, is_lazy, reports = self.call, "indices" in self._names, list[Any]()
         component = () if call.plan.has_scalar_indices else (0,)
-        for number, (position, origin, shape) in enumerate(self._blocks):
-            links = self._links[number].reshape(tuple(map(len, call.rows)))
-            block: Any
+        grid = tuple(map(len, call.rows))
+        shared = [*zip(call.plan.grid_axes, (sizes[0] or 1 for sizes in call.rows), strict=True)]
+        for number, (position, box, shape) in enumerate(self._blocks):
+            origin, links = tuple(part.start for part in box), self._links[number]
             if is_lazy:
                 chunk = (self._names["indices"], *position, *component)
-                block = (split, self._call, number, origin, shape, chunk)
-                links[_window(call, origin, shape)] = True
+                key = self._add("split", (split, self._call, number, origin, shape, chunk))
+                if check.is_error(call.plan):
+                    reports.append(self._add("report", (attrgetter("report"), key)))
+                stops = (None if i is None else -(-box[i].stop // step) for i, step in shared)
+                starts = (0 if i is None else box[i].start // step for i, step in shared)
+                links.reshape(grid)[*map(slice, starts, stops)] = True
             else:
-                box = tuple(slice(a, a + size) for a, size in zip(origin, shape, strict=True))
                 block = split(call, number, origin, shape, indices[box])
-                self._links[number, [*block.segments]] = True
-            self._splits.append(self._add("split", block))
-            if not is_lazy:
+                key = self._add("split", block)
                 reports.append(block.report)
-            elif check.is_error(call.plan):
-                reports.append(self._add("report", (attrgetter("report"), self._splits[-1])))
-        distinct_indices = indices if call.inference.requires_distinct else None
+                links[[*block.segments]] = True
+            self._splits.append(key)
         if not is_lazy:
-            validate(call, reports, distinct_indices)
-        elif reports or distinct_indices is not None:
-            return self._add("verdict", (validate, self._call, reports, distinct_indices))
+            validate(call, reports, indices)
+        elif reports or call.inference.requires_distinct:
+            positions = (0 for _ in call.plan.positions)
+            all_indices = (self._names.get("all indices"), *positions, *component)
+            return self._add("verdict", (validate, self._call, reports, all_indices))
         return None
 
     def _groups(self) -> Iterator[list[int]]:
@@ -307,8 +304,7 @@ class TaskGraph:
                 yield group
                 group, reached = [], self._links[block].copy()
             group.append(block)
-        if group:
-            yield group
+        yield group
 
     def _exchange(
         self, kind: str, sources: Sequence[Key], targets: Sequence[int], links: NDArray[np.bool_]
@@ -328,12 +324,12 @@ class TaskGraph:
         if not many.size:
             return result
         many = many[np.argsort(needs.argmax(1)[many], kind="stable")]  # by the same sources
-        for group in _groups(many.tolist(), ceil(len(many) / size)):
-            needed = np.flatnonzero(needs[group].any(0)).tolist()
-            numbers = np.array([targets[t] for t in group])  # one object for dask
+        for group in np.array_split(many, min(size, len(many))):
+            needed = np.flatnonzero(needs[group].any(0))
+            numbers = np.take(targets, group)  # one object for dask
             keys = [
                 self._add(kind, (select, [sources[i] for i in members], numbers))
-                for members in _groups(needed, size)
+                for members in np.array_split(needed, ceil(len(needed) / size))
             ]
             for t in group:
                 result[t] = keys
@@ -378,25 +374,10 @@ class TaskGraph:
                 self.tasks[key] = self._sweep(apply_updates, partition, lane, bundle)
 
 
-def _window(call: Call, origin: Shape, shape: Shape) -> tuple[slice, ...]:
-    """Return the partitions that a block may select from, along each axis of rows."""
-    steps = (sizes[0] or 1 for sizes in call.rows)
-    return tuple(
-        slice(None) if i is None else slice(origin[i] // step, -(-(origin[i] + shape[i]) // step))
-        for step, i in zip(steps, call.plan.grid_axes, strict=True)
-    )
-
-
-def _groups(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Yield a sequence in groups of at most `size`."""
-    for first in range(0, len(numbers), max(1, size)):
-        yield numbers[first : first + max(1, size)]
-
-
-def chunks_of(chunks: Chunks) -> Iterator[tuple[Shape, Shape, Shape]]:
-    """Yield the position, the origin and the shape of each chunk, in row-major order."""
-    offsets = [(0, *accumulate(sizes)) for sizes in chunks]
+def chunks_of(chunks: Chunks) -> Iterator[tuple[Shape, tuple[slice, ...], Shape]]:
+    """Yield the position, the box and the shape of each chunk, in row-major order."""
+    ends = (pairwise(accumulate(sizes, initial=0)) for sizes in chunks)
+    boxes = [[slice(*pair) for pair in pairs] for pairs in ends]
     for position in product(*(range(len(sizes)) for sizes in chunks)):
-        origin = tuple(ends[i] for ends, i in zip(offsets, position, strict=True))
-        shape = tuple(sizes[i] for sizes, i in zip(chunks, position, strict=True))
-        yield position, origin, shape
+        box = tuple(map(getitem, boxes, position))
+        yield position, box, tuple(map(getitem, chunks, position))

@@ -178,6 +178,7 @@ def test_arguments_are_refused_when_the_graph_is_built() -> None:
         (lambda: lazy.gather(x, x[x > 3]), ndtool.RuleError, "indices has chunks of unknown"),
         (lambda: lazy.gather(x.astype(object), [0]), ndtool.DtypeError, "Python objects"),
         (lambda: lazy.gather(x, x + 0.5), ndtool.DtypeError, "float64"),
+        (lambda: lazy.gather(x, x + 0.5, index_base=1), ndtool.DtypeError, "float64"),
         (lambda: lazy.gather_nd(x, da.zeros((3, 2), dtype=int)), ndtool.RuleError, "must be in 1"),
         (lambda: lazy.scatter(x, [1], da.zeros(2, dtype=int)), ndtool.RuleError, "is required"),
         (lambda: lazy.gather("x.npy", [1]), ndtool.UsageError, "is a file name"),
