@@ -607,7 +607,6 @@ cdef uint64_t execute_item(
     first, count: of units of panels, or of index tuples: of a gather, or all those of a scatter.
     """
     cdef Gather g
-    cdef GatherStrided strided
     cdef Scatter s
     cdef Runs runs
     cdef Units units
@@ -642,17 +641,15 @@ cdef uint64_t execute_item(
     if job.space.repeats == 1:
         walk.index += first * walk.tuple_bytes
     target += first * job.width + column
+    g.walk, g.target, g.count, g.width = walk, target, count, width
+    g.non_temporal = job.non_temporal
     if job.slice.rank:
-        strided.walk, strided.view, strided.source = walk, &job.slice, job.data.data
-        strided.walk.redirect_offset = DROPPED
-        strided.target, strided.count = target, count
-        strided.element = column // job.slice.itemsize
-        strided.elements = width // job.slice.itemsize
-        strided.fill_value = job.fill_value
-        return run_gather_strided(&strided, threads)
-    g.walk, g.source, g.target = walk, job.data.data + column, target
+        g.walk.redirect_offset = DROPPED
+        g.view, g.source, g.fill_value = &job.slice, job.data.data, job.fill_value
+        g.element = column // job.slice.itemsize
+        return run_gather(&g, threads)
+    g.view, g.source = NULL, job.data.data + column
     g.walk.redirect_offset = job.fill_value - g.source
-    g.count, g.width, g.non_temporal = count, width, job.non_temporal
     if count == job.tuples and job.space.repeats > 1 and job.space.per_batch > _blocks.SHORT_BLOCK:
         if threads == 1 or job.space.per_batch * width >= LARGE:
             return gather_batches(&g, threads)

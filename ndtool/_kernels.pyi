@@ -157,6 +157,7 @@ def gather(
     item: WorkItem,
     out: Any,
     options: KernelOptions,
+    layout: Layout | None = None,
 ) -> int: ...
 def scatter(
     a: Addressing,
@@ -195,16 +196,6 @@ def apply_partitions(
     stop: int,
     options: KernelOptions,
 ) -> None: ...
-def gather_strided(
-    a: Addressing,
-    layout: Layout,
-    data: Any,
-    origin: int,
-    indices: Indices,
-    item: WorkItem,
-    out: Any,
-    options: KernelOptions,
-) -> int: ...
 def copy_pieces(
     layout: Layout, data: Any, origin: int, out: Any, first: int, stop: int, options: KernelOptions
 ) -> None: ...

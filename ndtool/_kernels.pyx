@@ -41,7 +41,7 @@ from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport (
-    SHARED_CACHE_BYTES, Gather, GatherStrided, gather_by_row_task, gather_strided_task, gather_task,
+    SHARED_CACHE_BYTES, Gather, gather_by_row_task, gather_strided_task, gather_task,
     is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
@@ -83,7 +83,6 @@ _MODES = {"error": ERROR, "clip": CLIP, "wrap": WRAP, "fill": REDIRECT, "drop": 
 _OPS = {
     "none": 0, "add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "max": MAX, "min": MIN, "mean": ADD,
 }
-_MEANS = frozenset({"mean"})  # reductions whose sums are divided by the number of summands
 
 _CURRENT = {"included": INCLUDED, "replaced": REPLACED, "neutral": NEUTRAL, "fill": FILL}
 
@@ -125,8 +124,14 @@ cdef int run_released(Task task, const void* args, int64_t tasks, int threads) n
 
 
 cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
-    """Gather with at most `threads` threads."""
-    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # few long slices
+    """Gather with at most `threads` threads; few long slices by columns."""
+    cdef int64_t elements
+    if g.view != NULL:
+        g.tasks = task_count(threads)
+        elements = g.width // g.view.itemsize
+        g.by_columns = g.count < g.tasks * _blocks.SHORT_BLOCK and elements >= 16 * g.tasks > 16
+        return run_tasks(gather_strided_task, g, g.tasks, threads)
+    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536
     g.tasks = threads if g.by_columns else task_count(threads)
     g.is_local = (
         g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
@@ -135,13 +140,6 @@ cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
     return run_tasks(
         gather_by_row_task if is_gather_by_row(g) else gather_task, g, g.tasks, threads
     )
-
-
-cdef uint64_t run_gather_strided(GatherStrided* g, int threads) noexcept nogil:
-    """Gather strided slices with at most `threads` threads: few long ones by columns."""
-    g.tasks = task_count(threads)
-    g.by_columns = g.count < g.tasks * _blocks.SHORT_BLOCK and g.elements >= 16 * g.tasks > 16
-    return run_tasks(gather_strided_task, g, g.tasks, threads)
 
 
 cdef uint64_t run_scatter(Scatter* s, bint by_batches, int threads) noexcept nogil:
@@ -230,24 +228,39 @@ def find_duplicate(
 
 def gather(
     Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, WorkItem item,
-    uint8_t[::1] out, KernelOptions options,
+    uint8_t[::1] out, KernelOptions options, Layout layout=None,
 ) -> int:
-    """Gather a work item of the slices into out; `origin`: byte offset of data[0, ..., 0]."""
+    """Gather a work item of the slices into out; `origin`: byte offset of data[0, ..., 0].
+
+    layout: of slices that are not contiguous, of which a work item has complete elements.
+    """
     cdef Gather g
     cdef uint64_t bad
-    cdef int threads = options.threads
+    cdef int64_t lowest = 0, end = item.column + item.width
+    g.view = NULL
+    if layout is not None:
+        g.view = &layout.view
+        g.element = item.column // g.view.itemsize
+        lowest, end = layout.lowest, layout.highest + g.view.itemsize
     a._bind(&g.walk, indices, item.first, item.tuples)
-    a._check_span(data.shape[0], origin, 0, item.column + item.width)
+    a._check_span(data.shape[0], origin, lowest, end)
     if out.shape[0] < item.tuples * item.width:
         raise ValueError("the output buffer is shorter than its shape")
-    g.source = &data[0] + origin + item.column
-    g.walk.redirect_offset = indices._fill_value(item.width) - g.source    # of the fill value
+    g.fill_value = indices._fill_value(item.width)
+    g.source = &data[0] + origin
+    if layout is None:
+        g.source += item.column
+        g.walk.redirect_offset = g.fill_value - g.source
+    elif item.column % g.view.itemsize or item.width % g.view.itemsize or (
+        item.column + item.width > layout.nbytes
+    ):
+        raise ValueError("a work item is within its slices")
     g.target = &out[0]
     g.count = item.tuples
     g.width = item.width
     g.non_temporal = options.non_temporal
     with nogil:
-        bad = run_gather(&g, threads)
+        bad = run_gather(&g, options.threads)
     return bad != 0
 
 
@@ -258,7 +271,6 @@ def scatter(
     """Apply a work item of the updates, in order; by_batches: these have disjoint destinations."""
     cdef Scatter s
     cdef uint64_t bad
-    cdef int threads = options.threads
     cdef int64_t per_batch = a.space.per_batch
     a._bind(&s.walk, indices, item.first, item.tuples)
     a._check_span(out.shape[0], 0, 0, item.column + item.width)
@@ -277,7 +289,7 @@ def scatter(
     s.width = item.width
     s.non_temporal = options.non_temporal
     with nogil:
-        bad = run_scatter(&s, by_batches, threads)
+        bad = run_scatter(&s, by_batches, options.threads)
     return bad != 0
 
 
@@ -290,7 +302,6 @@ def scatter_batches(
     Each window is copied from data to its thread's scratch, updated there, and written to out.
     """
     cdef BatchWindows s
-    cdef int threads = options.threads
     a._bind(&s.walk, indices, first, count)
     a._check_span(out.shape[0], 0, 0, spec.pitch)
     spec._bind(&s.updates, first, count, out)
@@ -306,9 +317,9 @@ def scatter_batches(
     s.data = &data[0]
     s.target = &out[0]
     s.batches = count // a.space.per_batch
-    s.tasks = task_count(threads)
+    s.tasks = task_count(options.threads)
     s.non_temporal = options.non_temporal
-    return run_released(windows_task, &s, s.tasks, threads)
+    return run_released(windows_task, &s, s.tasks, options.threads)
 
 
 def partition(
@@ -376,33 +387,6 @@ def apply_partitions(
     run_released(apply_partition, &a, stop - first, options.threads)
 
 
-def gather_strided(
-    Addressing a, Layout layout, const uint8_t[::1] data, Py_ssize_t origin, Indices indices,
-    WorkItem item, uint8_t[::1] out, KernelOptions options,
-) -> int:
-    """Gather slices that are not contiguous; a work item has complete elements."""
-    cdef GatherStrided g
-    cdef uint64_t bad
-    a._bind(&g.walk, indices, item.first, item.tuples)
-    a._check_span(data.shape[0], origin, layout.lowest, layout.highest + layout.view.itemsize)
-    if out.shape[0] < item.tuples * item.width:
-        raise ValueError("the output buffer is shorter than its shape")
-    if item.column % layout.view.itemsize or item.width % layout.view.itemsize or (
-        item.column + item.width > layout.nbytes
-    ):
-        raise ValueError("a work item is within its slices")
-    g.view = &layout.view
-    g.fill_value = indices._fill_value(item.width)
-    g.source = &data[0] + origin
-    g.target = &out[0]
-    g.count = item.tuples
-    g.element = item.column // layout.view.itemsize
-    g.elements = item.width // layout.view.itemsize
-    with nogil:
-        bad = run_gather_strided(&g, options.threads)
-    return bad != 0
-
-
 def gather_tiles(
     Grid g, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, int64_t unit,
     int64_t stop, uint8_t[::1] out, KernelOptions options,
@@ -465,11 +449,8 @@ def will_need(
     a._bind(&walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, 0, item.column + item.width)
     walk.redirect_offset = 0    # filled slices read no data: any offset is valid
-    cdef const uint8_t* source = &data[0] + origin + item.column
-    cdef int64_t count = item.tuples
-    cdef Py_ssize_t width = item.width
     with nogil:
-        calls = will_need_range(&walk, source, count, width)
+        calls = will_need_range(&walk, &data[0] + origin + item.column, item.tuples, item.width)
     return calls
 
 

@@ -119,11 +119,8 @@ def gather_item(
     """Gather one work item to the start of out; return False if an index is out of bounds."""
     options = KernelOptions(limit_threads(threads, len(out)), non_temporal)
     buffer, origin, _ = data
-    addressing = slices.addressing
-    if slices.layout is None:
-        return not _kernels.gather(addressing, buffer, origin, indices, item, out, options)
-    return not _kernels.gather_strided(
-        addressing, slices.layout, buffer, origin, indices, item, out, options
+    return not _kernels.gather(
+        slices.addressing, buffer, origin, indices, item, out, options, slices.layout
     )
 
 

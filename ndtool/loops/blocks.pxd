@@ -18,10 +18,6 @@ cdef extern from *:
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
-    static inline uint64_t ndtool_offsets_2(
-        int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
-        uint64_t, int64_t *
-    ) ndtool_clones;
     static inline Py_ssize_t ndtool_plain_offsets(
         int64_t const *, Py_ssize_t, int, void const *, uint64_t, int64_t *
     ) ndtool_inline;
@@ -120,24 +116,6 @@ cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
         bad |= <uint64_t> v >= size
         offsets[i] = <int64_t> (<uint64_t> v * stride + base)
         base += base_stride
-    return bad
-
-
-cdef inline uint64_t offsets_2 "ndtool_offsets_2"(
-    const int64_t* index, Py_ssize_t n, uint64_t size, uint64_t size2, int64_t wrap,
-    int64_t wrap2, uint64_t stride, uint64_t stride2, uint64_t base, int64_t* offsets
-) noexcept nogil:
-    """offsets_1 for tuples of two components."""
-    cdef Py_ssize_t i
-    cdef int64_t v, w
-    cdef uint64_t bad = 0
-    for i in range(n):
-        v = index[2 * i]
-        w = index[2 * i + 1]
-        v += wrap & (v >> 63)
-        w += wrap2 & (w >> 63)
-        bad |= (<uint64_t> v >= size) | (<uint64_t> w >= size2)
-        offsets[i] = <int64_t> (<uint64_t> v * stride + <uint64_t> w * stride2 + base)
     return bad
 
 
@@ -383,14 +361,8 @@ cdef inline uint64_t next_offsets(
                 offsets + converted,
             )
         elif space.k == 2:
-            bad = offsets_2(
-                index + 2 * converted, n_batch, space.sizes[0], space.sizes[1], space.wraps[0],
-                space.wraps[1],
-                space.strides[0], space.strides[1], cursor.base, offsets + converted,
-            )
-        elif space.k == 3:
             bad = offsets_k(
-                index + converted * 3, n_batch, 3, space, cursor.base, offsets + converted
+                index + 2 * converted, n_batch, 2, space, cursor.base, offsets + converted
             )
         else:
             bad = offsets_k(
@@ -417,17 +389,6 @@ cdef inline uint64_t convert_next_offsets(
     """Prefetch indices some distance ahead, then call `next_offsets`."""
     prefetch_lines(walk.index + t * walk.tuple_bytes + PREFETCH_DISTANCE, n * walk.tuple_bytes)
     return next_offsets(cursor, walk, t, n, offsets)
-
-
-cdef inline void prefetch_next_batch(
-    const Cursor* cursor, const IndexSpace* space, const uint8_t* source, int64_t n_next,
-    double per_tuple
-) noexcept nogil:
-    """Prefetch bytes of the next batch: `per_tuple` bytes for each of its next tuples."""
-    cdef int64_t completed = space.per_batch - cursor.remaining
-    if space.fits_in_cache and space.batch_rank and per_tuple <= LINE:
-        source += cursor.base + space.batch_strides[space.batch_rank - 1] + space.lowest
-        prefetch_lines(source + <int64_t> (per_tuple * completed), <int64_t> (per_tuple * n_next))
 
 
 cdef inline Py_ssize_t task_column(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:

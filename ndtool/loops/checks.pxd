@@ -9,18 +9,10 @@ from ndtool.loops.blocks cimport (
     BLOCK, MAX_RANK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
+    ERROR, UNVECTORIZED, as_int64_bits, bound_index_exact,
 )
 
-cdef extern from *:
-    """
-    static inline uint64_t ndtool_out_of_bounds(
-        int64_t const *, Py_ssize_t, void const *
-    ) ndtool_clones;
-    """
-
 cdef enum:
-    LANES = 8             # indices in a SIMD vector
     SAMPLES = 64          # samples of a walk
     SAMPLE_TUPLES = 16    # tuples of a sample
     RANGE = 4096          # tuples checked at once; if the check fails, they are searched one by one
@@ -94,65 +86,21 @@ cdef inline int bad_component(const Walk* walk, int64_t t) noexcept nogil:
 
 cdef inline uint64_t check_range(const Walk* indices, int64_t t, int64_t stop) noexcept nogil:
     """Return non-zero if a stored tuple of [t, stop) is out of bounds, whatever the mode."""
-    cdef int64_t values[ENTRIES]
+    cdef int64_t offsets[BLOCK]
+    cdef IndexSpace space = without_batches(indices.space, stop)
     cdef Walk walk = indices[0]
-    cdef IndexSpace space
-    cdef int k = walk.space.k, j
-    cdef int64_t n, largest = 0, step = ENTRIES // max(k, 1)
-    cdef const uint8_t* stored
+    cdef int64_t n
     cdef Cursor cursor
-    walk.mode = ERROR
+    walk.space, walk.first, walk.mode = &space, 0, ERROR
     if not walk.has_pad:
         walk.kind &= ~UNVECTORIZED
-    for j in range(k):
-        largest = max(largest, walk.space.sizes[j])
-    if k == 0 or LANES % k or walk.has_pad or largest >> 62:
-        space = without_batches(walk.space, stop)
-        walk.space, walk.first, step = &space, 0, block_size(&space)
-        seek(&cursor, &walk, t)
-        while t < stop:
-            n = min(step, stop - t)
-            if convert_next_offsets(&cursor, &walk, t, n, values):
-                return 1
-            t += n
-        return 0
+    seek(&cursor, &walk, t)
     while t < stop:
-        n = min(step, stop - t)
-        stored = walk.index + t * walk.tuple_bytes
-        if out_of_bounds(as_int64(stored, walk.kind, n * k, values), n * k, walk.space):
+        n = min(block_size(&space), stop - t)
+        if convert_next_offsets(&cursor, &walk, t, n, offsets):
             return 1
         t += n
     return 0
-
-
-cdef inline uint64_t out_of_bounds "ndtool_out_of_bounds"(
-    const int64_t* index, Py_ssize_t n, const void* index_space
-) noexcept nogil:
-    """Return non-zero if one of n indices is out of bounds; all vectors hold the same components.
-
-    Sizes are less than 2^62, so that sums of an index and a size have no sign bit.
-    No software prefetches: the hardware prefetches a single stream, and they would slow it down.
-    """
-    cdef const IndexSpace* space = <const IndexSpace*> index_space
-    cdef Py_ssize_t i, j
-    cdef uint64_t wraps[LANES]
-    cdef uint64_t last[LANES]
-    cdef uint64_t bad[LANES]    # for each lane, combined after the loop: the sign bits
-    cdef uint64_t v
-    for j in range(LANES):
-        wraps[j] = space.wraps[j % space.k]
-        last[j] = space.sizes[j % space.k] + wraps[j] - 1
-        bad[j] = 0
-    for i in range(n // LANES):
-        for j in range(LANES):
-            v = <uint64_t> index[LANES * i + j] + wraps[j]
-            bad[j] |= v | (last[j] - v)
-    for j in range(n % LANES):
-        v = <uint64_t> index[n // LANES * LANES + j] + wraps[j]
-        bad[j] |= v | (last[j] - v)
-    for j in range(1, LANES):
-        bad[0] |= bad[j]
-    return bad[0] >> 63
 
 
 cdef inline double local_fraction(const Walk* walk, int64_t count) noexcept nogil:

@@ -1,7 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Gathers: a block of index tuples is converted to offsets, then the slices at these are copied.
-# Begin with `gather_range`. `gather_pipelined` is for short slices of data that exceed the cache,
-# `gather_by_row_task` for rows in cache, by their stored indices.
+# Begin with `gather_range`. `gather_by_row_task` is for elements in cache, by their stored indices.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
@@ -9,11 +8,10 @@ from libc.string cimport memcpy, memmove
 from ndtool.loops.blocks cimport (
     BLOCK, CACHE_BYTES, DROPPED, FEW, LINE, MAX_RANK, SHORT_BLOCK, Cursor, IndexSpace, Walk,
     block_size, convert_next_offsets, has_row_indices, has_shared_tuples, next_batch, next_offsets,
-    offsets_by_mode, prefetch_next_batch, resolve_offsets, seek, stored_index, task_column,
+    seek, stored_index, task_column,
 )
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64, as_int64_bits, as_row_indices,
-    bound_index_exact, load_row_index, read_once, row_limit,
+    ITEMSIZE_MASK, as_row_indices, load_row_index, read_once, row_limit,
 )
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
@@ -26,8 +24,6 @@ cdef extern from *:
     static inline void ndtool_copy_shared(
         void const *, uint8_t *, uint8_t const *, Py_ssize_t
     ) ndtool_inline;
-    static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
-    static inline uint64_t ndtool_copy_and_check(void const *, Py_ssize_t, int, int) ndtool_inline;
     static inline Py_ssize_t ndtool_copy_by_itemsize(void const *, Py_ssize_t) ndtool_inline;
     static inline Py_ssize_t ndtool_copy_by_layout(
         void const *, Py_ssize_t, int
@@ -36,11 +32,10 @@ cdef extern from *:
     """
 
 cdef enum:
-    SHARED_CACHE_BYTES = 4194304    # bytes that fit in the last level of most caches
+    SHARED_CACHE_BYTES = 8388608    # bytes that fit in the last level of most caches
     SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
     MANY_LINES = 2048  # bytes of a slice that is streamed although its ends do not fill lines
     STRIDED_BYTES = 32768    # bytes of slices that are gathered element by element
-    MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
 cdef enum:           # where elements of a row index are
     CONTIGUOUS = 0   # one after the other
@@ -50,12 +45,16 @@ cdef enum:           # where elements of a row index are
 
 cdef struct Gather:
     Walk walk
-    const uint8_t* source    # the first byte to gather of the slice at offset 0
+    const uint8_t* source    # the first byte to gather of the slice at offset 0, or of its view
     uint8_t* target          # `width` bytes per tuple, contiguous
     int64_t count, tasks
     Py_ssize_t width
-    bint by_columns, non_temporal
+    bint by_columns          # tasks have some bytes or elements of all slices
+    bint non_temporal
     bint is_local            # tuples are spatially local: the hardware prefetches short slices
+    const View* view         # of slices that are not contiguous; NULL
+    int64_t element          # of a view: the first element to gather
+    const uint8_t* fill_value    # replaces slices of a view whose offsets are DROPPED
 
 
 cdef inline uint64_t gather_task(const void* args, int64_t task, int thread) noexcept nogil:
@@ -139,21 +138,14 @@ cdef inline uint64_t gather_range(
     cdef Py_ssize_t pending = 0    # bytes in the stage
     cdef int64_t n, step = block_size(space)
     cdef int64_t n_next = 0    # tuples of the next block, whose offsets follow this block's
-    cdef double batch_fraction = space.span / <double> space.per_batch
-    cdef bint is_one_by_one = g.walk.kind & UNVECTORIZED != 0
     if not is_predictable:
         step = min(step, SHORT_BLOCK)
     if is_staged:
         step = min(step, SHORT_BLOCK * LINE // width)
-    if is_short and not is_predictable and space.repeats == 1 and (
-        space.per_batch >= SHORT_BLOCK and not is_one_by_one
-    ):
-        return gather_pipelined(g, t, stop)
     seek(&cursor, &g.walk, t)
     while t < stop:
         n = min(step, stop - t)
         if not n_next:
-            prefetch_next_batch(&cursor, space, source, n, batch_fraction)
             if convert_next_offsets(&cursor, &g.walk, t, n, offsets):
                 return 1
         n_next = 0 if is_predictable else min(step, stop - t - n)
@@ -179,161 +171,6 @@ cdef inline uint64_t gather_range(
         stream(target, stage, pending)
         stream_end()
     return 0
-
-
-cdef inline uint64_t gather_pipelined(const Gather* g, int64_t t, int64_t stop) noexcept nogil:
-    """Copy slices of at most LINE bytes from data beyond the cache; prefetch each when checked."""
-    cdef int64_t buffer[2 * SHORT_BLOCK]
-    cdef int64_t values[ENTRIES]
-    cdef uint8_t stage[SHORT_BLOCK * LINE + LINE]
-    cdef const Walk* walk = &g.walk
-    cdef const IndexSpace* space = walk.space
-    cdef uint8_t* target = g.target + t * g.width
-    cdef Cursor cursor
-    cdef Pipeline pipeline
-    cdef bint by_mode = walk.mode != ERROR and 1 <= space.k <= 2
-    cdef int mode_steps = 0     # remaining steps that apply the mode first
-    cdef uint64_t bad
-    cdef Py_ssize_t pending = 0    # bytes in the stage
-    pipeline.space = space
-    pipeline.source = g.source
-    pipeline.offsets = buffer
-    pipeline.upcoming_offsets = buffer + SHORT_BLOCK
-    pipeline.tuple_bytes = walk.tuple_bytes
-    pipeline.n = 0
-    seek(&cursor, walk, t)
-    while pipeline.n or t < stop:
-        if cursor.remaining == 0:
-            next_batch(&cursor, space)
-        pipeline.n_next = min(min(SHORT_BLOCK, block_size(space)), min(cursor.remaining, stop - t))
-        pipeline.base = cursor.base
-        pipeline.stored = walk.index + t * walk.tuple_bytes
-        pipeline.index = as_int64(pipeline.stored, walk.kind, pipeline.n_next * space.k, values)
-        pipeline.has_offsets = mode_steps > 0
-        bad = resolve_next_offsets(&pipeline, walk) if pipeline.has_offsets else 0
-        pipeline.target = target
-        if g.non_temporal:
-            pipeline.target = stage + pending
-        bad |= pipeline_step(&pipeline, g.width)
-        if pipeline.has_offsets:
-            mode_steps -= 1
-        elif bad and by_mode:
-            bad = resolve_next_offsets(&pipeline, walk)
-            mode_steps = MODE_STEPS
-        if bad and resolve_offsets(
-            walk, pipeline.stored, pipeline.n_next, pipeline.base, pipeline.upcoming_offsets
-        ):
-            return 1
-        if g.non_temporal:
-            target += stream_full_lines(target, stage, pending + pipeline.n * g.width, &pending)
-        else:
-            target += pipeline.n * g.width
-        t += pipeline.n_next
-        cursor.remaining -= pipeline.n_next
-        pipeline.n = pipeline.n_next
-        pipeline.offsets, pipeline.upcoming_offsets = pipeline.upcoming_offsets, pipeline.offsets
-    if g.non_temporal:
-        stream(target, stage, pending)
-        stream_end()
-    return 0
-
-
-cdef struct Pipeline:
-    # a step of gather_pipelined: n slices to copy, and the next n_next tuples to convert
-    const IndexSpace* space
-    const uint8_t* source
-    int64_t* offsets
-    Py_ssize_t n
-    uint8_t* target
-    const int64_t* index
-    const uint8_t* stored        # the next tuples as stored
-    Py_ssize_t tuple_bytes
-    int64_t* upcoming_offsets    # the offsets of the next tuples
-    bint has_offsets             # whether upcoming_offsets are computed already
-    Py_ssize_t n_next
-    int64_t base
-
-
-cdef inline uint64_t resolve_next_offsets(
-    const Pipeline* pipeline, const Walk* walk
-) noexcept nogil:
-    """Compute upcoming_offsets in the walk's mode; non-zero if `resolve_offsets` must do it."""
-    return offsets_by_mode(
-        walk, pipeline.index, pipeline.n_next, pipeline.base, 0, pipeline.upcoming_offsets
-    )
-
-
-cdef inline uint64_t pipeline_step(const Pipeline* pipeline, Py_ssize_t width) noexcept nogil:
-    """Call copy_and_check, with a constant width if it is 1, 2, 4, 8 or 16 bytes."""
-    if width == 1:
-        return copy_by_components(pipeline, 1, True)
-    if width == 2:
-        return copy_by_components(pipeline, 2, True)
-    if width == 4:
-        return copy_by_components(pipeline, 4, True)
-    if width == 8:
-        return copy_by_components(pipeline, 8, True)
-    if width == 16:
-        return copy_by_components(pipeline, 16, True)
-    return copy_by_components(pipeline, width, False)
-
-
-cdef inline uint64_t copy_by_components "ndtool_by_components"(
-    const void* pipeline, Py_ssize_t width, bint is_fixed_width
-) noexcept nogil:
-    """Call copy_and_check with a constant number of components."""
-    cdef int k = (<const Pipeline*> pipeline).space.k
-    if (<const Pipeline*> pipeline).has_offsets:
-        return copy_and_check(pipeline, width, is_fixed_width, 0)
-    if k == 1:
-        return copy_and_check(pipeline, width, is_fixed_width, 1)
-    if k == 2:
-        return copy_and_check(pipeline, width, is_fixed_width, 2)
-    return copy_and_check(pipeline, width, is_fixed_width, k)
-
-
-cdef inline uint64_t copy_and_check "ndtool_copy_and_check"(
-    const void* state, Py_ssize_t width, bint is_fixed_width, int k
-) noexcept nogil:
-    """For each i, check tuple i of the next step, prefetch its slice, and copy slice i of this.
-
-    k: components of a tuple, 0 if offsets are computed already. is_fixed_width: whether `width` is
-    a compile-time constant. Non-zero if an index is out of bounds. One loop keeps memory busy; a
-    loop for checks and another for copies would not read slices during the checks.
-    """
-    cdef const Pipeline* pipeline = <const Pipeline*> state
-    cdef const IndexSpace* space = pipeline.space
-    cdef const uint8_t* source = pipeline.source
-    cdef const int64_t* offsets = pipeline.offsets
-    cdef const int64_t* index = pipeline.index
-    cdef const uint8_t* stored = pipeline.stored + PREFETCH_DISTANCE
-    cdef int64_t* upcoming_offsets = pipeline.upcoming_offsets
-    cdef uint8_t* target = pipeline.target
-    cdef Py_ssize_t i, n = pipeline.n, n_next = pipeline.n_next
-    cdef Py_ssize_t group_bytes = 8 * pipeline.tuple_bytes
-    cdef int64_t v
-    cdef uint64_t bad = 0, offset, base = pipeline.base
-    cdef int j
-    for i in range(max(n, n_next)):
-        if i < n_next:
-            if i % 8 == 0:
-                prefetch_lines(stored + i // 8 * group_bytes, group_bytes)
-            offset = base if k else <uint64_t> upcoming_offsets[i]
-            for j in range(k):
-                v = index[k * i + j]
-                v += space.wraps[j] & (v >> 63)
-                bad |= <uint64_t> v >= <uint64_t> space.sizes[j]
-                offset += <uint64_t> v * <uint64_t> space.strides[j]
-            if k:
-                upcoming_offsets[i] = <int64_t> offset
-            prefetch(source + <int64_t> offset)    # never faults, wherever it points
-            if not is_fixed_width:
-                prefetch(source + <int64_t> offset + width - 1)
-        if i < n and is_fixed_width:
-            memcpy(target + width * i, source + offsets[i], width)
-        elif i < n:
-            copy_bytes(target + width * i, source + offsets[i], width)
-    return bad
 
 
 cdef inline Py_ssize_t stream_full_lines(
@@ -378,33 +215,21 @@ cdef inline void gather_rows(
             memcpy(target + i * pitch, source + offsets[i], width)
 
 
-cdef struct GatherStrided:
-    # a gather of slices that are not contiguous
-    Walk walk
-    const View* view
-    const uint8_t* source
-    uint8_t* target
-    int64_t count, tasks
-    int64_t element, elements    # of each slice: the first element to gather, number of elements
-    bint by_columns              # tasks have some elements of all slices
-    const uint8_t* fill_value    # replaces slices of tuples out of bounds
-
-
 cdef inline uint64_t gather_strided_task(
     const void* args, int64_t task, int thread
 ) noexcept nogil:
     """Gather the slices of a task's tuples: an element of many slices, or a slice at a time."""
-    cdef const GatherStrided* g = <const GatherStrided*> args
+    cdef const Gather* g = <const Gather*> args
     cdef const View* view = g.view
     cdef int64_t offsets[BLOCK]
     cdef Cursor cursor
     cdef int64_t first = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
-    cdef int64_t begin = 0, end = g.elements, element, step, i, n
-    cdef Py_ssize_t itemsize = view.itemsize, pitch = g.elements * itemsize
+    cdef Py_ssize_t itemsize = view.itemsize, pitch = g.width
+    cdef int64_t elements = pitch // itemsize, begin = 0, end = elements, element, step, i, n
     cdef uint8_t* target
     if g.by_columns:
         first, stop = 0, g.count
-        begin, end = g.elements * task // g.tasks, g.elements * (task + 1) // g.tasks
+        begin, end = elements * task // g.tasks, elements * (task + 1) // g.tasks
     seek(&cursor, &g.walk, first)
     while first < stop:
         n = min(block_size(g.walk.space), stop - first)
@@ -436,7 +261,7 @@ cdef inline uint64_t gather_strided_task(
 
 
 cdef inline void gather_elements(
-    uint8_t* target, const GatherStrided* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch,
+    uint8_t* target, const Gather* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch,
     int64_t first, int64_t count,
 ) noexcept nogil:
     """Gather elements of the slices at n offsets: one of all slices, then the next, and so on."""
@@ -497,19 +322,6 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     )
 
 
-cdef inline const uint8_t* exceptional_row(
-    const Walk* walk, const uint8_t* stored, const uint8_t* source
-) noexcept nogil:
-    """Return the row of a negative index, or one out of bounds; NULL if it selects none."""
-    cdef const IndexSpace* space = walk.space
-    cdef bint is_uint64 = False
-    cdef int64_t v
-    v = as_int64_bits(stored, walk.kind, 1, &v, &is_uint64)[0]
-    if bound_index_exact(&v, space.sizes[0], space.wraps[0], walk.mode, is_uint64):
-        return NULL
-    return source + v * space.strides[0]
-
-
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
     """Gather elements by their stored indices.
 
@@ -526,8 +338,6 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     cdef Cursor cursor
     cdef RowBlock rows
     cdef const uint8_t* index
-    cdef const uint8_t* stored
-    cdef const uint8_t* row
     cdef uint8_t* block
     cdef uint8_t* target = g.target + t * g.width
     cdef const uint8_t* next_rows
@@ -541,7 +351,7 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
         if cursor.remaining == 0:
             next_batch(&cursor, space)
         n = min(min(step, stop - t), cursor.remaining)
-        index = stored = stored_index(&cursor, &g.walk, t)
+        index = stored_index(&cursor, &g.walk, t)
         # more streams than hardware prefetches
         if space.batch_rank and space.fits_in_cache and batch_fraction <= LINE:
             prefetch_lines(index + PREFETCH_DISTANCE, n * g.walk.tuple_bytes)
@@ -566,14 +376,7 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
                 few = 1
             elif i < n:
                 few = min(4 * few, BLOCK)
-            row = NULL
-            if i < n and few == 1:
-                row = exceptional_row(&g.walk, stored + i * g.walk.tuple_bytes, rows.source)
-            if row != NULL:
-                memcpy(block + i * g.width, row, g.width)
-                cursor.remaining -= 1
-                i += 1
-            elif i < n:
+            if i < n:
                 n_few = min(few, n - i)
                 if next_offsets(&cursor, &g.walk, t + i, n_few, offsets):
                     return 1

@@ -23,12 +23,14 @@ cdef extern from *:
     #endif
     #if defined(__GNUC__) || defined(__clang__)
       #define ndtool_inline __attribute__((always_inline))
+      #define ndtool_noinline __attribute__((noinline))
       /* Into L2, which has more fill buffers than L1: on AMD three times as many. GCC would remove
          calls of functions that only prefetch; the asm prevents that */
       #define ndtool_prefetch(address)                                                         \
           do { __builtin_prefetch(address, 0, 2); __asm__ volatile(""); } while (0)
     #else
       #define ndtool_inline
+      #define ndtool_noinline
       #define ndtool_prefetch(address) ((void) (address))
     #endif
     /* non-temporal stores: no line is read before it is overwritten. Those of a full line are

@@ -3,7 +3,7 @@
 # columns that fit in cache, often packed, because rows a power of two apart share few cache sets.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, is_usual_width, offsets_1
 from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
@@ -11,7 +11,7 @@ from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
     as_int64_bits,
 )
-from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
+from ndtool.loops.memory cimport prefetch_lines, stream, stream_end
 from ndtool.loops.moves cimport gather_block
 from ndtool.loops.scatters cimport (
     NEUTRAL, SINK, Updates, apply_block, divide_window, fill_pass, sink_offset, window_updates,
@@ -161,13 +161,11 @@ cdef inline void pack_tile(
 
 
 cdef inline void unpack_tile(
-    const Panels* p, const Unit* unit, const uint8_t* scratch, uint8_t* out, bint non_temporal
+    const Panels* p, const Unit* unit, const uint8_t* scratch, uint8_t* out
 ) noexcept nogil:
     cdef int64_t i, width = unit.columns * p.itemsize
     for i in range(p.data_rows):
-        store(out + i * p.row_stride, scratch + i * width, width, non_temporal)
-    if non_temporal:
-        stream_end()
+        memcpy(out + i * p.row_stride, scratch + i * width, width)
 
 
 cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
@@ -289,7 +287,7 @@ cdef inline uint64_t scatter_unit(const void* args, int64_t task, int thread) no
         return 1
     if packed_tile:
         divide_window(&c.updates, &updates, packed_tile, nbytes)
-        unpack_tile(p, &unit, packed_tile, c.target + unit.data, c.non_temporal)
+        unpack_tile(p, &unit, packed_tile, c.target + unit.data)
     return 0
 
 

@@ -428,16 +428,6 @@ cdef inline Py_ssize_t reduce_updates(
     return reduce_complex128(&c)
 
 
-cdef inline Py_ssize_t reduce_rows(int code, int op, const Reduction* r) noexcept nogil:
-    """Apply the updates of a Reduction, each of several elements."""
-    return reduce_updates(ROWS, code, op, r)
-
-
-cdef inline Py_ssize_t reduce_block(int code, int op, const Reduction* r) noexcept nogil:
+cdef inline void reduce_block(int code, int op, const Reduction* r) noexcept nogil:
     """Apply the updates of a Reduction, in order, each of at most a cache line."""
-    return reduce_updates(SINGLE if r.width == itemsizes[code] else ROWS, code, op, r)
-
-
-cdef inline Py_ssize_t reduce_elements(int code, int op, const Reduction* r) noexcept nogil:
-    """Apply single elements of a Reduction, up to an index out of bounds; return their count."""
-    return reduce_updates(ELEMENTS, code, op, r)
+    reduce_updates(SINGLE if r.width == itemsizes[code] else ROWS, code, op, r)

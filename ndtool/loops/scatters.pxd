@@ -10,7 +10,7 @@ from ndtool.loops.arithmetic cimport (
 )
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets,
-    has_row_indices, has_shared_tuples, next_batch, next_offsets, prefetch_next_batch, seek,
+    has_row_indices, has_shared_tuples, next_batch, next_offsets, seek,
     stored_index, task_column,
 )
 from ndtool.loops.counts cimport (
@@ -23,8 +23,15 @@ from ndtool.loops.memory cimport (
 )
 from ndtool.loops.moves cimport scatter_block
 from ndtool.loops.reductions cimport (
-    Reduction, is_by_index, reduce_block, reduce_elements, reduce_rows,
+    ELEMENTS, ROWS, Reduction, is_by_index, reduce_block, reduce_updates,
 )
+
+cdef extern from *:
+    """
+    static inline void ndtool_apply_block(
+        void const *, uint8_t *, int64_t const *, uint8_t const *, Py_ssize_t, Py_ssize_t
+    ) ndtool_noinline;
+    """
 
 cdef enum:
     BURST = 32    # number of short updates between prefetches
@@ -314,7 +321,6 @@ cdef inline void apply_short(
     cdef bint spans_lines = width > 16 or width & (width - 1)    # slices may span two cache lines
     while i < n:
         n_block = min(burst, n - i)
-        prefetch_lines(updates + i * width + PREFETCH_DISTANCE, n_block * width)
         for j in range(n + i, min(n + i + n_block, n + n_next)):
             next_slice = <size_t> target + <size_t> offsets[j]    # of dropped tuples, any address
             prefetch(<const uint8_t*> next_slice)
@@ -355,10 +361,10 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
         memcpy(window, s.data + base, s.span)
         updates = window_updates(&s.updates, window, window, s.span)
         if updates.current == NEUTRAL:
-            if apply_batch(s, fill_pass(&updates), window, &cursor, t, base):
+            if apply_batch(s, fill_pass(&updates), window, &cursor, t):
                 return 1
             cursor.remaining = per_batch
-        if apply_batch(s, updates, window, &cursor, t, base):
+        if apply_batch(s, updates, window, &cursor, t):
             return 1
         divide_window(&s.updates, &updates, window, s.span)
         write_window(s.target + base, window, s.span, s.non_temporal)
@@ -369,21 +375,18 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
 
 
 cdef inline uint64_t apply_batch(
-    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* cursor, int64_t t, int64_t base
+    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* cursor, int64_t t
 ) noexcept nogil:
-    """Apply the updates of a batch, whose first tuple is t, prefetching the next batch's data."""
-    cdef const IndexSpace* space = s.walk.space
+    """Apply the updates of a batch, whose first tuple is t."""
     cdef int64_t offsets[BLOCK]
     cdef int64_t sink[SINK]
     cdef Walk walk = s.walk
-    cdef int64_t n_block, applied, end = t + space.per_batch
-    cdef double batch_fraction = space.span / <double> space.per_batch
+    cdef int64_t n_block, applied, end = t + s.walk.space.per_batch
     cdef bint is_by_row = is_reduction_by_row(&updates, &walk)
     memset(sink, 0, LINE)
     walk.redirect_offset = sink_offset(&updates, sink, window)
     while t < end:
         n_block = min(SHORT_BLOCK, end - t)
-        prefetch_next_batch(cursor, space, s.data + base, n_block, batch_fraction)
         applied = reduce_by_row(&updates, window, &walk, cursor, t, n_block) if is_by_row else 0
         if applied:
             t += applied
@@ -414,7 +417,7 @@ cdef inline void apply_rows(
             apply_row(u, target + offsets[i], updates + positions[i] * pitch, width)
         return
     if u.op:
-        reduce_rows(u.code, u.op, &r)
+        reduce_updates(ROWS, u.code, u.op, &r)
         return
     for i in range(n):
         if i + ahead < n + n_next:
@@ -427,11 +430,12 @@ cdef inline void apply_rows(
             memcpy(target + offsets[i], updates + positions[i] * pitch, width)
 
 
-cdef inline void apply_block(
-    const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+cdef inline void apply_block "ndtool_apply_block"(
+    const void* args, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
     """Apply n <= BLOCK contiguous updates, in order; long ones may have the offset DROPPED."""
+    cdef const Updates* u = <const Updates*> args
     cdef Py_ssize_t i
     if width > LINE:
         for i in range(n):
@@ -511,7 +515,7 @@ cdef inline int64_t reduce_by_row(
         target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, index_itemsize,
         rows_limit
     )
-    applied = reduce_elements(u.code, u.op, &r)
+    applied = reduce_updates(ELEMENTS, u.code, u.op, &r)
     if u.counts.data:
         count_rows(
             &u.counts, target + cursor.base, rows, index_itemsize, applied, rows_limit
@@ -534,7 +538,7 @@ cdef inline void apply_row(
     if is_copied:
         memcpy(target, update, width)
     elif u.op:
-        reduce_rows(u.code, u.op, &r)
+        reduce_updates(ROWS, u.code, u.op, &r)
 
 
 cdef inline bint any_magnitude_above(

@@ -18,7 +18,7 @@ from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import ContiguousSource, Inputs, Source
+from ndtool.arrays.source import ContiguousSource, Inputs
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
     NdtoolError,
@@ -36,7 +36,7 @@ from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, rows_of
-from ndtool.outofcore.phases import Arrays, Group, ReportCallback, Task, Work
+from ndtool.outofcore.phases import Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -57,39 +57,33 @@ _MAX_CHARACTERS = 1 << 20  # of a scheduler file
 _LOGGERS = "distributed", "distributed.client"  # the package's loggers that have handlers
 # What the package raises if a scheduler is lost or does not answer.
 _LOST = OSError, asyncio.CancelledError, concurrent.futures.CancelledError
+_LOST_MESSAGE = "the connection to the scheduler was lost"
 
 
 class Cluster:
-    """A connection to a scheduler until the stack is closed, and its workers.
+    """The workers of a scheduler, or those that a run starts, until the stack is closed.
 
-    scheduler: an address, the path of a scheduler file, or a client; None to start `workers`
-    processes. limit: bytes of memory for each worker, None for its own limit. cleans: whether to
-    remove what killed runs have left in the folder of temporary files.
-
-    slots: threads of all workers. memory: bytes for each thread. processes: the workers that this
-    run started, None if others did.
+    call: an OpenCall. slots: threads of all workers. memory: bytes for each thread. processes: the
+    workers that this run started, None if others did.
     """
 
-    def __init__(
-        self, stack: ExitStack, scheduler: Any, workers: int | None, threads: int,
-        limit: int | None, cleans: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, call: Any, stack: ExitStack) -> None:
+        request, limit = call.request, call.request.memory
+        scheduler, workers = request.scheduler, request.workers
         if scheduler is not None and workers is not None:
             raise UsageError(f"{option('scheduler')} and {option('workers')}: expected one of them")
-        distributed, self.processes = library(), None
-        if scheduler is None or isinstance(scheduler, str):
+        distributed, self._client, self.processes = library(), scheduler, None
+        if workers is not None or isinstance(scheduler, str):
             for name in _LOGGERS:  # the client raises the same errors as exceptions
                 silenced = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
                 stack.enter_context(silenced)
         if workers is not None:
             from ndtool.outofcore import localcluster
 
-            started = localcluster.start(workers, threads, cleans)
+            started = localcluster.start(workers, call.threads, cleans=not request.resume)
             self._client, self.processes = stack.enter_context(started)
         elif isinstance(scheduler, str):
             self._client = stack.enter_context(_connect(scheduler))
-        else:
-            self._client = scheduler
         joined = self._wait_for_workers(workers or 1)
         self.slots = sum(worker["nthreads"] for worker in joined)
         if limit is None:
@@ -114,7 +108,7 @@ class Cluster:
         try:
             return self._client.sync(identity, n_workers=workers, callback_timeout=timeout)
         except _LOST:
-            raise _connection_lost() from None
+            raise ResourceError(_LOST_MESSAGE) from None
 
     def map(
         self, call: worker.Call, phase: str, tasks: Iterable[Task]
@@ -168,11 +162,8 @@ class Cluster:
             if isinstance(outcome, NdtoolError):
                 raise outcome
             if isinstance(outcome, Exception) and not isinstance(outcome, OSError):  # not lost
-                raise UsageError(
-                    f"the worker at {name} cannot run ndtool {__version__}:"
-                    f" {library_message(outcome)}",
-                    hint=worker.install_hint(__version__),
-                )
+                error = f"the worker at {name} cannot run ndtool: {library_message(outcome)}"
+                raise UsageError(error, hint=f"pip install 'ndtool[cluster]=={__version__}' there")
 
 
 def _result(phase: str, future: Any, outcome: Any) -> Any:
@@ -180,7 +171,7 @@ def _result(phase: str, future: Any, outcome: Any) -> Any:
     if future.status == "finished":
         return outcome
     if future.status != "error":  # the scheduler has forgotten it
-        raise _connection_lost()
+        raise ResourceError(_LOST_MESSAGE)
     _, error, trace = outcome
     if isinstance(error, library().KilledWorker):
         raise ResourceError(
@@ -188,10 +179,6 @@ def _result(phase: str, future: Any, outcome: Any) -> Any:
             hint=f"a smaller {option('memory')} makes tasks smaller",
         )
     raise error.with_traceback(trace)
-
-
-def _connection_lost() -> ResourceError:
-    return ResourceError("the connection to the scheduler was lost")
 
 
 def library() -> Any:
@@ -231,18 +218,15 @@ def _connect(scheduler: str) -> Any:
 
 def _address(file: str) -> str:
     """Return the address in a scheduler file; UsageError if it has none."""
-    if not os.path.exists(file):
-        raise UsageError(f"{printable(file)}: there is no such scheduler file")
     try:
         with open(file) as lines:
-            address = json.loads(lines.read(_MAX_CHARACTERS))["address"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        address = None
-    if not isinstance(address, str):
+            return json.loads(lines.read(_MAX_CHARACTERS))["address"].strip()  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        raise UsageError(f"{printable(file)}: there is no such scheduler file") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UsageError(
             f"{printable(file)} is not a scheduler file: expected JSON with an address"
-        )
-    return address
+        ) from None
 
 
 def locate(call: Any) -> tuple[dict[str, str], str]:
@@ -306,11 +290,6 @@ def partition(call: Inputs, cluster: Cluster, output: Output) -> Partitioning:
     return chosen
 
 
-def fingerprints(sources: dict[str, Source]) -> dict[str, Any]:
-    """Return the fingerprint of each input by role, None if its changes cannot be detected."""
-    return {role: source.fingerprint() for role, source in sources.items()}
-
-
 def run_name(
     inference: Inference, partitioning: Partitioning, inputs: dict[str, str], prints: dict[str, Any]
 ) -> str:
@@ -336,17 +315,13 @@ class ClusterRun:
     """
 
     def __init__(self, call: Any, output: Output | None, stack: ExitStack) -> None:
-        request, self._call = call.request, call
-        self._inputs, self.spill = locate(call)
+        self._call, (self._inputs, self.spill) = call, locate(call)
         assert output is not None, "`locate` requires one"
-        self._resumes, self.resumed, self.reason = request.resume, Counter[str](), ""
-        self._cluster = Cluster(
-            stack, request.scheduler, request.workers, call.threads, request.memory,
-            cleans=not self._resumes,
-        )  # fmt: skip
+        self._resumes, self.resumed, self.reason = call.request.resume, Counter[str](), ""
+        self._cluster = Cluster(call, stack)
         self._cluster.run_on_workers(worker.version_error, __version__)
         self.partitioning = partition(call, self._cluster, output)
-        self._prints = fingerprints(call.sources)
+        self._prints = {role: source.fingerprint() for role, source in call.sources.items()}
         self._name = run_name(call.inference, self.partitioning, self._inputs, self._prints)
         # Before an output is created, which removes what killed runs have left.
         self._folder = self._find_killed_run() if self._resumes else None
@@ -375,60 +350,41 @@ class ClusterRun:
         report: a callback for the bounds report, if the mode allows indices out of bounds.
         """
         output: SharedOutput | None = sink.share()
-        if output is None and not (isinstance(sink, DrySink) and not sink.streamed):
+        is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
+        if output is None and not (is_remote_dry_run and locations.is_shared(sink.name)):
             raise UsageError(
                 f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a"
                 " file in a directory that all of them see"
             )
         folder = self._folder or self._create_folder(dry)
-        try:
-            if folder is None or output is None:  # a dry run, which writes no objects
-                yield "split"
-            else:
-                yield from self._run(sink, output, folder.working_folder, progress, report, dry)
-        except ResourceError as error:
-            if self._resumes and None not in self._prints.values() and folder and not dry:
-                folder.suspend()
-                error.hint = error.hint or f"{option('resume', True)} continues this run"
-            raise
-        finally:
-            if folder is not None and not (dry and self._folder):
+        if folder is None or output is None:  # a dry run, which writes no objects
+            if folder is not None and folder is not self._folder:
                 folder.drop()
-
-    def _run(
-        self, sink: Sink, output: SharedOutput, folder: str, progress: ProgressCallback,
-        report: ReportCallback, dry: bool,
-    ) -> Generator[str]:  # fmt: skip
-        inference, partitioning, paths = (
-            self._call.inference,
-            self.partitioning,
-            (folder, output.path),
-        )
-        open_call: Any = type(self._call)
-        reopened = self._call.request._replace(
+            yield "split"
+            return
+        call, inference = self._call, self._call.inference
+        reopened = call.request._replace(
             **self._inputs, output=None, spill=None, threads=1, scheduler=None, workers=None,
             resume=False,
         )  # fmt: skip
+        open_call: Any = type(call)
         task_call = worker.Call(
             os.urandom(8).hex(), __version__, partial(open_call, reopened), inference,
-            partitioning, output, folder, self._folder is not None,
+            self.partitioning, output, folder.working_folder, self._folder is not None,
         )  # fmt: skip
-        seconds = REMOTE_CLOSE_TIMEOUT if any(map(locations.is_url, paths)) else CLOSE_TIMEOUT
+        is_local = not any(map(locations.is_url, (folder.working_folder, output.path)))
         close = partial(self._cluster.run_on_workers, worker.close_run, task_call.token)
+        seconds = CLOSE_TIMEOUT if is_local else REMOTE_CLOSE_TIMEOUT
         processes = self._cluster.processes
         abort = processes.kill if processes else partial(close, seconds=seconds)
         signals.add_cleanup(abort)  # called before the folder is removed
         try:
-            if (
-                all(map(os.path.exists, paths))
-                and len({os.stat(path).st_dev for path in paths}) == 1
-            ):
-                sink.fits(partitioning.spilled)
+            if is_local and os.stat(folder.working_folder).st_dev == os.stat(output.path).st_dev:
+                sink.fits(self.partitioning.spilled)
             if inference.requires_distinct and not dry:
-                execution.check(self._call, partitioning, lambda _: None)
+                execution.check(call, self.partitioning, lambda _: None)
             self._cluster.run_on_workers(worker.check_access, task_call)
-            nothing: Any = None
-            work = Work(inference, partitioning, Arrays(*[nothing] * 4), SharedStore(folder))
+            work = Work(inference, self.partitioning, SharedStore(folder.working_folder), {})
 
             def map_cluster(
                 phase: str, _: Group, tasks: Iterable[Task]
@@ -438,17 +394,23 @@ class ClusterRun:
                         self.resumed[phase] += was_found
                     yield number, result
 
-            yield from phases.run(work, work.root, map_cluster, progress, report)
+            yield from phases.run(Group(work), map_cluster, progress, report)
             close()
-            for role, fingerprint in fingerprints(self._call.sources).items():
-                if self._prints[role] != fingerprint:
-                    argument = argument_name(self._inputs[role])
-                    raise OutputError(f"{argument} changed during the run")
-        except BaseException:
-            abort()
+            for role, source in call.sources.items():
+                if source.fingerprint() != self._prints[role]:
+                    raise OutputError(f"{argument_name(self._inputs[role])} changed during the run")
+        except BaseException as error:
+            with suppress(NdtoolError):  # of workers, which would replace this one
+                abort()
+            is_resumable = self._resumes and None not in self._prints.values()
+            if is_resumable and not dry and isinstance(error, ResourceError):
+                folder.suspend()
+                error.hint = error.hint or f"{option('resume', True)} continues this run"
             raise
         finally:
             signals.remove_cleanup(abort)
+            if not dry or folder is not self._folder:
+                folder.drop()
 
     def _create_folder(self, dry: bool) -> SpillFolder | None:
         """Create the folder for spilled data; None in a dry run at a URL, which writes no objects.

@@ -131,9 +131,8 @@ def test_chunks_are_read_once_and_written_once(
     file_count = np.prod([-(-size // step) for size, step in axes])
     read = [count for line, count in records.items() if "data.zarr" in line]
     written = [count for line, count in records.items() if line.startswith("write")]
-    selected_chunks = (
-        56 if operator == "gather_elements" else 64
-    )  # one column of chunks is not selected
+    # One column of chunks is not selected.
+    selected_chunks = 56 if operator == "gather_elements" else 64
     assert (len(read), set(read)) == (selected_chunks, {1})
     assert (len(written), set(written)) == (file_count, {1})
 

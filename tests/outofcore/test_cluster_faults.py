@@ -104,8 +104,7 @@ def test_a_hangup_of_the_terminal_ends_a_run_and_its_workers(cluster: ProcessClu
     run = cluster.start("setsid", *NDTOOL, *SCATTER, "-o", "out.npy", "--workers", "2", "-q")
     cluster.wait_for_task("begin", "sweep")
     os.killpg(run.pid, signal.SIGHUP)
-    status, stderr = wait_for_exit(run)
-    assert (status, stderr) == (128 + signal.SIGHUP, "")
+    assert wait_for_exit(run) == (128 + signal.SIGHUP, "")
     wait_for(lambda: not any(map(is_running, {pid for _, pid in cluster.tasks("begin")})))
     assert snapshot(Path()) == before
 
@@ -147,8 +146,7 @@ def test_workers_close_the_files_of_killed_runs(cluster: ProcessCluster) -> None
         run.kill()
         run.communicate()
         cluster.release()
-    run = cluster.run(SCATTER)
-    assert wait_for_exit(run) == (0, "")
+    assert wait_for_exit(cluster.run(SCATTER)) == (0, "")
     paths = Path(f"/proc/{worker.pid}/fd").iterdir()
     opened = [os.readlink(path) for path in paths if path.is_symlink()]
     assert not [name for name in opened if "(deleted)" in name and os.getcwd() in name]

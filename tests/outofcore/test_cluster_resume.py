@@ -145,11 +145,9 @@ def test_indices_out_of_bounds_are_reported_after_a_resume(
 ) -> None:
     cluster.kill(DROPPED, "sweep", "-o", "out.npy")
     report = resume_run(DROPPED, cluster)
+    found = report["out_of_bounds"]
     assert report["resumed"] == {"split": 9}
-    assert (report["out_of_bounds"]["count"], report["out_of_bounds"]["first"]["value"]) == (
-        2,
-        -513,
-    )
+    assert (found["count"], found["first"]["value"]) == (2, -513)
     assert bits_equal(np.load("out.npy"), expected_result(DROPPED))
     cluster.kill(OUT_OF_BOUNDS, "split", "-o", "out.npy")
     with pytest.raises(BoundsError, match=r"2 of 30000 index tuples\n  --> bad.npy\[3, 0\] = -513"):
@@ -262,7 +260,7 @@ def test_the_name_of_a_run_has_all_that_determines_its_segments(
             rows = rows_of(call.inference, call.sources, call.metadata, 1, on_cluster=True)
             partitioning = rows.partition(budget, depth)
             locations = {role: os.path.abspath(n) for role, n in request.arguments.items()}
-            prints = clusters.fingerprints(call.sources)
+            prints = {role: source.fingerprint() for role, source in call.sources.items()}
             return clusters.run_name(call.inference, partitioning, locations, prints)
 
     shutil.copy2("idx.npy", "same.npy")
