@@ -1,6 +1,8 @@
 """Validation of indices: the check for indices out of bounds, and the error about them."""
 
+from collections.abc import Iterable
 from math import prod
+from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import Indices
@@ -47,41 +49,61 @@ def find_bounds_error(plan: Plan, indices: Indices, threads: int) -> NdtoolError
     return None
 
 
+class OutOfBounds(NamedTuple):
+    """The first index out of bounds of some tuples, and the number of tuples with such an index."""
+
+    position: int
+    component: int
+    value: int
+    tuples: int
+
+
+def find_out_of_bounds(plan: Plan, indices: Indices, first: int, n: int) -> OutOfBounds | None:
+    """Return the indices of n tuples from tuple `first` that are out of bounds, None if none is."""
+    addressing, _, components = bind_check(plan)
+    number, component, count = _kernels.locate_out_of_bounds(addressing, indices, 0, n)
+    if not count:
+        return None
+    value = indices.value(number * components + component)
+    return OutOfBounds(first + number, component, value, count)
+
+
+def merge(reports: Iterable[OutOfBounds | None]) -> OutOfBounds | None:
+    """Return the indices out of bounds of all blocks of tuples, None if none is."""
+    found = [report for report in reports if report is not None]
+    return min(found)._replace(tuples=sum(report.tuples for report in found)) if found else None
+
+
 def locate_bounds_error(plan: Plan, indices: Indices) -> NdtoolError:
     """Return the error that reports the first index out of bounds and the number of bad tuples.
 
     The search is serial. Without a match, the error reports that indices changed during the run.
     """
-    addressing, tuples, components = bind_check(plan)
+    _, tuples, components = bind_check(plan)
     step = max(1, tuning.WORK_ITEM // (components * indices.itemsize))
-    count = 0
-    for first in range(0, tuples, step):
-        n = min(step, tuples - first)
-        tuple_index, component_index, bad_tuples = _kernels.locate_out_of_bounds(
-            addressing, indices, first, n
+    found = merge(
+        find_out_of_bounds(
+            plan, indices.since(first * components), first, min(step, tuples - first)
         )
-        if bad_tuples and not count:
-            first_tuple, component = tuple_index, component_index
-        count += bad_tuples
-    if not count:
+        for first in range(0, tuples, step)
+    )
+    if found is None:
         return OutputError("indices changed during the run")
-    value = indices.value(first_tuple * components + component)
-    return make_bounds_error(plan, (first_tuple, component, value), count)
+    return make_bounds_error(plan, found)
 
 
-def make_bounds_error(plan: Plan, first: tuple[int, int, int], bad_count: int) -> BoundsError:
-    """Return the error about indices out of bounds; first: (tuple, component, value)."""
-    first_tuple, component, value = first
-    axis = plan.axis_of(component)
+def make_bounds_error(plan: Plan, found: OutOfBounds) -> BoundsError:
+    """Return the error about indices out of bounds."""
+    axis, base = plan.axis_of(found.component), plan.attributes.index_base
     size = plan.data[axis]
     return BoundsError(
-        position=layouts.unravel_index(first_tuple, plan.positions),
-        component=None if plan.has_scalar_indices else component,
+        position=layouts.unravel_index(found.position, plan.positions),
+        component=None if plan.has_scalar_indices else found.component,
         axis=axis,
-        value=value + plan.attributes.index_base,
-        base=plan.attributes.index_base,
+        value=found.value + base,
+        base=base,
         size=size,
-        count=bad_count,
+        count=found.tuples,
         total=prod(plan.positions),
         lowest=-size if plan.attributes.negatives else 0,
     )

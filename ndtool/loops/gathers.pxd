@@ -45,7 +45,7 @@ cdef enum:           # where elements of a row index are
 
 cdef struct Gather:
     Walk walk
-    const uint8_t* source    # the first byte to gather of the slice at offset 0; its first of a view
+    const uint8_t* source    # the first byte to gather of the slice at offset 0, or of its view
     uint8_t* target          # `width` bytes per tuple, contiguous
     int64_t count, tasks
     Py_ssize_t width

@@ -36,7 +36,7 @@ from ndtool.formats.outputs import Output
 from ndtool.machine import memory, signals
 from ndtool.outofcore import execution, phases, segments, worker
 from ndtool.outofcore.partitioning import Partitioning, rows_of
-from ndtool.outofcore.phases import Arrays, Group, ReportCallback, Task, Work
+from ndtool.outofcore.phases import Group, ReportCallback, Task, Work
 from ndtool.outofcore.segments import SharedStore, SpillFolder
 from ndtool.publish.sinks import DrySink, SharedOutput
 from ndtool.redaction import register
@@ -384,9 +384,7 @@ class ClusterRun:
             if inference.requires_distinct and not dry:
                 execution.check(call, self.partitioning, lambda _: None)
             self._cluster.run_on_workers(worker.check_access, task_call)
-            nothing: Any = None
-            arrays, store = Arrays(*[nothing] * 4), SharedStore(folder.working_folder)
-            work = Work(inference, self.partitioning, arrays, store)
+            work = Work(inference, self.partitioning, SharedStore(folder.working_folder), {})
 
             def map_cluster(
                 phase: str, _: Group, tasks: Iterable[Task]
@@ -396,13 +394,14 @@ class ClusterRun:
                         self.resumed[phase] += was_found
                     yield number, result
 
-            yield from phases.run(work, work.root, map_cluster, progress, report)
+            yield from phases.run(Group(work), map_cluster, progress, report)
             close()
             for role, source in call.sources.items():
                 if source.fingerprint() != self._prints[role]:
                     raise OutputError(f"{argument_name(self._inputs[role])} changed during the run")
         except BaseException as error:
-            abort()
+            with suppress(NdtoolError):  # of workers, which would replace this one
+                abort()
             is_resumable = self._resumes and None not in self._prints.values()
             if is_resumable and not dry and isinstance(error, ResourceError):
                 folder.suspend()

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from ndtool._kernels import Indices
 from ndtool.engine import bind, check, copies, distinct, layouts, scatters
+from ndtool.engine.check import OutOfBounds
 from ndtool.errors import RuleError
 from ndtool.inmemory import ops
 from ndtool.inmemory.arguments import array, element_type
 from ndtool.inmemory.buffers import as_bytes, normalize
 from ndtool.outofcore import phases
-from ndtool.outofcore.phases import OutOfBounds
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import Plan, Shape
@@ -137,7 +137,7 @@ def split(call: Call, number: int, origin: Shape, shape: Shape, chunk: object) -
             reached = np.flatnonzero(np.diff(offsets[: boxes.partitions + 1])).tolist()
             segments = {p: [(number, local[offsets[p] : offsets[p + 1]])] for p in reached}
             return Split(number, shape, ids, segments)
-    report = phases.find_out_of_bounds(plan, indices, 0, n) if n else None
+    report = check.find_out_of_bounds(plan, indices, 0, n) if n else None
     ids = np.zeros(n * bind.id_bytes(call.ids), np.uint8)  # without rows, all are dropped
     return Split(number, shape, ids, {}, report)
 
@@ -158,14 +158,14 @@ def validate(call: Call, reports: Sequence[OutOfBounds | None], indices: object)
     reports: of all blocks. indices: all of them, if they must be distinct: DuplicatesError if two
     tuples select the same row.
     """
-    collected, positions = phases.BoundsReports(call.inference), call.plan.positions
+    found, positions = list[OutOfBounds](), call.plan.positions
     strides = layouts.contiguous_strides(positions, 1)
     for (_, box, shape), report in zip(chunks_of(call.tuples), reports, strict=False):
         if report is not None:
             coordinates = layouts.unravel_index(report.position, shape)
             place = (part.start + i for part, i in zip(box, coordinates, strict=True))
-            collected.add(report._replace(position=sum(map(mul, place, strides))))
-    collected.raise_or_report(lambda _: None)
+            found.append(report._replace(position=sum(map(mul, place, strides))))
+    phases.raise_or_report(call.plan, check.merge(found), lambda _: None)
     if call.inference.requires_distinct:
         distinct.check(call.plan, _bind_indices(call, indices, positions))
 

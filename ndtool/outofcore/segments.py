@@ -7,15 +7,16 @@ a name appears when its bytes are complete, so attempts never conflict. Stores a
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ndtool.errors import InputError, OutputError, ResourceError, UsageError, printable
+import numpy as np
+
+from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.machine import threads
 from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore.partitioning import MAX_SEGMENTS
@@ -49,16 +50,7 @@ class Segment(NamedTuple):
         return f"{'.'.join((self.phase, *map(str, self.path)))}-{self.number}"
 
 
-Range = tuple[Segment, int, int]  # a segment, the first byte, and the number of bytes
-
-
-def _parts(
-    ranges: Iterable[Range], buffer: memoryview
-) -> Iterator[tuple[Segment, int, memoryview]]:
-    """Yield a segment, the first byte, and the part of a buffer for each range."""
-    for segment, start, nbytes in ranges:
-        yield segment, start, buffer[:nbytes]
-        buffer = buffer[nbytes:]
+Part = tuple[Segment, int, memoryview]  # a segment, the first byte, and a buffer to fill
 
 
 class LocalStore:
@@ -73,92 +65,76 @@ class LocalStore:
         self, regions: dict[tuple[str, int], tuple[int, int]], directories: Sequence[str]
     ) -> None:
         self._files: list[_File] = []
+        # The bytes of a region in memory, and its position in the files if all were there.
         self._regions: dict[tuple[str, int], tuple[memoryview, int]] = {}
-        nbytes = 0
+        nbytes, targets = 0, directories or (None,)
         for key, (size, in_memory) in regions.items():
-            self._regions[key] = _allocate(in_memory), nbytes
+            self._regions[key] = np.empty(in_memory, np.uint8).data, nbytes - in_memory
             nbytes += size - in_memory
-        if not nbytes:
-            return
         stripes = -(-nbytes // STRIPE)
         try:
-            for number, directory in enumerate(directories or (None,)):
-                is_striped = len(directories) > 1
-                name = f"{_FILE} in {printable(directory or '')}" if is_striped else _FILE
+            for number, directory in enumerate(targets if nbytes else ()):
+                name = f"{_FILE} in {printable(directory or '')}" if len(targets) > 1 else _FILE
+                size = min(nbytes, len(range(number, stripes, len(targets))) * STRIPE)
                 with descriptors.os_errors(_FILE, OutputError):
                     fd = tempfiles.unnamed_file(directory)
                     self._files.append((fd, name))
-                    file_stripes = len(range(number, stripes, len(directories) or 1))
-                    descriptors.reserve(fd, min(nbytes, file_stripes * STRIPE), name)
+                    descriptors.reserve(fd, size, name)
                     descriptors.advise(fd, "RANDOM")
         except BaseException:
             self.close()
             raise
 
-    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
+    def write(self, segment: Segment, views: Iterable[Any]) -> None:
+        """Write the views one after another."""
         start = 0
         for view in views:
-            in_memory, stripes = self._locate(segment, start, len(view))
-            in_memory[:] = view[: len(in_memory)]
-            for (fd, name), offset, first, stop in stripes:
-                with descriptors.os_errors(name, OutputError):
-                    descriptors.write_at(fd, offset, view[first:stop])
+            for place, offset, part in self._extents(segment, start, view):
+                if isinstance(place, memoryview):
+                    place[offset : offset + len(part)] = part
+                    continue
+                with descriptors.os_errors(place[1], OutputError):
+                    descriptors.write_at(place[0], offset, part)
             start += len(view)
 
-    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        in_memory, stripes = self._locate(segment, start, len(buffer))
-        buffer[: len(in_memory)] = in_memory
-        for (fd, name), offset, first, stop in stripes:
-            with descriptors.os_errors(name, OutputError):
-                descriptors.read_into(fd, offset, buffer[first:stop])
-
-    def read_all(self, ranges: Iterator[Range], buffer: memoryview) -> None:
-        """Fill a buffer with ranges; many are prefetched together: a disk can reorder them."""
-        while batch := list(islice(ranges, MAX_SEGMENTS)):
-            for each in batch:
-                for (fd, _), offset, first, stop in self._locate(*each)[1]:
-                    descriptors.advise(fd, "WILLNEED", offset, stop - first)
-            for segment, start, part in _parts(batch, buffer):
-                self.read(segment, start, part)
-            buffer = buffer[sum(nbytes for *_, nbytes in batch) :]
+    def read(self, parts: Iterable[Part]) -> None:
+        """Fill buffers; many are prefetched together: a disk can reorder them."""
+        remaining = iter(parts)
+        while batch := list(islice(remaining, MAX_SEGMENTS)):
+            extents = [extent for part in batch for extent in self._extents(*part)]
+            for place, offset, part in extents:
+                if not isinstance(place, memoryview):
+                    descriptors.advise(place[0], "WILLNEED", offset, len(part))
+            for place, offset, part in extents:
+                if isinstance(place, memoryview):
+                    part[:] = place[offset : offset + len(part)]
+                    continue
+                with descriptors.os_errors(place[1], OutputError):
+                    descriptors.read_into(place[0], offset, part)
 
     def close(self) -> None:
         """Close the files, which removes them."""
         while self._files:
             os.close(self._files.pop()[0])
 
-    def _locate(self, segment: Segment, start: int, nbytes: int) -> tuple[memoryview, _Stripes]:
-        """Return the bytes of a segment that are in memory, and the stripes of the others."""
-        buffer, file_start = self._regions[segment.phase, len(segment.path)]
-        first = segment.offset + start
-        in_memory = buffer[first : first + nbytes]
-        # The position counts as if the bytes in memory had preceded the others in the files.
-        return in_memory, self._stripes(file_start + first - len(buffer), len(in_memory), nbytes)
-
-    def _stripes(self, start: int, position: int, nbytes: int) -> _Stripes:
-        """Yield the file, the offset in it, and the range in a buffer of each stripe of bytes.
-
-        start: the position of the buffer in the files; what precedes `position` is skipped.
-        """
-        while position < nbytes:
-            stripe, stripe_offset = divmod(start + position, STRIPE)
-            row, number = divmod(stripe, len(self._files))
-            size = min(STRIPE - stripe_offset, nbytes - position)
-            yield self._files[number], row * STRIPE + stripe_offset, position, position + size
-            position += size
+    def _extents(
+        self, segment: Segment, start: int, buffer: memoryview
+    ) -> Iterator[tuple[memoryview | _File, int, memoryview]]:
+        """Yield where the bytes of a buffer are: memory or a file, the offset, and the part."""
+        in_memory, first = self._regions[segment.phase, len(segment.path)]
+        position = segment.offset + start
+        while buffer:
+            place: memoryview | _File = in_memory
+            offset, size = position, len(in_memory) - position
+            if size <= 0:
+                stripe, offset = divmod(first + position, STRIPE)
+                row, number = divmod(stripe, len(self._files))
+                place, offset, size = self._files[number], row * STRIPE + offset, STRIPE - offset
+            yield place, offset, buffer[:size]
+            position, buffer = position + size, buffer[size:]
 
 
 _File = tuple[int, str]  # a descriptor, and a name for messages
-_Stripes = Iterator[tuple[_File, int, int, int]]
-
-
-def _allocate(nbytes: int) -> memoryview:
-    """Return a writable buffer whose pages are allocated on first use."""
-    try:
-        buffer = mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError:
-        raise ResourceError(f"not enough memory for a buffer of {nbytes} bytes") from None
-    return memoryview(buffer)[:nbytes]
 
 
 class SharedStore:
@@ -173,7 +149,8 @@ class SharedStore:
         self._remote = RemoteFolder(path) if locations.is_url(path) else None
         self._concurrency = threads.MAX_WRITERS if self._remote else 1
 
-    def write(self, segment: Segment, views: Iterable[memoryview]) -> None:
+    def write(self, segment: Segment, views: Iterable[Any]) -> None:
+        """Write the views one after another."""
         unsent, number = bytearray(), 0
         for view in views:
             while view:
@@ -181,30 +158,29 @@ class SharedStore:
                 unsent += view[:missing]
                 view = view[missing:]
                 if len(unsent) == FILE_BYTES:
-                    self._put(f"{segment.name}+{number}", memoryview(unsent))
+                    self._put(f"{segment.name}+{number}", unsent)
                     unsent, number = bytearray(), number + 1
         if unsent:
-            self._put(f"{segment.name}+{number}", memoryview(unsent))
+            self._put(f"{segment.name}+{number}", unsent)
 
-    def _put(self, name: str, body: memoryview) -> None:
+    def read(self, parts: Iterable[Part]) -> None:
+        """Fill buffers; from a URL, several concurrently."""
+        threads.run_all(self._read_part, parts, self._concurrency)
+
+    def _read_part(self, part: Part) -> None:
+        segment, start, buffer = part
+        while buffer:
+            number, first = divmod(start, FILE_BYTES)
+            size = min(FILE_BYTES - first, len(buffer))
+            self._fetch(f"{segment.name}+{number}", first, buffer[:size])
+            start, buffer = start + size, buffer[size:]
+
+    def _put(self, name: str, body: bytearray) -> None:
         with self._admission.admit():
             if self._remote:
-                self._remote.write(name, body)
+                self._remote.write(name, memoryview(body))
             else:
-                failures.retry_call(partial(_write_file, self._path, name, body))
-
-    def read_all(self, ranges: Iterator[Range], buffer: memoryview) -> None:
-        """Fill a buffer with ranges; from a URL, several are requested concurrently."""
-        parts = _parts(ranges, buffer)
-        threads.run_all(lambda part: self.read(*part), parts, self._concurrency)
-
-    def read(self, segment: Segment, start: int, buffer: memoryview) -> None:
-        filled = 0
-        while filled < len(buffer):
-            number, first = divmod(start + filled, FILE_BYTES)
-            part = buffer[filled : filled + FILE_BYTES - first]
-            self._fetch(f"{segment.name}+{number}", first, part)
-            filled += len(part)
+                failures.retry_call(partial(_write_file, self._path, name, memoryview(body)))
 
     def _fetch(self, name: str, first: int, buffer: memoryview) -> None:
         if self._remote:
@@ -235,26 +211,21 @@ def create_folder(location: str, run_name: str, cleans: bool = True) -> SpillFol
     run_name: the hash of the run's content. cleans: whether to remove spill folders of killed runs
     from the directory.
     """
-    if not locations.is_url(location):
-        path = os.path.join(os.path.abspath(location), f"{_SPILL}-{run_name}")
-        try:
-            return NewFolder(path, cleans=cleans)
-        except OSError as exc:
-            raise descriptors.failure(exc, location, OutputError) from None
-    require_shared(location)
-    claims.clean(location)
-    return Claim(urls.join(location, f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"))
+    if locations.is_url(location):
+        require_shared(location)
+        claims.clean(location)
+        return Claim(urls.join(location, f"{_SPILL}-{run_name}-{os.urandom(6).hex()}"))
+    with descriptors.os_errors(location, OutputError):
+        return NewFolder(_folder_path(location, run_name), cleans=cleans)
 
 
 def find_folder(location: str, run_name: str) -> SpillFolder | None:
     """Reopen the spill folder of a killed run with this name; None if there is none."""
     for path in abandoned_folders(location, run_name):
         with suppress(OSError, OutputError):  # another run has claimed it
-            if not locations.is_url(path):
-                temporary = os.path.dirname(path)
-                target = os.path.join(os.path.dirname(temporary), f"{_SPILL}-{run_name}")
-                return NewFolder(target, abandoned=temporary)
-            return Claim(path, resumes=True)
+            if locations.is_url(path):
+                return Claim(path, resumes=True)
+            return NewFolder(_folder_path(location, run_name), abandoned=path)
     return None
 
 
@@ -262,14 +233,15 @@ def abandoned_folders(location: str, run_name: str = "") -> list[str]:
     """Return the spill folders of killed runs in a directory or at a URL; with a name if given."""
     pattern = f"{_SPILL}-{run_name or '[0-9a-f]+'}"
     if locations.is_url(location):
-        if not locations.is_shared(location):
-            return []
-        return claims.abandoned_folders(location, f"{pattern}(-[0-9a-f]+)?")  # see create_folder
-    try:
-        folders = cleanup.abandoned_folders(os.path.abspath(location), pattern)
-    except OSError:
-        return []  # creating a folder reports the error
-    return [os.path.join(path, cleanup.NEW_FOLDER) for path in folders]
+        is_shared = locations.is_shared(location)
+        return claims.abandoned_folders(location, f"{pattern}(-[0-9a-f]+)?") if is_shared else []
+    with suppress(OSError):  # creating a folder reports the error
+        return cleanup.abandoned_folders(os.path.abspath(location), pattern)
+    return []
+
+
+def _folder_path(location: str, run_name: str) -> str:
+    return os.path.join(os.path.abspath(location), f"{_SPILL}-{run_name}")
 
 
 def require_shared(url: str) -> None:

@@ -15,7 +15,7 @@ from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.machine.threads import AdmissionLock
 from ndtool.outofcore import execution, phases
 from ndtool.outofcore.partitioning import Partitioning
-from ndtool.outofcore.phases import Work
+from ndtool.outofcore.phases import Group
 from ndtool.outofcore.segments import Segment, SharedStore
 from ndtool.publish.sinks import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
@@ -67,10 +67,8 @@ class _OpenRun:
             sink, self.admission = _reopen_output(call.output), AdmissionLock(call.output.name)
             stack.callback(sink.close)
             output = _AdmittedSink(sink, self.admission)
-            writer = execution.writer(output, call.partitioning, call.inference.plan)
-            arrays = execution.arrays(inputs, call.partitioning, writer)
             store = SharedStore(call.folder, self.admission)
-            self.work = Work(call.inference, call.partitioning, arrays, store)
+            self.work = execution.open_work(inputs, call.partitioning, store, output)
             finalize(self, stack.pop_all().close)
 
 
@@ -131,11 +129,11 @@ def perform(call: Call, phase: str, *task: Any) -> tuple[Any, bool]:
     """Run a task on this worker; return its result, and whether a killed run completed it."""
     try:
         open_run = _open_run(call)
-        work = open_run.work
+        work, root = open_run.work, Group(open_run.work)
         if call.resumes and phase != work.last_phase:
             with suppress(OutputError, ValueError, TypeError):
-                return phases.find_result(work, phase, *task), True
-        return phases.TASKS[phase](work, work.root, *task), False
+                return phases.find_result(root, phase, *task), True
+        return phases.TASKS[phase](root, *task), False
     except NdtoolError as error:
         raise _without_causes(error) from None
 

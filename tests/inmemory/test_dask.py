@@ -152,8 +152,12 @@ def test_a_gather_from_an_axis_of_size_0_has_the_fill_value() -> None:
 def test_updates_without_elements_may_have_other_chunks() -> None:
     """Dask's rechunk does not change an array whose axes all have size 0."""
     data = da.ones((3, 0), chunks=((1, 2), (0, 0)))
-    result = lazy.scatter_nd(data, np.array([1]), da.empty(0))
-    assert bits_equal(result.compute(), np.ones((3, 0)))
+    result = lazy.scatter_nd(data, np.array([1]), da.empty(0)).compute()
+    assert bits_equal(result, np.ones((3, 0)))
+    for scatter, array in ((lazy.scatter_nd, data), (lazy.scatter_elements, data.T)):
+        updates, index = da.empty((1, array.shape[1] and 1)), da.full((1, 1), 3)
+        with pytest.raises(ndtool.BoundsError, match="1 of 1"):
+            scatter(array, index, updates).compute()
 
 
 def test_duplicates_are_found_across_chunks() -> None:

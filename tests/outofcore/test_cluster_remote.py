@@ -210,7 +210,7 @@ def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     assert reopened is not None
     assert segments.abandoned_folders(location) == []
     store = SharedStore(reopened.working_folder)
-    store.read(table, 0, found)
+    store.read([(table, 0, found)])
     assert bytes(found) == b"{}"
     reopened.drop()
     assert s3.keys() == []
@@ -242,11 +242,7 @@ def test_etags_identify_objects(stores: Path, s3: Bucket) -> None:
 @pytest.mark.parametrize(
     ("out", "spill", "message"),
     [
-        (
-            f"{BUCKET_URL}/out.npy",
-            None,
-            "workers cannot write to it: expected a Zarr store, or a file",
-        ),
+        (f"{BUCKET_URL}/out.npy", None, "workers cannot write to it: expected a Zarr store"),
         ("memory://out.zarr", None, "workers cannot write to it"),
         ("out.npy", "memory://tmp", "workers cannot share it: expected s3://"),
         ("out.npy", "nowhere", "nowhere"),
@@ -398,7 +394,7 @@ def test_segments_are_read_as_they_were_written(
         assert max(map(len, map(fs.cat, fs.find("/spill"))), default=0) <= 16
         start = data.draw(st.integers(0, len(content)))
         buffer = memoryview(bytearray(data.draw(st.integers(0, len(content) - start))))
-        store.read(segment, start, buffer)
+        store.read([(segment, start, buffer)])
         assert buffer == content[start : start + len(buffer)]
 
 
@@ -406,7 +402,7 @@ def test_missing_segments_and_ended_runs_are_errors() -> None:
     admission = AdmissionLock("spill")
     store, segment = SharedStore("memory://spill", admission), Segment("split", (), 0, 0)
     with pytest.raises(OutputError, match=r"spill/split-0\+0: there is no such"):
-        store.read(segment, 0, memoryview(bytearray(3)))
+        store.read([(segment, 0, memoryview(bytearray(3)))])
     admission.close()
     with pytest.raises(OutputError, match="the run has ended"):
         store.write(segment, [memoryview(b"abc")])

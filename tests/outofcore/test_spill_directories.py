@@ -57,8 +57,7 @@ def test_stripes_have_the_bytes_of_one_file(
             store.write(Segment("split", (), 0, start), [content[start : start + 83].data])
         for start, stop in np.sort(rng.integers(0, len(content) + 1, (200, 2))).tolist():
             buffer = bytearray(stop - start)
-            ranges = [(Segment("split", (), 0, 0), start, stop - start)]
-            store.read_all(iter(ranges), memoryview(buffer))
+            store.read([(Segment("split", (), 0, 0), start, memoryview(buffer))])
             assert buffer == content[start:stop].tobytes()
         assert [os.fstat(fd).st_size for fd, _ in store._files] == sizes
     finally:

@@ -193,11 +193,11 @@ def test_nothing_is_left_of_a_run_that_is_ended(folder: Path, phase: str, signal
 import os, signal, sys
 from ndtool.outofcore import phases
 before, calls = phases.TASKS["{phase}"], []
-def end(work, group, *task):
+def end(group, *task):
     calls.append(task)
     if len(calls) == 3:
         os.kill(os.getpid(), signal.{signal_name})
-    return before(work, group, *task)
+    return before(group, *task)
 phases.TASKS["{phase}"] = end
 from ndtool.__main__ import main
 sys.exit(main())

@@ -42,10 +42,10 @@ def record_calls(kind, method):
     return wrapper
 
 def inject_faults(kind, task):
-    def wrapper(work, group, *arguments):
+    def wrapper(group, *arguments):
         phase = f"{{kind}}{{group.depth + 1}}" if group.depth else kind
         record("begin", phase, os.getpid())
-        end = task(work, group, *arguments)
+        end = task(group, *arguments)
         action, target = fault()
         if target == phase and action == "once":
             os.unlink(FOLDER + "/fault")
