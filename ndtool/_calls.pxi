@@ -45,8 +45,8 @@ cdef extern from *:
 
 cdef enum:
     MAX_TYPED = 1024            # cached TypedCalls, and slots for recent ones
-    MIN_PARALLEL = 1 << 15      # bytes of an array, from which threads copy it
-    LARGE = 1 << 20             # bytes that a scatter moves, from which an algorithm is chosen
+    MIN_SQUARES = 1 << 15       # bytes of data, from which narrow elements are copied in squares
+    LARGE = 1 << 20             # bytes of a scatter with an algorithm, of a batch for threads
     SPARSE = 16                 # slices per tuple, from which a table numbers those with updates
     LONG_SLAB = 1024            # bytes along the axis of runs, from which each is copied in pieces
     MAX_TEMPORARIES = 12
@@ -68,6 +68,10 @@ _FAMILIES = {
 }
 
 
+# Types of arguments whose calls are cached.
+_PLAIN_TYPES = frozenset({int, str, bool, float, type(None)})
+
+
 @cython.final
 cdef class TypedCall:
     """A call of an operator but for its shapes.
@@ -75,30 +79,29 @@ cdef class TypedCall:
     threads: at most this many. indices: their type, mode and padding, without a buffer; the fill
     value is one element. stored: the same as given, if they are normalized to int64; else None.
     spec: None for a gather.
-    itemsize: of data. swap_unit: bytes that a byte swap reverses. swaps_data, swaps_updates:
-    whether arithmetic needs other byte orders than the arrays have.
+    itemsize: of data. data_swap, updates_swap: bytes to reverse for the byte order that arithmetic
+    needs, or 0.
     """
 
-    cdef int family, threads, swap_unit
+    cdef int family, threads, data_swap, updates_swap
     cdef int64_t batch_dims, axis
-    cdef int64_t base
-    cdef bint swaps_data, swaps_updates, is_counted, is_distinct, is_circular
+    cdef bint counts_from_1, is_counted, is_distinct, is_circular
     cdef Indices indices, stored
     cdef UpdateSpec spec
     cdef Py_ssize_t itemsize
 
     def __cinit__(
         self, str operator, object attributes, int threads, Indices indices, Indices stored,
-        UpdateSpec spec, Py_ssize_t itemsize, int swap_unit, bint swaps_data, bint swaps_updates,
+        UpdateSpec spec, Py_ssize_t itemsize, int data_swap, int updates_swap,
     ):
         self.family, self.threads = _FAMILIES[operator], threads
         self.batch_dims, self.axis = attributes.batch_dims, attributes.resolved_axis
         self.is_counted, self.is_distinct = attributes.is_counted, attributes.duplicates == "error"
-        self.base = attributes.index_base
+        self.counts_from_1 = attributes.index_base != 0
         self.is_circular = self.family == BY_RUNS and attributes.mode == "circular"
         self.indices, self.stored = indices, stored
-        self.spec, self.itemsize, self.swap_unit = spec, itemsize, swap_unit
-        self.swaps_data, self.swaps_updates = swaps_data, swaps_updates
+        self.spec, self.itemsize = spec, itemsize
+        self.data_swap, self.updates_swap = data_swap, updates_swap
 
 
 ctypedef object (*NewArray)(
@@ -143,7 +146,7 @@ cdef struct Source:
     uint8_t* copy        # NULL to read it where it is
     View view            # of the array; of rank 0 if it is contiguous
     Py_ssize_t nbytes
-    int swap_unit        # bytes to reverse in the copy; 0 for none
+    int swap             # bytes to reverse in the copy; 0 for none
 
 
 cdef struct Job:
@@ -155,8 +158,7 @@ cdef struct Job:
     bint validates           # whether to validate all indices before the target changes
     int stored_kind          # of indices to normalize to int64, in their copy; else 0
     bint has_stored_pad      # whether one that is `stored_pad` is padding
-    int64_t stored_pad
-    int64_t base             # what is subtracted from others
+    int64_t stored_pad       # others count from 1
     int64_t stored_tuples
     IndexSpace space, row_space
     Walk walk
@@ -173,8 +175,8 @@ cdef struct Job:
     Py_ssize_t target_bytes
     int64_t tuples
     Py_ssize_t width
-    bint scatters, swaps_target, non_temporal
-    int swap_unit
+    Py_ssize_t moved         # bytes
+    bint scatters, non_temporal
     Updates update
     uint8_t* out             # where to copy the target to; NULL if the target is the output
     View out_view
@@ -334,6 +336,12 @@ cdef inline int merge_view(
     return view.rank
 
 
+cdef void describe(Source* s, const Array* a, int swap) noexcept nogil:
+    """Describe an array to read where it is."""
+    s.data, s.copy, s.nbytes, s.swap = a.data, NULL, a.nbytes, swap
+    merge_view(&s.view, a.shape, a.strides, 0, a.rank, a.itemsize)
+
+
 cdef void fill_space(
     IndexSpace* space, const Array* data, const Py_ssize_t* batch_shape,
     const Py_ssize_t* strides, const CallPlan* p, Indices indices,
@@ -426,8 +434,8 @@ cdef void copy_source(
     copy_array(
         &s.view, s.data, target, 0, count_pieces(&s.view, s.nbytes), threads, non_temporal
     )
-    if s.swap_unit:
-        swap_units(target, s.nbytes // s.swap_unit, s.swap_unit)
+    if s.swap:
+        swap_units(target, s.nbytes // s.swap, s.swap)
 
 
 cdef inline const uint8_t* load(const Source* s, int threads) noexcept nogil:
@@ -470,7 +478,7 @@ cdef uint64_t load_indices(Job* job) noexcept nogil:
                 continue
             if v < 1 - MAX_INDEX:
                 return 1
-            normalized[i + j] = v - job.base
+            normalized[i + j] = v - 1
         i += n
     return 0
 
@@ -530,8 +538,8 @@ cdef void finish_job(Job* job) noexcept nogil:
             1, job.update.mean_type, job.update.current == INCLUDED,
         )
         divide_task(&means, 0, 0)
-    if job.swaps_target:
-        swap_units(job.target, job.target_bytes // job.swap_unit, job.swap_unit)
+    if job.data.swap:    # it was reversed for arithmetic
+        swap_units(job.target, job.target_bytes // job.data.swap, job.data.swap)
     if job.out != NULL and job.target_bytes:
         if job.out_view.rank:
             copy_to_view(job.target, job.out, &job.out_view)
@@ -539,23 +547,53 @@ cdef void finish_job(Job* job) noexcept nogil:
             memcpy(job.out, job.target, job.target_bytes)
 
 
-cdef uint64_t execute_job(Job* job) noexcept nogil:
-    """Execute a call at once; non-zero if an index is out of bounds."""
+cdef int check_signals() except -1 nogil:
+    with gil:
+        return PyErr_CheckSignals()
+
+
+cdef int execute_job(Job* job, Py_ssize_t limit) except -1 nogil:
+    """Execute a call in items of about `limit` bytes, after each of which Ctrl-C takes effect.
+
+    Returns 1 if an index is out of bounds.
+    """
     cdef Updates updates, first_pass
-    cdef int64_t count = job.units if job.units else job.tuples
-    if load_indices(job) or (job.validates and check_tuples(job, 0, job.stored_tuples)) or (
-        load_arrays(job)
-    ):
+    cdef int64_t first = 0, total = job.units if job.units else job.tuples, n
+    cdef Py_ssize_t column = 0, width = job.width, columns = width
+    if load_indices(job):
+        return 1
+    n = max(1, limit // max(1, job.walk.tuple_bytes))
+    while job.validates and first < job.stored_tuples:
+        if check_tuples(job, first, min(n, job.stored_tuples - first)):
+            return 1
+        first += n
+        if first < job.stored_tuples:
+            check_signals()
+    if load_arrays(job):
         return 1
     read_offsets(job)
-    if job.tuples and job.width:
-        updates = job.update
-        if job.scatters and job.update.current == NEUTRAL:
-            first_pass = fill_pass(&updates)
-            if execute_item(job, &first_pass, 0, count, 0, job.width):
-                return 1
-        if execute_item(job, &updates, 0, count, 0, job.width):
+    updates = job.update
+    if job.scatters and updates.current == NEUTRAL and total and width:
+        first_pass = fill_pass(&updates)
+        if execute_item(job, &first_pass, 0, total, 0, width):
             return 1
+    first, n = 0, max(1, limit // max(1, width))
+    if job.units:
+        n = max(job.threads, limit // max(1, job.moved // job.units))
+    elif width > limit:
+        columns = max(1, limit // _blocks.LINE) * _blocks.LINE
+        if job.slice.rank:
+            columns = max(1, limit // job.slice.itemsize) * job.slice.itemsize
+    while width and first < total:
+        if execute_item(
+            job, &updates, first, min(n, total - first), column, min(columns, width - column)
+        ):
+            return 1
+        if n < total or columns < width:
+            check_signals()
+        column += columns
+        if column >= width:
+            column, first = 0, first + n
     finish_job(job)
     return 0
 
@@ -613,7 +651,7 @@ cdef uint64_t execute_item(
     g.view, g.source = NULL, job.data.data + column
     g.walk.redirect_offset = job.fill_value - g.source
     if count == job.tuples and job.space.repeats > 1 and job.space.per_batch > _blocks.SHORT_BLOCK:
-        if threads == 1 or job.space.per_batch * width >= MIN_PARALLEL:
+        if threads == 1 or job.space.per_batch * width >= LARGE:
             return gather_batches(&g, threads)
     return run_gather(&g, threads)
 
@@ -803,7 +841,7 @@ cdef class Calls:
         cdef PyObject* keys[MAX_ARGUMENTS]
         cdef uint64_t slot = 0
         cdef int d
-        cdef object value, fill = None
+        cdef object value
         cdef tuple call
         cdef _Recent recent
         memset(keys, 0, sizeof(keys))
@@ -821,24 +859,16 @@ cdef class Calls:
             if memcmp(keys, recent.keys, sizeof(keys)) == 0:
                 return recent.call
         call = as_tuple(keys, 3 + n - ARRAYS)
-        # Equal arguments must be the same: of these types, only bool and float equal int.
-        for d in range(3, 0 if n == ARRAYS + 4 else len(call)):
-            value = call[d]
-            if type(value) is bool:
-                if not 12 <= d <= 13:    # negatives, include_self
-                    return None
-            elif d == 10 and type(value) is float:
-                fill = value.hex()    # -0.0 equals 0.0
-            elif 12 <= d <= 13 or (
-                type(value) is not int and type(value) is not str and value is not None
-            ):
-                return None
-        value = self.typed.get((call, fill), self)
+        types = tuple(map(type, call[3:]))
+        if n != ARRAYS + 4 and not _PLAIN_TYPES.issuperset(types):
+            return None
+        key = call, types, tuple([v.hex() for v in call if type(v) is float])    # -0.0 equals 0.0
+        value = self.typed.get(key, self)
         if value is self:
             value = self.make(call[3:], *call[:3])
             if len(self.typed) >= MAX_TYPED:
                 self.typed.clear()
-            self.typed[call, fill] = value
+            self.typed[key] = value
         recent = _Recent()
         memcpy(recent.keys, keys, sizeof(keys))
         recent.held, recent.call = call, value
@@ -862,11 +892,10 @@ cdef class Calls:
         cdef PyObject* out = arguments[3]
         cdef PyObject* dtype = (<const Fields*> arguments[0]).dtype
         cdef bint in_place = out == arguments[0], needs_temporary, is_arithmetic
-        cdef bint releases
+        cdef bint releases, is_bad
         cdef int d, family
         cdef int64_t size, batch_dims
         cdef int64_t* firsts
-        cdef uint64_t bad
         cdef object result
         job.scatters = arguments[2] != <PyObject*> None
         if job.scatters:
@@ -941,17 +970,10 @@ cdef class Calls:
             ):
                 return None
         # inputs
-        job.data.data, job.data.copy = views[0].data, NULL
-        job.data.nbytes = views[0].nbytes
-        merge_view(&job.data.view, views[0].shape, views[0].strides, 0, views[0].rank, c.itemsize)
-        job.data.swap_unit = c.swap_unit if c.swaps_data else 0
-        job.indices.data, job.indices.copy = views[1].data, NULL
-        job.indices.nbytes, job.indices.swap_unit = views[1].nbytes, 0
-        merge_view(
-            &job.indices.view, views[1].shape, views[1].strides, 0, views[1].rank, views[1].itemsize
-        )
-        job.stored_kind, job.base = 0, c.base
-        if c.base:
+        describe(&job.data, &views[0], c.data_swap)
+        describe(&job.indices, &views[1], 0)
+        job.stored_kind = 0
+        if c.counts_from_1:
             job.stored_kind = c.stored.kind
             job.has_stored_pad, job.stored_pad = c.stored.has_pad, c.stored.pad_bits
             job.indices.copy = allocate(memory, views[1].nbytes // views[1].itemsize * 8)
@@ -961,13 +983,8 @@ cdef class Calls:
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
         if job.scatters:
-            job.updates.data, job.updates.copy = views[2].data, NULL
-            job.updates.nbytes = views[2].nbytes
-            job.updates.swap_unit = c.swap_unit if c.swaps_updates else 0
-            merge_view(
-                &job.updates.view, views[2].shape, views[2].strides, 0, views[2].rank, c.itemsize
-            )
-            if job.updates.view.rank or job.updates.swap_unit or (
+            describe(&job.updates, &views[2], c.updates_swap)
+            if job.updates.view.rank or job.updates.swap or (
                 is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
             ):
                 job.updates.copy = allocate(memory, views[2].nbytes)
@@ -1000,7 +1017,7 @@ cdef class Calls:
                 return None
             needs_temporary = job.out_view.rank != 0 or (is_arithmetic and (
                 not is_aligned(target_view.data, &job.out_view, c.itemsize)
-                or (in_place and c.swaps_data)
+                or (in_place and c.data_swap)
             ))
         job.copies_data = job.scatters and not in_place
         strides = views[0].strides
@@ -1011,7 +1028,7 @@ cdef class Calls:
         )
         if in_place and needs_temporary and job.slice.rank == 0 and not c.is_counted and not (
             is_arithmetic and (
-                c.swaps_data or not is_aligned(job.target, &job.out_view, c.itemsize)
+                c.data_swap or not is_aligned(job.target, &job.out_view, c.itemsize)
             )
         ):
             needs_temporary = False    # contiguous slices are updated where they are
@@ -1037,10 +1054,8 @@ cdef class Calls:
             gathered and views[0].nbytes // p.tuples >= LONG_SLAB
         ):
             job.copies_data, job.slab = False, views[0].nbytes // p.tuples
-        job.swaps_target = job.data.swap_unit != 0
-        job.swap_unit = c.swap_unit
         # tuples
-        job.tuples, job.width = p.tuples, p.width
+        job.tuples, job.width, job.moved = p.tuples, p.width, moved
         job.units = job.rows.size = 0
         job.tiles = NULL
         batch_shape = &views[1 if family == BY_ELEMENTS else 0].shape[0]
@@ -1077,13 +1092,12 @@ cdef class Calls:
         if job.scatters:
             self._fill_updates(&job, c, &p, memory)
         if not releases:
-            bad = execute_job(&job)
-        elif not job.scatters and moved > <Py_ssize_t> self.tuning["WORK_ITEM"]:
-            bad = execute_items(&job, self.tuning["WORK_ITEM"], moved)
+            is_bad = execute_job(&job, PY_SSIZE_T_MAX)
         else:
+            limit = PY_SSIZE_T_MAX if job.scatters else self.tuning["WORK_ITEM"]
             with nogil:
-                bad = execute_job(&job)
-        return None if bad else result
+                is_bad = execute_job(&job, limit)
+        return None if is_bad else result
 
     cdef int _choose_validation(self, Job* job, const CallPlan* p, Temporaries* memory) except -1:
         """Decide whether tuples are validated before the output changes, and become offsets."""
@@ -1115,7 +1129,7 @@ cdef class Calls:
         cdef bint has_rows = view.itemsize != itemsize
         cdef int64_t last = view.strides[view.rank - 1]
         cdef Py_ssize_t reused = gathered
-        if itemsize <= 2 and not has_rows and job.data.nbytes >= MIN_PARALLEL:
+        if itemsize <= 2 and not has_rows and job.data.nbytes >= MIN_SQUARES:
             reused *= 4    # they are copied in squares, for a quarter of the time
         if reused >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning["PACKED_IN_CACHE"]:
             if p.by_panels:
@@ -1186,12 +1200,13 @@ cdef class Calls:
         """Return the fill value, repeated for a slice."""
         cdef const uint8_t* element = c.indices._fill_value(c.itemsize)
         cdef uint8_t* repeated
-        cdef Py_ssize_t filled
+        cdef Py_ssize_t filled = 0
         if width == c.itemsize:
             return element
         repeated = allocate(memory, width)
-        for filled in range(0, width, c.itemsize):
+        while filled < width:
             memcpy(repeated + filled, element, c.itemsize)
+            filled += c.itemsize
         return repeated
 
     cdef int _fill_updates(
@@ -1216,48 +1231,3 @@ cdef class Calls:
         if c.spec.neutral is not None:
             job.update.neutral = &c.spec.neutral[0]
         return 0
-
-
-cdef int execute_items(Job* job, Py_ssize_t limit, Py_ssize_t moved) except -1:
-    """Execute a gather in items of about `limit` bytes, after each of which Ctrl-C takes effect.
-
-    Returns non-zero if an index is out of bounds.
-    """
-    cdef int64_t first = 0, total = job.units if job.units else job.tuples, n
-    cdef Py_ssize_t column, width = job.width, columns
-    cdef uint64_t bad
-    with nogil:
-        bad = load_indices(job)
-    n = max(1, limit // max(1, job.walk.tuple_bytes))
-    while not bad and job.validates and first < job.stored_tuples:
-        with nogil:
-            bad = check_tuples(job, first, min(n, job.stored_tuples - first))
-        PyErr_CheckSignals()
-        first += n
-    if bad:
-        return 1
-    with nogil:
-        load_arrays(job)
-        read_offsets(job)
-    n, columns = max(1, limit // max(1, width)), width
-    if job.units:
-        n = max(job.threads, limit // max(1, moved // total))
-    elif width > limit:
-        columns = max(1, limit // _blocks.LINE) * _blocks.LINE
-        if job.slice.rank:
-            columns = max(1, limit // job.slice.itemsize) * job.slice.itemsize
-    for first in range(0, total if width else 0, n):
-        for column in range(0, width, columns):
-            with nogil:
-                bad = execute_item(
-                    job, &job.update, first, min(n, total - first), column,
-                    min(columns, width - column),
-                )
-            PyErr_CheckSignals()
-            if bad:
-                return 1
-            if job.units:
-                break
-    with nogil:
-        finish_job(job)
-    return 0

@@ -273,9 +273,8 @@ class TypedCall:
         stored: Indices | None,
         spec: UpdateSpec | None,
         itemsize: int,
-        swap_unit: int,
-        swaps_data: bool,
-        swaps_updates: bool,
+        data_swap: int,
+        updates_swap: int,
     ) -> TypedCall: ...
 
 @final

@@ -123,7 +123,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any]) -> da.Array:
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, [*chunked.values()])
     first, chunks = (rows, data_chunks) if inference.scatters else (rank, tuple_chunks + inner)
     result = da.Array(layers, graph.name, chunks, dtype=data.dtype)
-    if inference.scatters:
+    if inference.scatters and result.size:  # else its tasks, which validate indices, would be lost
         result = _in_chunks(result, data.chunks)
     return _move(result, range(first, first + len(outer)), outer)
 

@@ -162,16 +162,17 @@ def make_typed_call(
         stored = bind.bind_indices(b"", index_type, attributes._replace(index_base=0))
         index_type = element_type("indices", np.dtype(np.int64))
     order = scatters.arithmetic_order(dtype, attributes.reduction)
-    swaps_data, swaps_updates = (
-        t.swap_size > 1 and t.order != order for t in (dtype, types.get("updates", dtype))
-    )
+    swaps = [
+        t.swap_size if t.swap_size > 1 and t.order != order else 0
+        for t in (dtype, types.get("updates", dtype))
+    ]
     spec_of_updates = None
     if updates is not None:  # their number and the width of slices are not known yet
         spec_of_updates = counting.update_spec(b"", dtype.itemsize, attributes, dtype)
     return TypedCall(
         operator.name, attributes, team,
         bind.bind_indices(b"", index_type, attributes, fill), stored, spec_of_updates,
-        dtype.itemsize, dtype.swap_size, swaps_data, swaps_updates,
+        dtype.itemsize, *swaps,
     )  # fmt: skip
 
 

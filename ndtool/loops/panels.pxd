@@ -82,7 +82,9 @@ cdef inline Unit locate_unit(const Panels* p, int64_t unit_number) noexcept nogi
         unit.index += panel % p.sizes[d] * p.index_strides[d]
         unit.data += panel % p.sizes[d] * p.data_strides[d]
         panel //= p.sizes[d]
-    unit.rows = BLOCK // unit.columns if p.index_row_stride == unit.columns else 1
+    unit.rows = 1
+    if p.index_row_stride == unit.columns:
+        unit.rows = max(1, min(BLOCK // unit.columns, unit.stop_row - unit.first_row))
     return unit
 
 

@@ -400,7 +400,8 @@ class ClusterRun:
                 if source.fingerprint() != self._prints[role]:
                     raise OutputError(f"{argument_name(self._inputs[role])} changed during the run")
         except BaseException as error:
-            abort()
+            with suppress(NdtoolError):  # of workers, which would replace this one
+                abort()
             is_resumable = self._resumes and None not in self._prints.values()
             if is_resumable and not dry and isinstance(error, ResourceError):
                 folder.suspend()

@@ -97,11 +97,6 @@ class Rows(NamedTuple):
     workers: int = 1
     on_cluster: bool = False
 
-    @property
-    def row_count(self) -> int:
-        """The number of rows of data."""
-        return prod(self.shape)
-
     def partition(self, budget: int, depth: int = 1) -> Partitioning:
         """Partition a run to take about `budget` bytes of memory, or as much as chunks need.
 

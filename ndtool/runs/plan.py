@@ -280,7 +280,7 @@ def _partition_flat(
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep_cost = tuning.RANDOM_READ_COST, _sweep_cost(partitioning)
-    sweep_cost += rows.row_count * rows.width * gathers
+    sweep_cost += data.metadata.nbytes * gathers
     if gathers and data.is_mapped and sweep_cost < random_reads * (read_cost + rows.width):
         uncached = 1 - data.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
@@ -361,7 +361,8 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     A tuple is local if its row is near that of the preceding tuple. The estimate uses a sample.
     """
     addressing = bind_rows(call.inference.plan)
-    boxes = bind_boxes((rows.row_count,), (rows.row_count,))
+    row_count = prod(rows.shape)
+    boxes = bind_boxes((row_count,), (row_count,))
     attributes = call.inference.plan.attributes
     is_strict = attributes.out_of_bounds == "error" and not attributes.may_alter_tuples
     sampled = Attributes(out_of_bounds="error" if is_strict else CLIP)
@@ -369,7 +370,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     ids, buffer = (bytearray(n * TUPLES_PER_SAMPLE) for n in (1, boxes.row_bytes))
     selected = memoryview(buffer).cast("I" if boxes.row_bytes == 4 else "q")
     local_count = total = highest = 0
-    lowest = rows.row_count
+    lowest = row_count
     source = call.sources["indices"]
     for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
         if isinstance(source, ContiguousSource) and source.is_local:

@@ -150,18 +150,16 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
 
 @pytest.mark.usefixtures("fast_small_calls", "small_thresholds")
 @many
-@given(cases, threads_used, st.booleans(), st.data())
-def test_a_bad_index_leaves_out_untouched(
-    case: Case, threads: int, is_direct: bool, draw: st.DataObject
-) -> None:
+@given(cases, threads_used, st.data())
+def test_a_bad_index_leaves_out_untouched(case: Case, threads: int, draw: st.DataObject) -> None:
     broken = _index_out_of_bounds(case, draw)
     assume(broken is not None)
     assume(isinstance(refusal(reference, broken), BoundsError))
     shape = call(reference, case).shape
     out = random_values(np.random.default_rng(1), case.arrays[0].dtype, shape)
     before = raw_bytes(out)
-    size = {(tuning, "TEMPORARY_OUTPUT"): 0 if is_direct else tuning.TEMPORARY_OUTPUT}
-    with patched_thresholds(size), pytest.raises(BoundsError):
+    sizes = {(tuning, "TEMPORARY_OUTPUT"): draw.draw(st.sampled_from((0, 1 << 16)))}
+    with patched_thresholds(sizes), pytest.raises(BoundsError):
         call(ndtool, broken, out=out, threads=threads)
     assert raw_bytes(out) == before
 

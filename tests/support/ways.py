@@ -182,7 +182,7 @@ def swept(case: Case, draw: st.DrawFn) -> Any:
     with open_call(case, flat_sources(case), threads=threads) as call:
         report = operands.validate(call).bounds_report
         rows = rows_of(call.inference, call.sources, call.metadata, threads)
-        if not rows.tuples or not rows.width or rows.row_count < 2:
+        if not rows.tuples or not rows.width or max(rows.shape) < 2:
             return None
         budget = draw(st.sampled_from((1, 600, 4000, 1 << 20)))
         partitioning = rows.partition(budget, draw(st.integers(1, 4)))
