@@ -222,8 +222,14 @@ def torch_methods(p: Problem) -> Methods:
 
     if not case.has_tuples:
         if updates is None:
-            return {"gather(out)": lambda: torch.gather(data, axis, indices, out=out)}
-        return {"scatter along an axis": lambda: reduced(out.copy_(data), indices)}
+            return {
+                "gather(out)": lambda: torch.gather(data, axis, indices, out=out),
+                "gather": lambda: torch.gather(data, axis, indices),
+            }
+        return {
+            "scatter along an axis": lambda: reduced(out.copy_(data), indices),
+            "scatter along an axis, new output": lambda: reduced(data.clone(), indices),
+        }
     parts, axes = indices.unbind(-1), case.batch_dims + case.k
     if case.batch_dims:
         parts = (torch.arange(case.data_shape[0]).unsqueeze(1), *parts)
@@ -247,7 +253,14 @@ def torch_methods(p: Problem) -> Methods:
         torch.index_select(rows, 0, linear(), out=out.view(-1, *rows.shape[1:]))
         return out
 
-    return {"linear indices": gather if updates is None else scatter}
+    if updates is not None:
+        return {"linear indices": scatter}
+    return {
+        "linear indices": gather,
+        "linear indices, new output": lambda: torch.index_select(rows, 0, linear().flatten()).view(
+            out.shape
+        ),
+    }
 
 
 def tensorflow_methods(p: Problem) -> Methods:

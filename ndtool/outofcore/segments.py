@@ -1,8 +1,7 @@
 """Spilled segments: in memory and unnamed files, in a shared folder, or at a URL.
 
 A segment has the name of the task that writes it. Two attempts at a task write the same bytes, and
-a name appears when its bytes are complete, so attempts never conflict. Stores are thread-safe;
-`read` fills a buffer from a byte of a segment on.
+a name appears when its bytes are complete, so attempts never conflict. Stores are thread-safe.
 """
 
 from __future__ import annotations

@@ -65,9 +65,8 @@ def test_only_chunks_that_indices_in_memory_select_from_are_read() -> None:
     assert {location for _, location in counts} == {(0, 0), (0, 1), (9, 0), (9, 1)}
     counts.clear()
     lazy.gather_elements(x, da.from_array(np.full((5, 10), 42), (5, 5)), 0).compute()
-    assert (
-        len(counts) == 20
-    )  # for lazy indices, only the range of the axes other than the indexed one is known
+    # for lazy indices, only the range of the axes other than the indexed one is known
+    assert len(counts) == 20
     counts.clear()
     lazy.gather_elements(x, da.from_array(np.full((100, 1), 4), (5, 1)), 1).compute()
     assert len(counts) == 20
@@ -213,12 +212,10 @@ def test_chunks_of_another_shape_or_type_are_refused(role: str) -> None:
         }
         with pytest.raises(error_type):
             lazy.scatter(*arrays.values()).compute()
-    swapped = arrays_of_zeros[role].map_blocks(
-        lambda b: b.astype(">i8"), dtype=int, meta=np.empty(0, int)
-    )
-    assert (
-        lazy.scatter(*(arrays_of_zeros | {role: swapped}).values()).compute().tolist() == [0] * 12
-    )
+    meta = np.empty(0, int)
+    swapped = arrays_of_zeros[role].map_blocks(lambda b: b.astype(">i8"), dtype=int, meta=meta)
+    result = lazy.scatter(*(arrays_of_zeros | {role: swapped}).values())
+    assert result.compute().tolist() == [0] * 12
 
 
 def test_functions_for_arrays_in_memory_refuse_dask_arrays() -> None:

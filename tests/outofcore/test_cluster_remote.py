@@ -209,8 +209,7 @@ def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     reopened = segments.find_folder(location, "abc")
     assert reopened is not None
     assert segments.abandoned_folders(location) == []
-    store = SharedStore(reopened.working_folder)
-    store.read([(table, 0, found)])
+    SharedStore(reopened.working_folder).read([(table, 0, found)])
     assert bytes(found) == b"{}"
     reopened.drop()
     assert s3.keys() == []
