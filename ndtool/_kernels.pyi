@@ -1,5 +1,6 @@
 """Type stubs of the compiled kernels. Buffers are one-dimensional, of bytes."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -289,9 +290,8 @@ class Calls:
         fallback: Any,
         tuning: dict[str, Any],
     ) -> Calls: ...
-    def call(
-        self, data: Any, indices: Any, updates: Any, out: Any, /, *call: Any
-    ) -> NDArray[Any]: ...
+    @property
+    def call(self) -> Callable[..., NDArray[Any]]: ...
     def execute(
         self, data: Any, indices: Any, updates: Any, out: Any, /, *call: Any
     ) -> NDArray[Any] | None: ...
