@@ -83,6 +83,7 @@ _MODES = {"error": ERROR, "clip": CLIP, "wrap": WRAP, "fill": REDIRECT, "drop": 
 _OPS = {
     "none": 0, "add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "max": MAX, "min": MIN, "mean": ADD,
 }
+_MEANS = frozenset({"mean"})  # reductions whose sums are divided by the number of summands
 
 _CURRENT = {"included": INCLUDED, "replaced": REPLACED, "neutral": NEUTRAL, "fill": FILL}
 

@@ -190,7 +190,7 @@ cdef class UpdateSpec:
         self.count_itemsize, self.counts = count_itemsize, counts
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
-        self.mean_type = self.code if reduction == "mean" else 0
+        self.mean_type = self.code if reduction in _MEANS else 0
         if self.state == NEUTRAL or self.state == FILL:
             if pitch > _blocks.LINE or not neutral:
                 raise ValueError("only short slices have neutral elements")
