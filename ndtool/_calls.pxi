@@ -53,7 +53,9 @@ cdef enum:
     ARRAYS = 4                  # arguments of a call that are arrays: they precede the others
     MAX_ARGUMENTS = 17          # other arguments of a call, and three element types
     NEW_ARRAY = 94              # the position of PyArray_NewFromDescr in NumPy's table of functions
-    WRITEABLE = 1 << 10         # flags of an ndarray
+    FORTRAN = 2                 # flags of an ndarray: in Fortran order, in this or C order
+    CONTIGUOUS = 3
+    WRITEABLE = 1 << 10
     WARNS = 1 << 31
 
 cdef enum:              # how index tuples select slices
@@ -127,6 +129,15 @@ cdef void read_array(Array* a, PyObject* array, int itemsize) noexcept:
     for d in range(a.rank):
         a.shape[d], a.strides[d] = fields.shape[d], fields.strides[d]
         a.nbytes *= a.shape[d]
+
+
+cdef void reverse_axes(Array* a, int first, int stop) noexcept:
+    cdef int d
+    while first < stop - 1:
+        stop -= 1
+        a.shape[first], a.shape[stop] = a.shape[stop], a.shape[first]
+        a.strides[first], a.strides[stop] = a.strides[stop], a.strides[first]
+        first += 1
 
 
 cdef struct CallPlan:
@@ -892,8 +903,8 @@ cdef class Calls:
         cdef PyObject* out = arguments[3]
         cdef PyObject* dtype = (<const Fields*> arguments[0]).dtype
         cdef bint in_place = out == arguments[0], needs_temporary, is_arithmetic
-        cdef bint releases, is_bad
-        cdef int d, family
+        cdef bint releases, is_bad, transposes
+        cdef int d, family, axis
         cdef int64_t size, batch_dims
         cdef int64_t* firsts
         cdef object result
@@ -924,6 +935,20 @@ cdef class Calls:
             &views[2] if job.scatters else NULL, &p,
         ):
             return None
+        transposes = in_place and job.scatters and p.k == 1 and not p.run and batch_dims == 0 and (
+            (<const Fields*> out).flags & CONTIGUOUS == FORTRAN
+        )
+        if transposes:    # along an axis, data in Fortran order are updated where they are
+            axis = views[0].rank - 1 - p.first
+            reverse_axes(&views[0], 0, views[0].rank)
+            reverse_axes(&views[2], 0, views[2].rank)
+            if family == BY_ELEMENTS:
+                reverse_axes(&views[1], 0, views[1].rank)
+            else:    # the axes of indices keep their order
+                views[1].rank -= family == BY_TUPLES
+                family = ALONG_AXIS
+                reverse_axes(&views[2], axis, axis + views[1].rank)
+            infer_call(family, 0, axis, c.itemsize, &views[0], &views[1], &views[2], &p)
         gathered = p.tuples * p.width
         if c.is_circular:
             size = views[0].shape[p.first]
@@ -1001,6 +1026,8 @@ cdef class Calls:
         else:
             result = <object> out
             read_array(target_view, out, c.itemsize)
+            if transposes:
+                reverse_axes(target_view, 0, target_view.rank)
             if not is_same_shape(target_view, &p) or (
                 (<const Fields*> out).dtype != dtype and result.dtype != <object> dtype
             ) or (<const Fields*> out).flags & (WRITEABLE | WARNS) != WRITEABLE:

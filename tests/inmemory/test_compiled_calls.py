@@ -115,7 +115,7 @@ def test_the_outcome_equals_the_general_path(case: Case, which: int, threads: in
             except NdtoolError:
                 result = np.zeros_like(arrays[0])
             if which:
-                arrays[0] = void_view(arrays[0]).copy().view(arrays[0].dtype)
+                arrays[0] = void_view(arrays[0]).copy("K").view(arrays[0].dtype)
             out = (
                 arrays[0]
                 if which == 9
@@ -123,6 +123,18 @@ def test_the_outcome_equals_the_general_path(case: Case, which: int, threads: in
             )
             results.append(outcome(partial(operator, *arrays, out=out), out, *arrays))
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("name", ["scatter_nd", "scatter_elements"])
+def test_data_in_fortran_order_are_updated_where_they_are(both_paths: BothPaths, name: str) -> None:
+    updated = np.zeros((300, 4), np.float32, "F")  # a copy would cost more than these updates
+    updated[:3], call = DATA, getattr(ndtool, name)
+    indices, updates = (ROWS, UPDATES) if name == "scatter_nd" else (AXIS_INDICES, UPDATES[:1])
+    expected = call(np.array(updated, order="C"), indices, updates, reduction="add")
+    assert both_paths.are_short(
+        lambda: call(updated, indices, updates, reduction="add", out=updated)
+    )
+    assert bits_equal(updated, expected)
 
 
 @pytest.mark.parametrize("name", CALLS)
