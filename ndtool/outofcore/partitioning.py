@@ -267,10 +267,8 @@ class Partitioning:
         for shape in self.shapes:
             groups, fan_out = grid.count_blocks(rows.shape, outer), grid.count_blocks(outer, shape)
             blocks = min(self.blocks + groups - 1, rows.tuples)
-            segments, row_bytes = (
-                min(blocks * fan_out, rows.tuples),
-                4 if prod(shape) <= SHORT_ROWS else 8,
-            )
+            segments = min(blocks * fan_out, rows.tuples)
+            row_bytes = 4 if prod(shape) <= SHORT_ROWS else 8
             spilled = {"split": row_bytes + rows.width}
             if rows.gathers:
                 id_bytes = bind.id_bytes(fan_out + (rows.drops and not levels))

@@ -279,10 +279,8 @@ def _gather(partition: Group) -> Iterator[memoryview]:
             rows = np.frombuffer(local, f"u{partition.index_bytes}")
             if missing := _missing_chunks(rows, sizes, steps, is_read):
                 data.read(partition.box, buffer, missing)
-            bound, gathered = (
-                bind_local(row_count, local, len(rows), width),
-                allocate(len(rows) * width),
-            )
+            gathered = allocate(len(rows) * width)
+            bound = bind_local(row_count, local, len(rows), width)
             if _kernels.gather(bound[0], buffer, 0, *bound[1:], gathered, KernelOptions(1)):
                 raise changed_error()
             yield gathered
