@@ -397,6 +397,7 @@ cdef void fill_space(
 ) noexcept:
     """Fill an index space. batch_shape: data's, or that of indices."""
     cdef int d, axis, bits = 8 * (indices.kind & ITEMSIZE_MASK)
+    cdef int64_t reach    # bytes
     space.k = p.k
     for d in range(p.k):
         axis = p.first + d
@@ -407,8 +408,11 @@ cdef void fill_space(
         batch_shape, strides, 0, p.first, space.batch_sizes, space.batch_strides
     )
     complete_space(space, p.per_batch, p.repeats)
-    if p.k == 1 and space.batch_rank == 0 and bits <= 16:    # they reach few rows
-        space.fits_in_cache |= max(space.strides[0], -space.strides[0]) << bits <= CACHE_BYTES
+    if p.k == 1 and bits <= 16:    # they reach few rows
+        reach = max(space.strides[0], -space.strides[0]) << bits
+        space.fits_in_cache |= reach <= CACHE_BYTES and (
+            space.batch_rank == 0 or p.per_batch * _blocks.LINE >= reach
+        )
 
 
 cdef int64_t fill_row_space(
@@ -1211,7 +1215,7 @@ cdef class Calls:
             job.data.copy, strides = allocate(memory, views[0].nbytes), contiguous
             job.slice.rank = 0
             fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
-        self._choose_validation(&job, &p, memory)
+        self._choose_validation(&job, &p, c.is_distinct, memory)
         if p.by_panels and gathered:
             self._divide_panels(&job, c, &p, views, strides, memory)
         if c.is_distinct and job.stored_tuples:
@@ -1241,7 +1245,9 @@ cdef class Calls:
                 is_bad = execute_job(&job, limit)
         return None if is_bad else result
 
-    cdef int _choose_validation(self, Job* job, const CallPlan* p, Temporaries* memory) except -1:
+    cdef int _choose_validation(
+        self, Job* job, const CallPlan* p, bint is_distinct, Temporaries* memory
+    ) except -1:
         """Decide whether tuples are validated before the output changes, and become offsets."""
         cdef bint bounds = job.walk.mode == CLIP or job.walk.mode == WRAP, in_bounds = True
         cdef int j
@@ -1249,13 +1255,14 @@ cdef class Calls:
             in_bounds &= are_in_bounds(job.walk.kind, job.space.sizes[j], job.space.wraps[j])
         job.validates &= job.walk.mode == ERROR and not in_bounds
         job.offsets = NULL
-        if job.scatters:
-            return 0
-        if job.validates and 0 < job.target_bytes <= min(
-            job.indices.nbytes // 2, SHARED_CACHE_BYTES
+        if job.validates and p.width and not (is_distinct or job.slab or job.out_view.rank) and (
+            0 < job.target_bytes <= min(job.indices.nbytes // 2, SHARED_CACHE_BYTES)
         ):
             job.validates = False    # a copy of the output is faster
             job.out, job.target = job.target, allocate(memory, job.target_bytes)
+            job.copies_data = job.scatters
+        if job.scatters:
+            return 0
         if p.by_panels or job.walk.has_pad:
             return 0
         if job.space.repeats > 1 if bounds else job.validates and job.space.k > 1:

@@ -520,7 +520,7 @@ cdef void fill_panels(
     p.wrap = p.data_rows if negatives else 0
     p.tile = min(
         min(max(1, p.columns), _blocks.BLOCK),
-        max(line_items, tile_bytes // max(1, tile_rows * itemsize)),
+        max(4 * line_items, tile_bytes // max(1, tile_rows * itemsize)),
     )
     for d in range(p.rank):
         panels *= p.sizes[d]

@@ -154,7 +154,7 @@ def draw(
         tuple(_drawn_tuples(index_tuples, axes["indices"])),
         tuple(links),
         tuple(element.updates for element in elements),
-        tuple(_valid(plan, size) for size in plan.sizes),
+        tuple(map(attributes.valid_indices, plan.sizes)),
         plan.axis_of(0),
         call.inference.scatters,
         ("first" if attributes.duplicates == "first" else "last") if is_assigned else None,
@@ -262,16 +262,10 @@ def _axes(
     return axes
 
 
-def _valid(plan: Plan, size: int) -> tuple[int, int]:
-    """Return the lowest and the highest valid index of an axis, as written."""
-    base = plan.attributes.index_base
-    return (-size if plan.attributes.negatives else 0) + base, size - 1 + base
-
-
 def _drawn_tuples(call: Tuples, axes: Axes) -> Iterator[DrawnTuple]:
     """Yield the tuples at all combinations of coordinates in indices."""
     plan = call.plan
-    ranges = [_valid(plan, size) for size in plan.sizes]
+    ranges = list(map(plan.attributes.valid_indices, plan.sizes))
     for position in product(*axes[: len(plan.positions)]):
         cells = [position]
         if len(plan.positions) < len(plan.indices):

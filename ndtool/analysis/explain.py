@@ -253,7 +253,7 @@ class _Explainer:
             else:
                 value = values.as_array(fill_value, self.call.inference.dtype, ())
             step = _step("data" if found.normalized else "fill", origin, value, found, value)
-            yield _explained(position, value, (step,), 0)
+            yield ExplainedElement(position, _scalar(value), 0, (step,), value)
         for target, end, value in zip(origins, ends, data, strict=True):
             copies = tuple(map(self._linked_position, end.stored))
             index_tuples = tuple(
@@ -297,7 +297,8 @@ class _Explainer:
         for linked, (value, result) in element.listed():
             position = self._linked_position(linked)
             steps.append(_step("updates", position, value, self._tuple(position), result))
-        return _explained(target, element.result(), tuple(steps), element.ends.count)
+        result, count = element.result(), element.ends.count
+        return ExplainedElement(target, _scalar(result), count, tuple(steps), result)
 
     def _scatter_origin(self, element: ExplainedElement, current: Array | None) -> ExplainedOrigin:
         """Explain an element of data in a scatter, whose only copy is at the same position."""
@@ -417,12 +418,6 @@ def _step(
         role, position, _scalar(value), found.position, found.stored, _scalar(result),
         found.normalized, (value, result),
     )  # fmt: skip
-
-
-def _explained(
-    position: Position, value: Array | None, steps: tuple[Step, ...], updates: int
-) -> ExplainedElement:
-    return ExplainedElement(position, _scalar(value), updates, steps, value)
 
 
 def _scalar(value: Array | None) -> Scalar:

@@ -54,9 +54,8 @@ class ElementNames:
         attributes = self.plan.attributes
         if attributes.pad is not None and attributes.pad in stored:
             return ", padding"
-        minimum, base = -1 if attributes.negatives else 0, attributes.index_base
-        pairs = zip(stored, self.plan.sizes, strict=True)
-        if all(minimum * size <= i - base < size for i, size in pairs):
+        ranges = map(attributes.valid_indices, self.plan.sizes)
+        if all(low <= i <= high for i, (low, high) in zip(stored, ranges, strict=True)):
             return ""
         mode = MODES[attributes.out_of_bounds]
         if not mode.redirects:

@@ -4,7 +4,6 @@ Gathers read only these elements. Scatters read all index tuples, in blocks, and
 of these elements in order, so the bits are those of a complete run.
 """
 
-from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -109,16 +108,16 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
     if "updates" not in arrays:
         fill_value = np.frombuffer(inference.fill_bytes, void_type)
         return _gather(plan, data, arrays["indices"], window, fill_value).view(dtype)
-    result = pick(data, _index_arrays(window.positions), window.shape).view(dtype)
+    positions = list(product(*window.positions))
+    current = np.array([element_at(data, position) for position in positions], void_type)
     updates_dtype = arrays["updates"].dtype
     updates = flat_view(arrays["updates"].view(void_type))
-    linear: Any = tuples.linear_index(_index_arrays(window.positions), plan.data)
-    targets = np.asarray(linear).reshape(-1)
-    running = RunningValues(result.reshape(-1), plan.attributes)
+    targets = np.array([tuples.linear_index(position, plan.data) for position in positions])
+    running = RunningValues(current.view(dtype), plan.attributes)
     blocks = tuples.blocks(plan, arrays["indices"])
-    for positions, update_indices in tuples.links(plan, blocks, targets):
-        running.apply(positions, np.asarray(updates[update_indices]).view(updates_dtype))
-    return running.values().reshape(result.shape)
+    for found, update_indices in tuples.links(plan, blocks, targets):
+        running.apply(found, np.asarray(updates[update_indices]).view(updates_dtype))
+    return running.values().reshape(window.shape)
 
 
 def _gather(plan: Plan, data: Array, indices: Array, window: Window, fill_value: Array) -> Array:
@@ -155,19 +154,3 @@ def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -
         element_at(values.as_void(array), position).copy().view(array.dtype)
         for position in positions
     ]
-
-
-def pick(array: Array, index_arrays: tuple[Array, ...], shape: Shape) -> Array:
-    """Return the elements that index arrays select, one for each axis, broadcast to `shape`.
-
-    Skips axes of size 1, as NumPy supports at most 63 index arrays.
-    """
-    varying_axes = [d for d, size in enumerate(array.shape) if size != 1]
-    squeezed = array.reshape([array.shape[d] for d in varying_axes])
-    picked = np.asarray(squeezed[tuple(index_arrays[d] for d in varying_axes)])
-    return np.array(np.broadcast_to(picked, shape))
-
-
-def _index_arrays(positions: Sequence[Sequence[int]]) -> tuple[Array, ...]:
-    """Return index arrays that select every combination of positions."""
-    return np.ix_(*(np.array(axis_positions, np.int64) for axis_positions in positions))

@@ -30,7 +30,7 @@ from ndtool.formats.streams import Streams
 from ndtool.notebook import Table
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import LOWERED, OPERATORS, Attributes
+from ndtool.rules.operators import LOWERED, OPERATORS
 from ndtool.rules.plans import Position, Shape
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall, Request
@@ -84,6 +84,11 @@ class BadIndex(Value):
     position: Position
     component: int | None
     value: int
+
+    @property
+    def place(self) -> Position:
+        """The position of the index in indices."""
+        return self.position if self.component is None else (*self.position, self.component)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     names = ElementNames.of(call)
     data, indices = (call.inference.inputs[role] for role in ("data", "indices"))
     indices = call.reported.inputs.get("indices", indices)  # the type as stored
-    components = tuple(column.component for column in first_pass.columns)
+    components = tuple(first_pass.components)
     count, out_of_bounds = len(index_tuples.rows), first_pass.first_out_of_bounds
     hints = _causes(components, out_of_bounds, count, indices.dtype, first_pass.all_minus_one)
     if names.plan.has_scalar_indices:
@@ -237,7 +242,7 @@ def _remarks(call: OpenCall, names: ElementNames, stats: Stats) -> list[str]:
     lines = []
     if stats.out_of_bounds:
         first = ", ".join(
-            names.name_of("indices", (*index.position, *_component(index))) + f" = {index.value}"
+            names.name_of("indices", index.place) + f" = {index.value}"
             for index in stats.first_out_of_bounds
         )
         lines.append(f"out of bounds: {format_count(stats.out_of_bounds, 'tuple')}, first {first}")
@@ -264,10 +269,6 @@ def _remarks(call: OpenCall, names: ElementNames, stats: Stats) -> list[str]:
     return [*lines, *rounding_advice(call)]
 
 
-def _component(index: BadIndex) -> tuple[int, ...]:
-    return () if index.component is None else (index.component,)
-
-
 def _consequence(call: OpenCall) -> str:
     """Describe the consequence of duplicate indices."""
     reduction, dtype = call.inference.attributes.reduction, call.inference.dtype
@@ -289,9 +290,10 @@ class _TuplePass:
 
     def __init__(self, call: Tuples) -> None:
         self._call = call
-        plan, attributes = call.plan, call.plan.attributes
-        self.columns = [
-            _Column(plan.axis_of(j), size, attributes) for j, size in enumerate(plan.sizes)
+        plan = call.plan
+        self.components = [
+            Component(plan.axis_of(j), size, None, None, 0, 0, plan.attributes.valid_indices(size))
+            for j, size in enumerate(plan.sizes)
         ]
         self.slice_grid = plan.slice_grid
         self.tally = Tally(prod(self.slice_grid), len(call.rows), call.call.request.memory)
@@ -302,56 +304,34 @@ class _TuplePass:
 
     def add(self, first: int, block: Array) -> None:
         """Process the next block of tuples."""
-        masks = [column.add(block[:, j]) for j, column in enumerate(self.columns)]
-        if any(mask is not None for mask in masks):
-            self._list_out_of_bounds(first, block, masks)
-        pads = self._call.plan.attributes.pad is not None
-        if not pads and all(column.component.negative for column in self.columns):
+        is_wrong, pad = np.zeros(block.shape, np.bool_), self._call.plan.attributes.pad
+        for j, previous in enumerate(self.components):
+            column, (first_valid, last_valid) = block[:, j], previous.valid
+            lowest, highest = int(column.min()), int(column.max())
+            if lowest < first_valid or highest > last_valid:
+                is_wrong[:, j] = (column < first_valid) | (column > last_valid)
+                if pad is not None:
+                    is_wrong[:, j] &= column != pad
+            self.components[j] = replace(
+                previous,
+                lowest=lowest if previous.lowest is None else min(previous.lowest, lowest),
+                highest=highest if previous.highest is None else max(previous.highest, highest),
+                negative=previous.negative + (int((column < 0).sum()) if lowest < 0 else 0),
+                out_of_bounds=previous.out_of_bounds + int(is_wrong[:, j].sum()),
+            )
+        if is_wrong.any():
+            self.out_of_bounds += int(is_wrong.any(axis=1).sum())
+            free = MAX_LISTED - len(self.first_out_of_bounds)
+            for row, j in np.argwhere(is_wrong)[:free].tolist():
+                position = layouts.unravel_index(first + row, self._call.plan.positions)
+                self.first_out_of_bounds.append(BadIndex(position, j, int(block[row, j])))
+        if pad is None and all(component.negative for component in self.components):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
         _, rows = tuples.select(self._call.plan, first, block)
         if self.is_sorted and len(rows):
             self.is_sorted = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
         self.tally.add(rows)
-
-    def _list_out_of_bounds(self, first: int, block: Array, masks: list[Array | None]) -> None:
-        """Count tuples that are out of bounds; list the first ones."""
-        all_valid = np.zeros(len(block), np.bool_)
-        is_wrong = np.stack([all_valid if mask is None else mask for mask in masks], axis=1)
-        self.out_of_bounds += int(is_wrong.any(axis=1).sum())
-        for row, j in np.argwhere(is_wrong)[: MAX_LISTED - len(self.first_out_of_bounds)].tolist():
-            position = layouts.unravel_index(first + row, self._call.plan.positions)
-            self.first_out_of_bounds.append(BadIndex(position, j, int(block[row, j])))
-
-
-class _Column:
-    """The pass over one component of all tuples."""
-
-    def __init__(self, axis: int, size: int, attributes: Attributes) -> None:
-        self._pad, base = attributes.pad, attributes.index_base
-        lowest, highest = (-size if attributes.negatives else 0) + base, size - 1 + base
-        self.component = Component(axis, size, None, None, 0, 0, (lowest, highest))
-
-    def add(self, column: Array) -> Array | None:
-        """Process the next indices; return a mask of those out of bounds, None if none is."""
-        previous, mask = self.component, self.out_of_bounds_mask(column)
-        lowest, highest = int(column.min()), int(column.max())
-        self.component = replace(
-            previous,
-            lowest=lowest if previous.lowest is None else min(previous.lowest, lowest),
-            highest=highest if previous.highest is None else max(previous.highest, highest),
-            negative=previous.negative + (int((column < 0).sum()) if lowest < 0 else 0),
-            out_of_bounds=previous.out_of_bounds + (0 if mask is None else int(mask.sum())),
-        )
-        return mask
-
-    def out_of_bounds_mask(self, column: Array) -> Array | None:
-        """Return a mask of the indices that are out of bounds, None if none is."""
-        lowest, highest = self.component.valid
-        if not len(column) or (column.min() >= lowest and column.max() <= highest):
-            return None
-        mask: Array = (column < lowest) | (column > highest)
-        return mask if self._pad is None else mask & (column != self._pad)
 
 
 class _SliceTotals:

@@ -159,8 +159,8 @@ def tuple_at(plan: Plan, rows: Array, position: Position) -> Position | None:
     return tuple(coordinate for coordinate, axis in pairs if axis is None)
 
 
-def linear_index(position: Iterable[Any], shape: Shape) -> int:
-    """Return the linear index of a position of ints, or the array of those of index arrays."""
+def linear_index(position: Position, shape: Shape) -> int:
+    """Return the linear index of a position."""
     return sum(map(mul, position, layouts.contiguous_strides(shape, 1)))
 
 

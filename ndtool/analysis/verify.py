@@ -390,7 +390,7 @@ def compare(
         types = {role: dtypes.from_numpy(array.dtype) for role, array in arrays.items()}
         sizes = {role: array.shape for role, array in arrays.items()}
         _, _, plan = inference.check(operator, types, sizes, attributes, "ndtool")
-        wrong_indices = comparison_pass.indices_to_diagnose
+        wrong_indices = comparison_pass.worst_indices
         element_diagnosis = diagnosis.diagnose(plan, arrays, wrong_indices, result, expected)
     return comparison_pass.comparison(element_diagnosis)
 
@@ -440,7 +440,7 @@ class _ComparisonPass:
         self.beyond = 0
         self._first = self._first_exceeding = -1
         # The linear indices of elements, by descending distance, and their distances.
-        self._worst_indices, self._worst_ulps = np.empty(0, np.int64), np.empty(0, np.uint64)
+        self.worst_indices, self._worst_ulps = np.empty(0, np.int64), np.empty(0, np.uint64)
 
     def run(self, progress: ProgressCallback) -> None:
         """Compare all elements."""
@@ -467,15 +467,10 @@ class _ComparisonPass:
         if len(self._worst_ulps) == diagnosis.MAX_EXAMINED:
             is_worse = ulps > self._worst_ulps[-1]
             indices, ulps = indices[is_worse], ulps[is_worse]
-        indices = np.concatenate([self._worst_indices, indices])
+        indices = np.concatenate([self.worst_indices, indices])
         ulps = np.concatenate([self._worst_ulps, ulps])
         order = np.argsort(~ulps, kind="stable")[: diagnosis.MAX_EXAMINED]
-        self._worst_indices, self._worst_ulps = indices[order], ulps[order]
-
-    @property
-    def indices_to_diagnose(self) -> NDArray[np.int64]:
-        """The linear indices of the elements to diagnose, which may be within the limit."""
-        return self._worst_indices
+        self.worst_indices, self._worst_ulps = indices[order], ulps[order]
 
     def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> Comparison:
         """Return the comparison, with a diagnosis if there is one."""
@@ -487,7 +482,7 @@ class _ComparisonPass:
             different,
             total,
             self._difference(first) if different else None,
-            self._difference(int(self._worst_indices[0])) if different else None,
+            self._difference(int(self.worst_indices[0])) if different else None,
             {**self.counts, CLASSES[0]: total - different},
             examined,
             lost,

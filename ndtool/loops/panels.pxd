@@ -133,10 +133,12 @@ cdef inline uint64_t tile_offsets(
         index = as_int64(stored, c.kind, n, values)
         if c.mode == ERROR:
             bad = offsets_1(index, n, p.data_rows, p.wrap, step, 0, column_stride, offsets)
+            for i in range(0 if column_stride else n):
+                offsets[i] += increments[i]
         else:
             bad = apply_mode(&mode, index, n, 1, offsets)
-        for i in range(0 if column_stride else n):
-            offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
+            for i in range(0 if column_stride else n):
+                offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
     if not bad or c.mode == ERROR and not c.has_pad:
         return bad
     index = as_int64_bits(stored, c.kind, n, values, &is_uint64)    # one by one

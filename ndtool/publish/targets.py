@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ndtool.arrays.sink import Encoding
@@ -124,9 +124,10 @@ class CurrentFile:
                 raise OutputError(exc.message, hint=hint) from None
             raise
 
-    def copy(self, fd: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+    def copy(self, fd: int, ranges: Sequence[tuple[int, int, int]]) -> None:
         """Copy preserved byte ranges (start, stop, offset in the new file) of the current file."""
         assert self.file is not None, "members are preserved"
+        self.file.download((start, stop) for start, stop, _ in ranges)  # with few requests
         for start, stop, target_start in ranges:
             if self.file.copy(start, stop - start, fd, target_start) < stop - start:
                 raise OutputError(f"{printable(self._path)} changed during the run")

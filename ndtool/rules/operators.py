@@ -101,6 +101,10 @@ class Attributes(NamedTuple):
             return self
         return self._replace(index_base=0, pad=None if self.pad is None else PADDING)
 
+    def valid_indices(self, size: int) -> tuple[int, int]:
+        """Return the lowest and the highest valid index, as written, of an axis of a size."""
+        return (-size if self.negatives else 0) + self.index_base, size - 1 + self.index_base
+
     @property
     def may_alter_tuples(self) -> bool:
         """Whether tuples may be skipped, or select other slices than their stored indices."""

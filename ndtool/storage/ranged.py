@@ -88,7 +88,7 @@ class RemoteFile:
         return map_bytes(self.fd, start, nbytes), True
 
     def copy(self, start: int, nbytes: int, fd: int, target_start: int) -> int:
-        self.download([(start, min(start + nbytes, self.size))])
+        """Copy downloaded bytes to another file, see LocalFile."""
         return copy_bytes(self.fd, start, nbytes, fd, target_start)
 
     def reserve(self, start: int, nbytes: int) -> None:

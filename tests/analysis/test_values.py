@@ -24,7 +24,7 @@ ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
 def preview_of(array: np.ndarray, title: str) -> str:
     """Return a preview of an existing array."""
     window = preview.choose_window(array.shape)
-    elements = preview.pick(void_view(array), preview._index_arrays(window.positions), window.shape)
+    elements = np.asarray(void_view(array)[np.ix_(*window.positions)])
     return preview.window_text(title, elements.view(array.dtype), window)
 
 

@@ -193,15 +193,12 @@ def _bounds(opened: Archive) -> list[int]:
 def _layout(
     bounds: list[int], preserved_offsets: set[int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
-    """Return the preserved byte ranges, merged, and the new offset of each member by its offset."""
+    """Return the preserved byte ranges, and the new offset of each member by its offset."""
     ranges = [(0, bounds[0], 0)] if bounds[0] else []
     offsets, end = dict[int, int](), bounds[0]
     for start, stop in pairwise(bounds):
         if start not in preserved_offsets:
             continue
-        if ranges and ranges[-1][1] == start:
-            ranges[-1] = (ranges[-1][0], stop, ranges[-1][2])
-        else:
-            ranges.append((start, stop, end))
+        ranges.append((start, stop, end))
         offsets[start], end = end, end + stop - start
     return ranges, offsets

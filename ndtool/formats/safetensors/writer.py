@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable, refuse
@@ -71,9 +71,14 @@ class TensorContainer(Container):
         super().__init__(
             raw, self._tensors[-1].stop + unpacked_nbytes, current=old_file, names=preserved
         )
-        self._ranges = list(_preserved_ranges(header, self._tensors, len(raw), new.name))
-        new_tensor = next(tensor for tensor in self._tensors if tensor.name == new.name)
-        self.start = len(raw) + new_tensor.start
+        old_starts = {tensor.name: header.data_offset + tensor.start for tensor in header.tensors}
+        self._ranges = list[tuple[int, int, int]]()
+        for tensor in self._tensors:
+            if tensor.name == new.name:
+                self.start = len(raw) + tensor.start
+            elif tensor.stop > tensor.start:
+                start, nbytes = old_starts[tensor.name], tensor.stop - tensor.start
+                self._ranges.append((start, start + nbytes, len(raw) + tensor.start))
         self._stop = self.start + metadata.nbytes
 
     def begin(self, fd: int) -> None:
@@ -83,33 +88,3 @@ class TensorContainer(Container):
 
     def finish(self, fd: int, name: str) -> None:
         convert_stored(fd, name, self.start, self._stop, self._dtype)
-
-
-def _preserved_ranges(
-    header: Header, tensors: list[Tensor], data_offset: int, new_name: str
-) -> Iterator[tuple[int, int, int]]:
-    """Yield preserved byte ranges, merged if adjacent: (start, stop, offset in the new file).
-
-    tensors: with their new offsets. data_offset: of the data section in the new file.
-    """
-    old_tensors = {tensor.name: tensor for tensor in header.tensors}
-    start = stop = destination = 0
-    for tensor in tensors:
-        if tensor.name == new_name or tensor.start == tensor.stop:
-            continue
-        tensor_start, tensor_destination = (
-            header.data_offset + old_tensors[tensor.name].start,
-            data_offset + tensor.start,
-        )
-        if start < stop == tensor_start and destination + stop - start == tensor_destination:
-            stop += tensor.stop - tensor.start
-            continue
-        if start < stop:
-            yield start, stop, destination
-        start, stop, destination = (
-            tensor_start,
-            tensor_start + tensor.stop - tensor.start,
-            tensor_destination,
-        )
-    if start < stop:
-        yield start, stop, destination

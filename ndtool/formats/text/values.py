@@ -111,9 +111,9 @@ class Values:
             texts = [str(field).strip(" \t") for field in fields]
             if self.fast_type == "d" and all(map(numbers.REAL.fullmatch, texts)):
                 doubles: Any = np.array(list(map(float, texts)))
-                if np.isinf(doubles).any():
-                    doubles = _keep_written_infinities(doubles, texts)
-                if doubles is not None and self.add_array(doubles, "\n".join(texts).encode()):
+                infinite = np.flatnonzero(np.isinf(doubles))  # a number may be too large
+                is_written = all("inf" in texts[n].lower() for n in infinite)
+                if is_written and self.add_array(doubles, "\n".join(texts).encode()):
                     return
             for text in texts:
                 elements.append(self._parse_element(text))
@@ -220,11 +220,3 @@ def _narrow(doubles: Any, dtype: Any, text: bytes | None) -> Any:
         return None
     has_long_integer = text is not None and may_be_rounded.any() and long_integer.search(text)
     return None if has_long_integer else narrowed
-
-
-def _keep_written_infinities(doubles: Any, texts: list[str]) -> Any:
-    """Return the doubles if all infinite ones were written so, else None: one is too large."""
-    import numpy as np
-
-    positions = np.flatnonzero(np.isinf(doubles))
-    return doubles if all("inf" in texts[n].lower() for n in positions) else None
