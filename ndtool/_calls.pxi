@@ -1179,7 +1179,10 @@ cdef class Calls:
                 is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
             ) or (job.updates.view.rank != 0 and (is_described or c.spec.state == NEUTRAL))
             if not is_described:
-                folds = p.k == 1 and not p.run and batch_dims == 0
+                if p.k == 1 and not p.run and batch_dims == 0:
+                    folds = p.per_batch <= FEW
+                    for d in range(p.first):
+                        folds |= abs(strides[d]) < abs(strides[p.first])
                 needs_copy = describe_slices(
                     &job, target_view, &views[2], &p,
                     views[0].rank - p.first - (0 if p.run else p.k), folds, not c.spec.mean_type,
