@@ -544,8 +544,10 @@ cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcep
     cdef Check c
     c.walk, c.count, c.tasks = job.walk, count, task_count(job.threads)
     c.walk.index += first * job.walk.tuple_bytes
+    if not job.offsets:
+        return run_tasks(check_task, &c, c.tasks, job.threads)
     c.offsets, c.offset_bytes = job.offsets + first * job.offset_bytes, job.offset_bytes
-    return run_tasks(flatten_task if job.offsets else check_task, &c, c.tasks, job.threads)
+    return run_tasks(flatten_task, &c, c.tasks, job.threads)
 
 
 cdef void read_offsets(Job* job) noexcept nogil:
