@@ -172,7 +172,7 @@ cdef inline uint64_t offsets_by_mode(
     const Walk* walk, const int64_t* index, Py_ssize_t n, int64_t base, int64_t base_stride,
     int64_t* offsets
 ) noexcept nogil:
-    """offsets_1 for tuples of one or two components, in the walk's out-of-bounds mode."""
+    """offsets_1 for tuples of up to three components, in the walk's out-of-bounds mode."""
     cdef const IndexSpace* space = walk.space
     cdef BoundsMode mode = BoundsMode(
         &space.sizes[0], &space.strides[0], base, base_stride, walk.mode, walk.redirect_offset
@@ -326,7 +326,8 @@ cdef inline uint64_t next_offsets(
             if n_batch == 0:
                 continue
             few = 1 if n_plain >= 4 * FEW else min(4 * few, BLOCK)
-            n_batch = min(n_batch, few)
+            if walk.mode == ERROR:    # the other modes convert the rest as fast
+                n_batch = min(n_batch, few)
         if is_one_per_batch:
             last_axis = space.batch_rank - 1
             n_batch = min(
@@ -350,8 +351,8 @@ cdef inline uint64_t next_offsets(
             cursor.remaining += n_batch - 1
         elif is_one_by_one:
             bad = 1
-        elif walk.mode != ERROR and 1 <= space.k <= 2:
-            bad = n_batch < FEW or offsets_by_mode(
+        elif walk.mode != ERROR and 1 <= space.k <= 3:
+            bad = offsets_by_mode(
                 walk, index + converted * space.k, n_batch, cursor.base, 0, offsets + converted
             )
         elif space.k == 1:

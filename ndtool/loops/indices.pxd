@@ -18,6 +18,9 @@ cdef extern from *:
         void const *, int64_t const *, Py_ssize_t, int, int64_t *
     ) ndtool_clones;
     static inline uint64_t ndtool_apply_mode_to(
+        void const *, int64_t const *, Py_ssize_t, int, int64_t *
+    ) ndtool_inline;
+    static inline uint64_t ndtool_offsets_in_mode(
         void const *, int64_t const *, Py_ssize_t, int, int, int64_t *
     ) ndtool_inline;
     static inline int64_t ndtool_bounded(
@@ -154,7 +157,7 @@ cdef inline uint64_t load_row_index(
 
 
 cdef struct BoundsMode:
-    # arguments of apply_mode: tuples of one or two components to offsets, in an out-of-bounds mode
+    # arguments of apply_mode: tuples of up to three components to offsets, in an out-of-bounds mode
     const int64_t* sizes
     const int64_t* strides        # bytes
     uint64_t base, base_stride    # the offset of index 0, and its increment for each tuple
@@ -165,42 +168,52 @@ cdef struct BoundsMode:
 cdef inline uint64_t apply_mode "ndtool_apply_mode"(
     const void* args, const int64_t* index, Py_ssize_t n, int k, int64_t* offsets
 ) noexcept nogil:
-    """offsets[i] = base + i * base_stride + the offset of tuple i, of k = 1 or 2 components.
+    """offsets[i] = base + i * base_stride + the offset of tuple i, of k <= 3 components.
 
     Non-zero if an index is too far out of bounds to be wrapped in floating point.
     """
-    cdef int mode = (<const BoundsMode*> args).mode
-    if k == 1 and mode == CLIP:
-        return apply_mode_to(args, index, n, 1, CLIP, offsets)
-    if k == 1 and mode == WRAP:
-        return apply_mode_to(args, index, n, 1, WRAP, offsets)
     if k == 1:
-        return apply_mode_to(args, index, n, 1, REDIRECT, offsets)
-    if mode == CLIP:
-        return apply_mode_to(args, index, n, 2, CLIP, offsets)
-    if mode == WRAP:
-        return apply_mode_to(args, index, n, 2, WRAP, offsets)
-    return apply_mode_to(args, index, n, 2, REDIRECT, offsets)
+        return apply_mode_to(args, index, n, 1, offsets)
+    if k == 2:
+        return apply_mode_to(args, index, n, 2, offsets)
+    return apply_mode_to(args, index, n, 3, offsets)
 
 
 cdef inline uint64_t apply_mode_to "ndtool_apply_mode_to"(
+    const void* args, const int64_t* index, Py_ssize_t n, int k, int64_t* offsets
+) noexcept nogil:
+    """Call offsets_in_mode with a constant mode."""
+    cdef int mode = (<const BoundsMode*> args).mode
+    if mode == CLIP:
+        return offsets_in_mode(args, index, n, k, CLIP, offsets)
+    if mode == WRAP:
+        return offsets_in_mode(args, index, n, k, WRAP, offsets)
+    return offsets_in_mode(args, index, n, k, REDIRECT, offsets)
+
+
+cdef inline uint64_t offsets_in_mode "ndtool_offsets_in_mode"(
     const void* args, const int64_t* index, Py_ssize_t n, int k, int mode, int64_t* offsets
 ) noexcept nogil:
     """apply_mode, without branches; k and mode are constants, so that the loop vectorizes."""
     cdef const BoundsMode* mode_args = <const BoundsMode*> args
+    cdef int64_t sizes[3]
+    cdef uint64_t strides[3]
+    cdef double inverses[3]
     cdef Py_ssize_t i
-    cdef int64_t v, out_mask, size = mode_args.sizes[0], size2 = mode_args.sizes[k - 1]
-    cdef int64_t redirect_offset = mode_args.redirect_offset
-    cdef uint64_t stride = mode_args.strides[0], stride2 = mode_args.strides[k - 1]
+    cdef int j
+    cdef int64_t v, out_mask, redirect_offset = mode_args.redirect_offset
     cdef uint64_t sum, inexact_bits = 0, base = mode_args.base, base_stride = mode_args.base_stride
-    cdef double inverse = 1.0 / size, inverse2 = 1.0 / size2 if k == 2 else 0.0
+    for j in range(k):
+        sizes[j], strides[j] = mode_args.sizes[j], mode_args.strides[j]
+        inverses[j] = 1.0 / sizes[j]
     for i in range(n):
         out_mask = 0
-        v = bound_index(index[k * i], size, inverse, mode, &out_mask, &inexact_bits)
-        sum = base + <uint64_t> v * stride
-        if k == 2:
-            v = bound_index(index[2 * i + 1], size2, inverse2, mode, &out_mask, &inexact_bits)
-            sum += <uint64_t> v * stride2
+        sum = base
+        for j in range(k):
+            v = bound_index(
+                index[k * i + j], sizes[j], inverses[j], mode, &out_mask, &inexact_bits
+            )
+            sum += <uint64_t> v * strides[j]
         offsets[i] = (<int64_t> sum & ~out_mask) | (redirect_offset & out_mask)
         base += base_stride
     return inexact_bits >> 52
