@@ -53,9 +53,7 @@ cdef enum:
     ARRAYS = 4                  # arguments of a call that are arrays: they precede the others
     MAX_ARGUMENTS = 17          # other arguments of a call, and three element types
     NEW_ARRAY = 94              # the position of PyArray_NewFromDescr in NumPy's table of functions
-    FORTRAN = 2                 # flags of an ndarray: in Fortran order, in this or C order
-    CONTIGUOUS = 3
-    WRITEABLE = 1 << 10
+    WRITEABLE = 1 << 10         # flags of an ndarray
     WARNS = 1 << 31
 
 cdef enum:              # how index tuples select slices
@@ -131,13 +129,43 @@ cdef void read_array(Array* a, PyObject* array, int itemsize) noexcept:
         a.nbytes *= a.shape[d]
 
 
-cdef void reverse_axes(Array* a, int first, int stop) noexcept:
+cdef void fill_strides(Py_ssize_t* strides, const Array* a, bint keeps_order) noexcept:
+    """Fill in the strides of a dense array of a's shape, in row-major order or in a's order."""
+    cdef int d, e
+    cdef Py_ssize_t stride, other
+    cdef bint is_inner
+    for d in range(a.rank):
+        strides[d], stride = a.itemsize, max(a.strides[d], -a.strides[d])
+        for e in range(a.rank):
+            other, is_inner = max(a.strides[e], -a.strides[e]), e > d
+            if keeps_order and other != stride:
+                is_inner = other < stride
+            if is_inner:
+                strides[d] *= a.shape[e]
+
+
+cdef bint is_dense(const Array* a) noexcept:
+    """Return whether an array is contiguous in some order of its axes."""
+    cdef Py_ssize_t strides[_blocks.MAX_RANK]
     cdef int d
-    while first < stop - 1:
-        stop -= 1
-        a.shape[first], a.shape[stop] = a.shape[stop], a.shape[first]
-        a.strides[first], a.strides[stop] = a.strides[stop], a.strides[first]
-        first += 1
+    cdef bint result = True
+    fill_strides(strides, a, True)
+    for d in range(a.rank):
+        result &= a.shape[d] == 1 or a.strides[d] == strides[d]
+    return result
+
+
+cdef void sort_axes(Array* a, const Py_ssize_t* strides) noexcept:
+    """Sort the axes of an array: the one with the least of `strides` is the last."""
+    cdef Py_ssize_t keys[_blocks.MAX_RANK]
+    cdef Py_ssize_t key, size, stride
+    cdef int d, n
+    for d in range(a.rank):
+        key, size, stride, n = max(strides[d], -strides[d]), a.shape[d], a.strides[d], d
+        while n and keys[n - 1] < key:
+            keys[n], a.shape[n], a.strides[n] = keys[n - 1], a.shape[n - 1], a.strides[n - 1]
+            n -= 1
+        keys[n], a.shape[n], a.strides[n] = key, size, stride
 
 
 cdef struct CallPlan:
@@ -181,6 +209,7 @@ cdef struct Job:
     uint8_t* tiles           # packed tiles of panels, of `tile_bytes` for each thread; or NULL
     Py_ssize_t tile_bytes
     View slice               # of strided slices; of rank 0 if they are contiguous
+    int64_t update_strides[_blocks.MAX_RANK]    # along its axes
     const uint8_t* fill_value
     uint8_t* target
     Py_ssize_t target_bytes
@@ -189,6 +218,7 @@ cdef struct Job:
     Py_ssize_t moved         # bytes
     bint scatters, non_temporal
     Updates update
+    int64_t counts           # of updates, one for each slice of the target
     uint8_t* out             # where to copy the target to; NULL if the target is the output
     View out_view
 
@@ -198,6 +228,14 @@ cdef inline int64_t multiply(int64_t total, int64_t size) noexcept nogil:
     if size and total > MAX_ELEMENTS // size:
         return MAX_ELEMENTS + 1
     return total * size
+
+
+cdef inline int64_t count_elements(const View* view) noexcept nogil:
+    cdef int64_t count = 1
+    cdef int d
+    for d in range(view.rank):
+        count *= view.sizes[d]
+    return count
 
 
 cdef inline bint is_same_shape(const Array* view, const CallPlan* p) noexcept nogil:
@@ -506,8 +544,10 @@ cdef uint64_t check_tuples(const Job* job, int64_t first, int64_t count) noexcep
     cdef Check c
     c.walk, c.count, c.tasks = job.walk, count, task_count(job.threads)
     c.walk.index += first * job.walk.tuple_bytes
+    if not job.offsets:
+        return run_tasks(check_task, &c, c.tasks, job.threads)
     c.offsets, c.offset_bytes = job.offsets + first * job.offset_bytes, job.offset_bytes
-    return run_tasks(flatten_task if job.offsets else check_task, &c, c.tasks, job.threads)
+    return run_tasks(flatten_task, &c, c.tasks, job.threads)
 
 
 cdef void read_offsets(Job* job) noexcept nogil:
@@ -532,7 +572,7 @@ cdef uint64_t load_arrays(Job* job) noexcept nogil:
     if job.scatters:
         job.update.first = load(&job.updates, job.threads)
         if job.update.current == NEUTRAL and has_nan(
-            job.update.code, job.update.first, job.tuples * job.width
+            job.update.code, job.update.first, job.updates.nbytes
         ):
             return 1    # the general path copies first updates
         if job.copies_data:
@@ -546,11 +586,10 @@ cdef void finish_job(Job* job) noexcept nogil:
     """Divide means, and copy the target to the output."""
     cdef Means means
     cdef const Counts* counts = &job.update.counts
-    if job.scatters and job.update.mean_type and job.width:
+    if job.scatters and job.update.mean_type and job.updates.nbytes:
         means = Means(
-            job.update.counts, job.target,
-            counts.table.mask + 1 if counts.table.keys else job.target_bytes // job.width,
-            1, job.update.mean_type, job.update.current == INCLUDED,
+            job.update.counts, <uint8_t*> counts.origin, job.counts, 1, job.update.mean_type,
+            job.update.current == INCLUDED,
         )
         divide_task(&means, 0, 0)
     if job.data.swap:    # it was reversed for arithmetic
@@ -624,6 +663,7 @@ cdef uint64_t execute_item(
     cdef Gather g
     cdef Scatter s
     cdef Runs runs
+    cdef Strided strided
     cdef Units units
     cdef Walk walk = job.walk
     cdef uint8_t* target = job.target
@@ -648,6 +688,14 @@ cdef uint64_t execute_item(
             s.non_temporal &= job.slab >= 8 * LONG_SLAB
             runs = Runs(s, job.data.data, job.slab)
             return run_tasks(copy_runs_task, &runs, s.tasks, threads)
+        if job.slice.rank:
+            if updates.counts.table.keys:    # all threads would number slices in it
+                threads = 1
+            s.tasks, s.walk.redirect_offset = threads, DROPPED
+            strided = Strided(
+                s, &job.slice, &job.update_strides[0], count_elements(&job.slice)
+            )
+            return run_tasks(scatter_strided_task, &strided, threads, threads)
         return run_scatter(
             &s, job.space.per_batch != count
             and (width <= _blocks.LINE or count // job.space.per_batch >= threads), threads
@@ -697,12 +745,9 @@ cdef uint64_t gather_batches(Gather* g, int threads) noexcept nogil:
 cdef void find_extent(const Array* view, int64_t* low, int64_t* high) noexcept nogil:
     """Return the addresses of the first byte of an array and of the first after it."""
     cdef int d
-    cdef int64_t extent
     low[0] = high[0] = <int64_t> view.data
     for d in range(view.rank):
-        extent = (view.shape[d] - 1) * view.strides[d]
-        low[0] += min(0, extent)
-        high[0] += max(0, extent)
+        extend(low, high, view.shape[d], view.strides[d])
     high[0] += view.itemsize
 
 
@@ -742,6 +787,70 @@ cdef inline bint is_aligned(
     for d in range(view.rank):
         bits |= view.strides[d]
     return bits & (min(itemsize, 8) - 1) == 0
+
+
+cdef inline bint are_multiples(const Array* a, Py_ssize_t unit) noexcept:
+    """Return whether all strides are multiples of `unit`."""
+    cdef int d
+    cdef bint result = True
+    for d in range(a.rank):
+        result &= a.strides[d] % unit == 0
+    return result
+
+
+cdef bint describe_slices(
+    Job* job, const Array* target, Array* updates, const CallPlan* p, int slice_rank, bint folds,
+    bint merges_rows, bint needs_copy,
+) noexcept:
+    """Describe strided slices of a scatter and their updates; return whether to copy these.
+
+    slice_rank: their axes in the target, the last ones. folds: whether the axes before the indexed
+    one are axes of a slice, too. merges_rows: whether contiguous bytes are one element.
+    """
+    cdef Array slices, strided_updates    # of the same axes
+    cdef int64_t sizes[_blocks.MAX_RANK]
+    cdef int64_t strides[_blocks.MAX_RANK]
+    cdef View* view = &job.slice
+    cdef int first = p.first if folds else 0, last = updates.rank - slice_rank, d, n
+    cdef int rows = merge(updates.shape, updates.strides, first, last, sizes, strides)
+    if rows > 1 or needs_copy:
+        needs_copy = True
+        fill_strides(updates.strides, updates, False)
+        rows = merge(updates.shape, updates.strides, first, last, sizes, strides)
+    slices.rank = 0
+    for d in range(updates.rank):
+        if d < first or d >= last:
+            n = slices.rank
+            slices.shape[n] = strided_updates.shape[n] = updates.shape[d]
+            slices.strides[n] = target.strides[d if d < first else d - updates.rank + target.rank]
+            strided_updates.strides[n] = updates.strides[d]
+            slices.rank += 1
+    strided_updates.rank, view.rank, view.itemsize = slices.rank, 0, target.itemsize
+    sort_axes(&strided_updates, slices.strides)
+    sort_axes(&slices, slices.strides)
+    for d in range(slices.rank):
+        if slices.shape[d] == 1:
+            continue
+        n = view.rank - 1
+        if n >= 0 and view.strides[n] == slices.shape[d] * slices.strides[d] and (
+            job.update_strides[n] == slices.shape[d] * strided_updates.strides[d]
+        ):
+            view.sizes[n] *= slices.shape[d]
+        else:
+            n += 1
+            view.sizes[n], view.rank = slices.shape[d], n + 1
+        view.strides[n], job.update_strides[n] = slices.strides[d], strided_updates.strides[d]
+    n = view.rank - 1
+    if merges_rows and n >= 0 and (
+        view.strides[n] == view.itemsize and job.update_strides[n] == view.itemsize
+    ):
+        view.itemsize *= view.sizes[n]
+        view.rank = n
+    job.update.pitch = strides[0] if rows else view.itemsize
+    if view.rank == 0 and job.update.pitch != view.itemsize:    # one element
+        view.rank, view.sizes[0], view.strides[0], job.update_strides[0] = 1, 1, 0, 0
+    job.width = view.itemsize
+    return needs_copy
 
 
 cdef struct Temporaries:
@@ -890,11 +999,14 @@ cdef class Calls:
         self.recent[slot] = recent
         return value
 
-    cdef object _new_array(self, int rank, const Py_ssize_t* shape, PyObject* dtype):
+    cdef object _new_array(
+        self, int rank, const Py_ssize_t* shape, const Py_ssize_t* strides, PyObject* dtype
+    ):
         Py_INCREF(<object> dtype)    # it takes the reference
-        return self.new_array(<PyObject*> self.array, dtype, rank, shape, NULL, NULL, 0, NULL)
+        return self.new_array(<PyObject*> self.array, dtype, rank, shape, strides, NULL, 0, NULL)
 
     cdef object _execute(self, PyObject** arguments, Py_ssize_t n, Temporaries* memory):
+        cdef Array ordered    # data, its axes in the target's order
         cdef Array views[5]    # data, indices, updates, output, circular write indices
         cdef CallPlan p
         cdef Job job
@@ -903,13 +1015,13 @@ cdef class Calls:
         cdef const Py_ssize_t* strides
         cdef const Py_ssize_t* batch_shape
         cdef Array* target_view = &views[3]
-        cdef Py_ssize_t limit = 0, moved, step, gathered, sparse
+        cdef Py_ssize_t limit = 0, moved, gathered
         cdef PyObject* out = arguments[3]
         cdef PyObject* dtype = (<const Fields*> arguments[0]).dtype
         cdef bint in_place = out == arguments[0], needs_temporary, is_arithmetic
-        cdef bint releases, is_bad, transposes
-        cdef int d, family, axis
-        cdef int64_t size, batch_dims
+        cdef bint releases, is_bad, keeps_order, is_direct, is_described, needs_copy, folds
+        cdef int family, d
+        cdef int64_t size, batch_dims, low, high
         cdef int64_t* firsts
         cdef object result
         job.scatters = arguments[2] != <PyObject*> None
@@ -939,20 +1051,6 @@ cdef class Calls:
             &views[2] if job.scatters else NULL, &p,
         ):
             return None
-        transposes = in_place and job.scatters and p.k == 1 and not p.run and batch_dims == 0 and (
-            (<const Fields*> out).flags & CONTIGUOUS == FORTRAN
-        )
-        if transposes:    # along an axis, data in Fortran order are updated where they are
-            axis = views[0].rank - 1 - p.first
-            reverse_axes(&views[0], 0, views[0].rank)
-            reverse_axes(&views[2], 0, views[2].rank)
-            if family == BY_ELEMENTS:
-                reverse_axes(&views[1], 0, views[1].rank)
-            else:    # the axes of indices keep their order
-                views[1].rank -= family == BY_TUPLES
-                family = ALONG_AXIS
-                reverse_axes(&views[2], axis, axis + views[1].rank)
-            infer_call(family, 0, axis, c.itemsize, &views[0], &views[1], &views[2], &p)
         gathered = p.tuples * p.width
         if c.is_circular:
             size = views[0].shape[p.first]
@@ -974,32 +1072,34 @@ cdef class Calls:
                 )
         in_place = in_place and job.scatters
         moved = views[1].nbytes + gathered
-        if job.scatters and not in_place:
+        is_arithmetic = job.scatters and c.spec.op != 0
+        merge_view(&job.out_view, views[0].shape, views[0].strides, 0, views[0].rank, c.itemsize)
+        # a new output keeps the order of data, unless more updates are faster in row-major order
+        keeps_order = (
+            job.scatters and out == <PyObject*> None and job.out_view.rank != 0
+            and 2 * gathered < views[0].nbytes and not (is_arithmetic and c.data_swap)
+        )
+        if job.scatters and not in_place and not keeps_order:
             moved += views[0].nbytes
         if moved > (4 * limit if p.run else limit) and job.scatters:    # runs are copied faster
             return None
-        if (
-            job.scatters and out == <PyObject*> None and views[0].nbytes >= LARGE
-            and (<object> arguments[0]).flags.fnc
-            and gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"]
-            < views[0].nbytes
-        ):
-            return None    # which copies data in their order
+        if keeps_order:
+            moved += views[0].nbytes
         job.threads, job.non_temporal = 1, False
         job.target_bytes = views[0].nbytes if job.scatters else gathered
-        is_arithmetic = job.scatters and c.spec.op != 0
         releases = moved >= <Py_ssize_t> self.tuning["RELEASING"]
         if releases:
             if c.threads > 1:
                 job.threads = self.limit_threads(c.threads, moved)
             job.non_temporal = job.target_bytes >= self.tuning["NON_TEMPORAL"]
-            if job.scatters and moved >= LARGE and p.tuples and p.width and self.algorithms(
+            if job.scatters and not (
+                job.out_view.rank and (in_place or keeps_order)
+            ) and moved >= LARGE and p.tuples and p.width and self.algorithms(
                 c.is_counted, job.target_bytes, p.width, p.tuples, p.per_batch,
                 p.by_panels, in_place, job.threads,
             ):
                 return None
         # inputs
-        describe(&job.data, &views[0], c.data_swap)
         describe(&job.indices, &views[1], 0)
         job.stored_kind = 0
         if c.counts_from_1:
@@ -1011,27 +1111,18 @@ cdef class Calls:
         job.stored_tuples = views[1].nbytes // views[1].itemsize // p.k
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
-        if job.scatters:
-            describe(&job.updates, &views[2], c.updates_swap)
-            if job.updates.view.rank or job.updates.swap or (
-                is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
-            ):
-                job.updates.copy = allocate(memory, views[2].nbytes)
         # output
         job.out, job.out_view.rank = NULL, 0
         job.validates = c.is_distinct or not gathered
-        needs_temporary = False
+        is_direct = False
+        fill_strides(contiguous, &views[0], keeps_order)
+        result = <object> out
         if out == <PyObject*> None:
-            result = self._new_array(
-                views[0].rank if job.scatters else p.rank,
-                &views[0].shape[0] if job.scatters else &p.shape[0], dtype,
-            )
+            result = self._new_array(p.rank, p.shape, contiguous if keeps_order else NULL, dtype)
             job.target = (<const Fields*> <PyObject*> result).data
-        else:
-            result = <object> out
+        if out != <PyObject*> None or keeps_order:
+            out = <PyObject*> result
             read_array(target_view, out, c.itemsize)
-            if transposes:
-                reverse_axes(target_view, 0, target_view.rank)
             if not is_same_shape(target_view, &p) or (
                 (<const Fields*> out).dtype != dtype and result.dtype != <object> dtype
             ) or (<const Fields*> out).flags & (WRITEABLE | WARNS) != WRITEABLE:
@@ -1046,51 +1137,77 @@ cdef class Calls:
             )
             if may_overlap_itself(&job.out_view):
                 return None
-            needs_temporary = job.out_view.rank != 0 or (is_arithmetic and (
-                not is_aligned(target_view.data, &job.out_view, c.itemsize)
-                or (in_place and c.data_swap)
-            ))
-        job.copies_data = job.scatters and not in_place
-        strides = views[0].strides
-        merge_view(
-            &job.slice, views[0].shape, views[0].strides,
-            views[0].rank if family == BY_ELEMENTS else p.first + (0 if p.run else p.k),
-            views[0].rank, c.itemsize,
-        )
-        if in_place and needs_temporary and job.slice.rank == 0 and not c.is_counted and not (
-            is_arithmetic and (
-                c.data_swap or not is_aligned(job.target, &job.out_view, c.itemsize)
-            )
-        ):
-            needs_temporary = False    # contiguous slices are updated where they are
-        elif needs_temporary:
-            sparse = gathered // c.itemsize * <Py_ssize_t> self.tuning["SPARSE_ELEMENTS"]
-            if (job.target_bytes > limit and job.scatters) or (
-                in_place and job.slice.rank and sparse < job.target_bytes
+            if is_arithmetic and (
+                (in_place and c.data_swap)
+                or not is_aligned(target_view.data, &job.out_view, c.itemsize)
             ):
-                return None    # a copy of the output would cost more than the updates
-            job.out, job.target = job.target, allocate(memory, job.target_bytes)
-            job.copies_data = job.scatters
-        job.validates |= out != <PyObject*> None and job.out == NULL
-        step = c.itemsize
-        for d in reversed(range(views[0].rank)):
-            contiguous[d] = step
-            step *= views[0].shape[d]
-        if job.scatters:
-            job.slice.rank = 0
-            if not in_place or needs_temporary:
-                strides = contiguous
+                needs_temporary = True
+            elif job.out_view.rank == 0:
+                needs_temporary = False
+            else:
+                ordered = views[0]
+                sort_axes(&ordered, target_view.strides)
+                is_direct = job.scatters and not (
+                    c.spec.mean_type and not are_multiples(target_view, c.itemsize)
+                ) and (    # a copy costs less than more updates
+                    gathered <= 4 * views[0].nbytes if in_place else is_dense(target_view)
+                )
+                needs_temporary = not is_direct
+            if needs_temporary:
+                if job.target_bytes > limit and job.scatters:
+                    return None
+                job.out, job.target = job.target, allocate(memory, job.target_bytes)
+                fill_strides(contiguous, &views[0], False)
+        job.copies_data = job.scatters and (not in_place or job.out != NULL)
+        job.validates |= arguments[3] != <PyObject*> None and job.out == NULL
+        describe(&job.data, &ordered if is_direct and not in_place else &views[0], c.data_swap)
+        # slices and updates
+        job.tuples, job.width, job.slice.rank, folds = p.tuples, p.width, 0, False
+        strides = contiguous
+        if is_direct:
+            strides = target_view.strides
+        if not job.scatters:
+            strides = views[0].strides
+            merge_view(
+                &job.slice, views[0].shape, strides,
+                views[0].rank if family == BY_ELEMENTS else p.first + p.k, views[0].rank,
+                c.itemsize,
+            )
+        else:
+            job.update.pitch = p.width
+            describe(&job.updates, &views[2], c.updates_swap)
+            is_described = not is_direct or family == BY_ELEMENTS or not gathered
+            needs_copy = c.updates_swap != 0 or (
+                is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
+            ) or (job.updates.view.rank != 0 and (is_described or c.spec.state == NEUTRAL))
+            if not is_described:
+                if p.k == 1 and not p.run and batch_dims == 0:
+                    folds = p.per_batch <= FEW
+                    for d in range(p.first):
+                        folds |= abs(strides[d]) < abs(strides[p.first])
+                needs_copy = describe_slices(
+                    &job, target_view, &views[2], &p,
+                    views[0].rank - p.first - (0 if p.run else p.k), folds, not c.spec.mean_type,
+                    needs_copy,
+                )
+            if needs_copy:
+                job.updates.copy = allocate(memory, views[2].nbytes)
+        if folds:
+            job.tuples = p.per_batch
         job.slab = 0
-        if p.run and job.copies_data and not job.data.view.rank and (
+        if p.run and job.copies_data and not is_direct and not job.data.view.rank and (
             gathered and views[0].nbytes // p.tuples >= LONG_SLAB
         ):
             job.copies_data, job.slab = False, views[0].nbytes // p.tuples
         # tuples
-        job.tuples, job.width, job.moved = p.tuples, p.width, moved
+        job.moved = moved
         job.units = job.rows.size = 0
         job.tiles = NULL
         batch_shape = &views[1 if family == BY_ELEMENTS else 0].shape[0]
         fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
+        if folds:
+            job.space.batch_rank = 0
+            complete_space(&job.space, p.per_batch, 1)
         job.walk.space, job.walk.kind = &job.space, c.indices.kind
         job.walk.index = job.indices.data
         job.walk.tuple_bytes = p.k * (job.walk.kind & ITEMSIZE_MASK)
@@ -1121,7 +1238,10 @@ cdef class Calls:
         if not job.scatters and c.indices.skips:
             job.fill_value = self._repeat_fill_value(c, p.width, memory)
         if job.scatters:
-            self._fill_updates(&job, c, &p, memory)
+            low, high = <int64_t> job.target, <int64_t> job.target + job.target_bytes
+            if is_direct:
+                find_extent(target_view, &low, &high)
+            self._fill_updates(&job, c, <uint8_t*> low, high - low, gathered, memory)
         if not releases:
             is_bad = execute_job(&job, PY_SSIZE_T_MAX)
         else:
@@ -1244,23 +1364,27 @@ cdef class Calls:
         return repeated
 
     cdef int _fill_updates(
-        self, Job* job, TypedCall c, const CallPlan* p, Temporaries* memory
+        self, Job* job, TypedCall c, const uint8_t* origin, Py_ssize_t extent, Py_ssize_t nbytes,
+        Temporaries* memory,
     ) except -1:
-        """Describe the updates of a scatter, with zeroed counts if it needs them."""
+        """Describe the updates of a scatter, with zeroed counts if it needs them.
+
+        origin, extent: the memory of the target. nbytes: of the updates.
+        """
         cdef Counts counts = no_counts()
         cdef int current = c.spec.state
-        cdef int64_t slots
-        if current == NEUTRAL and (p.width > _blocks.LINE or float_state() != DEFAULT_STATE):
+        cdef Py_ssize_t width = job.width
+        if current == NEUTRAL and (width > _blocks.LINE or float_state() != DEFAULT_STATE):
             current = REPLACED
-        if p.width and (current == REPLACED or c.spec.mean_type):
-            describe_counts(&counts, 4, job.target, p.width)
-            slots = job.target_bytes // p.width
-            if slots > SPARSE * p.tuples:
-                self._allocate_table(&counts.table, p.tuples, memory)
-                slots = counts.table.mask + 1
-            counts.data = allocate(memory, slots * counts.itemsize, True)
+        if nbytes and (current == REPLACED or c.spec.mean_type):
+            describe_counts(&counts, 4, origin, width)
+            job.counts = (extent - 1) // width + 1
+            if job.counts > SPARSE * (nbytes // width):
+                self._allocate_table(&counts.table, nbytes // width, memory)
+                job.counts = counts.table.mask + 1
+            counts.data = allocate(memory, job.counts * counts.itemsize, True)
         job.update = Updates(
-            NULL, p.width, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
+            NULL, job.update.pitch, c.spec.code, c.spec.op, current, NULL, counts, c.spec.mean_type
         )
         if c.spec.neutral is not None:
             job.update.neutral = &c.spec.neutral[0]

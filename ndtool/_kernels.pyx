@@ -63,6 +63,7 @@ from ndtool.loops.scatters cimport (
 from ndtool.loops.startable cimport (
     bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
 )
+from ndtool.loops.strided cimport FEW, Strided, scatter_strided_task
 from ndtool.loops.views cimport (
     Copy, Strips, View, copy_strip, copy_task, count_strips, has_strips,
 )

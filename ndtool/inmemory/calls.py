@@ -88,17 +88,9 @@ def execute(
             if scatters and out is data:
                 buffer = inputs.pop("data")
             require_no_overlap(buffer, **inputs)
-        elif updates_array is not None and _keeps_order(source, updates_array, attributes):
-            buffer = source = source.copy(order="K")
         team = thread_count(call[1])
         compiled = (call[0], team, "ndtool", plan.attributes.rebased)
         result = COMPILED.execute(source, index, updates_array, buffer, *compiled)
-        if result is None and buffer is source and updates_array is not None:
-            tuples = _element_tuples(compiled, source, index, updates_array)
-            if tuples is not None:
-                elements = compiled[3]._replace(batch_dims=0, axis=None)
-                element_call = "scatter_nd", team, "ndtool", elements
-                result = COMPILED.execute(source, tuples, updates_array, buffer, *element_call)
         if result is None and updates_array is not None:
             result = _scatter(plan, types, source, index, updates_array, buffer, team)
         elif result is None:
@@ -174,52 +166,6 @@ def make_typed_call(
         bind.bind_indices(b"", index_type, attributes, fill), stored, spec_of_updates,
         dtype.itemsize, *swaps,
     )  # fmt: skip
-
-
-def _keeps_order(data: Array, updates: Array, attributes: Attributes) -> bool:
-    """Whether a scatter copies data in Fortran order as they are: more updates need a C order."""
-    return (
-        data.flags.fnc
-        and _are_few(updates, data)
-        and data.dtype.isnative
-        and not attributes.is_mean
-    )
-
-
-def _are_few(updates: Array, data: Array) -> bool:
-    """Whether a copy of data would cost more than the updates, each applied by itself."""
-    return updates.size * tuning.SPARSE_ELEMENTS < data.nbytes
-
-
-def _element_tuples(call: Call, data: Array, indices: Array, updates: Array) -> Array | None:
-    """Return an index tuple of each element that is updated, in order, for a scatter-nd; or None.
-
-    So a few updates of slices that are not contiguous are applied where the slices are.
-    """
-    name, attributes, batch_axes = call[0], call[3], call[3].batch_dims
-    if name == "scatter_nd":
-        axis, k, axes = batch_axes, indices.shape[-1], indices.ndim - 1
-    elif name == "scatter":
-        axis, k = attributes.resolved_axis % data.ndim, 1
-        axes = axis + indices.ndim - batch_axes  # of updates, up to those of a slice
-    else:
-        return None
-    if data.flags.c_contiguous or not _are_few(updates, data):
-        return None
-    if k == data.ndim or attributes.pad is not None or indices.dtype == np.uint64:
-        return None
-    tuples = np.empty((*updates.shape, data.ndim), np.int64)
-    for j in range(data.ndim):
-        if axis <= j < axis + k:
-            values = indices[..., j - axis] if name == "scatter_nd" else indices
-            batch_shape, shape = values.shape[:batch_axes], values.shape[batch_axes:]
-            values = values.reshape(batch_shape + (1,) * (axes - values.ndim) + shape)
-            last = axes
-        else:
-            last = j + 1 if j < axis else axes + j + 1 - axis - k
-            values = np.arange(updates.shape[last - 1])
-        tuples[..., j] = values.reshape(values.shape + (1,) * (updates.ndim - last))
-    return tuples
 
 
 def _without_slices(plan: Plan, dtype: Dtype, data: Array) -> Array:

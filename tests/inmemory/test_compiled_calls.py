@@ -263,7 +263,8 @@ def test_more_kinds_of_calls_than_the_cache_holds(both_paths: BothPaths) -> None
 
 
 @pytest.mark.parametrize(
-    ("layout", "reduction"), [("F", "none"), ("stepped", "add"), ("transposed", "max")]
+    ("layout", "reduction"),
+    [("F", "none"), ("stepped", "add"), ("transposed", "max"), ("F", "mean"), ("stepped", "mean")],
 )
 def test_few_updates_in_place_of_strided_slices_copy_no_data(layout: str, reduction: str) -> None:
     calls: list[tuple[str, Any, dict[str, Any]]] = [

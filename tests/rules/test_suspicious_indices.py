@@ -201,7 +201,7 @@ def test_files_of_other_kinds_have_a_command_that_converts_them() -> None:
         savemat("a.mat", {"x": [[1, 2]]})
         calls.append(("a.mat", "a.npz", [[1, 2]]))
     if shutil.which("unzip"):
-        assert ndtool("convert", "data.npy", "s.zarr").status == 0
+        assert ndtool("convert", "data.npy", "s.zarr", "--codec", "none").status == 0
         shutil.make_archive("s.zarr", "zip", "s.zarr")
         shutil.rmtree("s.zarr")
         calls.append(("s.zarr.zip", "s.zarr", np.load("data.npy").tolist()))

@@ -83,7 +83,7 @@ def mean_of(sums: Array, counts: Array) -> Array:
 
 def raw_bytes(array: Array) -> bytes:
     """Return the bytes of an array in C order, with padding and bools other than 0 and 1."""
-    return void_view(array).tobytes()
+    return np.ascontiguousarray(void_view(array)).tobytes()  # NumPy 2.0 fails beyond 32 axes else
 
 
 def bits_equal(left: Array, right: Array) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import defaultdict
 from typing import Any, NoReturn, TypeGuard
 
 from ndtool.arrays.source import (
@@ -77,11 +78,14 @@ def _typed_nodes(storage: LocalFile, path: str) -> list[list[TypedNode]]:
     scopes = []
     for scope in modelproto.scopes(_model(storage, path)):
         items = list(scope)
-        types, typed_nodes = _DeclaredTypes(items), []
+        values, typed_nodes = defaultdict[str, list[Value]](list), list[TypedNode]()
+        for item in items:
+            if isinstance(item, Value):
+                values[item.member].append(item)
         for item in filter(_is_implemented, items):
             node = _operator_node(item, path)
             names = [*node.inputs, *([node.output] if node.output else [])]
-            types_by_name = {name: types.find(item.path, name) for name in names}
+            types_by_name = {name: _find_type(values, item.path, name) for name in names}
             typed_nodes.append(TypedNode(node, item.path, types_by_name))
         scopes.append(typed_nodes)
     return scopes
@@ -95,23 +99,13 @@ def _inputs(storage: LocalFile, path: str) -> tuple[dict[str, DeclaredType], fro
     return inputs, frozenset(initialized & inputs.keys())
 
 
-class _DeclaredTypes:
-    """The declared types of the values in a function, or in a graph with its subgraphs."""
-
-    def __init__(self, items: list[Value | Node]) -> None:
-        self._values: dict[str, list[Value]] = {}
-        for item in items:
-            if isinstance(item, Value):
-                self._values.setdefault(item.member, []).append(item)
-
-    def find(self, path: str, name: str) -> DeclaredType:
-        """Return the declared type of a value in the graph at `path`, or in an enclosing graph."""
-        for scope in modelproto.enclosing_graphs(path):
-            for value in self._values.get(scope + name, ()):
-                declared_type = _declared_type(value)
-                if declared_type.dtype is not None:
-                    return declared_type
-        return UNKNOWN
+def _find_type(values: dict[str, list[Value]], path: str, name: str) -> DeclaredType:
+    """Return the declared type of a value in the graph at `path`, or in an enclosing graph."""
+    for scope in modelproto.enclosing_graphs(path):
+        for declared_type in map(_declared_type, values.get(scope + name, ())):
+            if declared_type.dtype is not None:
+                return declared_type
+    return UNKNOWN
 
 
 def _declared_type(value: Value) -> DeclaredType:
