@@ -222,24 +222,21 @@ def _store_in_reporter(context: click.Context, parameter: click.Parameter, value
         setattr(context.obj, parameter.name or "", value)
 
 
-def _exit_option(*flags: str, callback: Any, help: str) -> Option:  # noqa: A002
-    return Option(
-        flags, callback=callback, help=help, is_flag=True, is_eager=True, expose_value=False
-    )
+def _exit_option(*flags: str, answer: Callable[[click.Context], str], text: str) -> Option:
+    """Return a flag that prints an answer and ends the program."""
+
+    def show(context: click.Context, _: click.Parameter, value: bool) -> None:
+        if value and not context.resilient_parsing:
+            write_stdout(answer(context) + "\n")
+            context.exit()
+
+    return Option(flags, callback=show, help=text, is_flag=True, is_eager=True, expose_value=False)
 
 
-def _show_help(context: click.Context, _: click.Parameter, value: bool) -> None:
-    if value and not context.resilient_parsing:
-        write_stdout(context.get_help() + "\n")
-        context.exit()
+def _version(_: click.Context) -> str:
+    from ndtool import __version__
 
-
-def _show_version(context: click.Context, _: click.Parameter, value: bool) -> None:
-    if value and not context.resilient_parsing:
-        from ndtool import __version__
-
-        write_stdout(f"ndtool {__version__}\n")
-        context.exit()
+    return f"ndtool {__version__}"
 
 
 class Argument(click.Argument):
@@ -277,10 +274,10 @@ def make(parameters: Iterable[Parameter]) -> list[click.Parameter]:
     return made
 
 
-HELP = partial(_exit_option, "-h", "--help", callback=_show_help, help="Show this help and exit.")
-VERSION = partial(
-    _exit_option, "--version", callback=_show_version, help="Show the version and exit."
+HELP = partial(
+    _exit_option, "-h", "--help", answer=click.Context.get_help, text="Show this help and exit."
 )
+VERSION = partial(_exit_option, "--version", answer=_version, text="Show the version and exit.")
 BATCH_DIMS = define("--batch-dims N", _INT64, "Number of leading batch axes.", default=0)
 AXIS = define("--axis A", _INT64, "Axis of DATA to index; default: after the batch axes.")
 REDUCTION = define(
