@@ -311,8 +311,14 @@ cdef inline uint64_t next_offsets(
         if cursor.remaining == 0:
             next_batch(cursor, space)
         n_batch = min(n - converted, cursor.remaining)
-        if not is_one_by_one and 2 <= space.k <= 3:
-            if space.k == 2:
+        if not is_one_by_one and not is_one_per_batch and (
+            2 <= space.k <= 3 or space.k == 1 and n_batch < FEW and few < BLOCK
+        ):    # also a short batch, unless several had such an index
+            if space.k == 1:
+                n_plain = plain_offsets(
+                    index + converted, n_batch, 1, space, cursor.base, offsets + converted
+                )
+            elif space.k == 2:
                 n_plain = plain_offsets(
                     index + 2 * converted, n_batch, 2, space, cursor.base, offsets + converted
                 )
@@ -326,7 +332,7 @@ cdef inline uint64_t next_offsets(
             if n_batch == 0:
                 continue
             few = 1 if n_plain >= 4 * FEW else min(4 * few, BLOCK)
-            if walk.mode == ERROR:    # the other modes convert the rest as fast
+            if walk.mode == ERROR and space.k > 1:    # else all others are converted as fast
                 n_batch = min(n_batch, few)
         if is_one_per_batch:
             last_axis = space.batch_rank - 1
