@@ -1282,10 +1282,11 @@ cdef class Calls:
         cdef const View* view = &job.data.view
         cdef bint has_rows = view.itemsize != itemsize
         cdef int64_t last = view.strides[view.rank - 1]
-        cdef Py_ssize_t reused = gathered
+        cdef Py_ssize_t reused
+        gathered = reused = min(gathered, PY_SSIZE_T_MAX // 4)    # multiples do not overflow
         if itemsize <= 2 and not has_rows and job.data.nbytes >= MIN_SQUARES:
             reused *= 4    # they are copied in squares, for a quarter of the time
-        if reused >= 2 * job.data.nbytes and job.data.nbytes <= self.tuning["PACKED_IN_CACHE"]:
+        if job.data.nbytes <= self.tuning["PACKED_IN_CACHE"] and reused >= 2 * job.data.nbytes:
             if p.by_panels:
                 return not has_rows
             if job.slice.rank or p.width <= _blocks.LINE:

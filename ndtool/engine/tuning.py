@@ -49,6 +49,5 @@ MAX_BLOCK_TUPLES = 1 << 20  # maximum number of tuples that are gathered so
 COMPILED_CALL = 1 << 26  # bytes that a scatter planned by compiled code may move
 RELEASING = 1 << 15  # bytes that a call moves, from which it releases the GIL and may use threads
 TEMPORARY_OUTPUT = 1 << 16  # bytes of an output, up to which a temporary array is faster
-NUMPY_COPY = 1 << 12  # bytes of an array, up to which NumPy normalizes it faster than the kernels
 PACKED_IN_CACHE = 1 << 22  # bytes of data that are packed before short slices of them are gathered
 MAX_PACKED = 1 << 28  # maximum bytes of data that are packed before strided slices are gathered

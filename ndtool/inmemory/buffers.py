@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.engine import copies, tuning
+from ndtool.engine import copies
 from ndtool.engine.bind import Operand
 from ndtool.rules.dtypes import Dtype
 
@@ -46,19 +46,8 @@ def normalize(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) 
     if is_normalized and (array.flags.aligned or not aligned):
         return as_bytes(array)
     buffer = np.empty(array.nbytes, np.uint8)
-    copy_normalized(array, dtype, order, buffer, team)
+    copies.normalize(as_operand(array), array.shape, dtype, order, buffer, team)
     return buffer
-
-
-def copy_normalized(array: Array, dtype: Dtype, order: str, buffer: Array, team: int) -> None:
-    """Copy an array to a buffer, in row-major order and the given byte order."""
-    if array.nbytes > tuning.NUMPY_COPY:
-        copies.normalize(as_operand(array), array.shape, dtype, order, buffer, team)
-        return
-    elements = as_void(array)
-    np.copyto(buffer.view(elements.dtype).reshape(elements.shape), elements)
-    if dtype.order != order and dtype.swap_size > 1:
-        copies.swap_bytes(buffer, dtype.swap_size)
 
 
 class _Memory:

@@ -6,11 +6,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport (
-    BLOCK, MAX_RANK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
+    BLOCK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets, next_offsets, seek,
 )
 from ndtool.loops.indices cimport (
-    ERROR, UNVECTORIZED, as_int64_bits, bound_index_exact,
+    ENTRIES, ERROR, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
 )
+from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines
 
 cdef enum:
     SAMPLES = 64          # samples of a walk
@@ -65,42 +66,68 @@ cdef inline IndexSpace without_batches(const IndexSpace* space, int64_t count) n
     return one
 
 
-cdef inline int bad_component(const Walk* walk, int64_t t) noexcept nogil:
-    """Return the first component of a tuple that is out of bounds and not padding, or -1."""
-    cdef int64_t block[MAX_RANK]
+cdef inline Py_ssize_t first_bad(const Walk* walk, int64_t t, Py_ssize_t n) noexcept nogil:
+    """Return the first component of n tuples that is out of bounds and not padding, or -1."""
+    cdef int64_t values[ENTRIES]
     cdef const IndexSpace* space = walk.space
     cdef bint is_uint64 = False
     cdef const int64_t* index = as_int64_bits(
-        walk.index + t * walk.tuple_bytes, walk.kind, space.k, block, &is_uint64
+        walk.index + t * walk.tuple_bytes, walk.kind, n * space.k, values, &is_uint64
     )
+    cdef Py_ssize_t i
     cdef int64_t v
-    cdef int j
-    for j in range(space.k):
-        v = index[j]
-        if walk.has_pad and v == walk.pad:
-            continue
-        if bound_index_exact(&v, space.sizes[j], space.wraps[j], ERROR, is_uint64):
-            return j
+    cdef int j = 0
+    for i in range(n * space.k):
+        v = index[i]
+        if not (walk.has_pad and v == walk.pad) and bound_index_exact(
+            &v, space.sizes[j], space.wraps[j], ERROR, is_uint64
+        ):
+            return i
+        j = j + 1 if j + 1 < space.k else 0
     return -1
 
 
-cdef inline uint64_t check_range(const Walk* indices, int64_t t, int64_t stop) noexcept nogil:
+cdef inline uint64_t outside(
+    const int64_t* index, Py_ssize_t n, int step, int64_t size, int64_t wrap
+) noexcept nogil:
+    """Return non-zero if any of n indices, `step` apart, is out of bounds.
+
+    By sign bits, because comparisons of 64 bits do not vectorize everywhere: of a sum that is
+    negative below the bounds, also if it overflows, and of a difference that is above them.
+    """
+    cdef Py_ssize_t i
+    cdef uint64_t bits = 0
+    for i in range(n):
+        bits |= (<uint64_t> index[i * step] + wrap) | (<uint64_t> (size - 1) - index[i * step])
+    return bits >> 63
+
+
+cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noexcept nogil:
     """Return non-zero if a stored tuple of [t, stop) is out of bounds, whatever the mode."""
-    cdef int64_t offsets[BLOCK]
-    cdef IndexSpace space = without_batches(indices.space, stop)
-    cdef Walk walk = indices[0]
-    cdef int64_t n
-    cdef Cursor cursor
-    walk.space, walk.first, walk.mode = &space, 0, ERROR
-    if not walk.has_pad:
-        walk.kind &= ~UNVECTORIZED
-    seek(&cursor, &walk, t)
-    while t < stop:
-        n = min(block_size(&space), stop - t)
-        if convert_next_offsets(&cursor, &walk, t, n, offsets):
-            return 1
+    cdef int64_t values[ENTRIES]
+    cdef const int64_t* index
+    cdef const IndexSpace* space = walk.space
+    cdef Py_ssize_t n
+    cdef uint64_t bad = 0
+    cdef int j
+    while t < stop and not bad:
+        n = min(block_size(space), stop - t)
+        prefetch_lines(
+            walk.index + t * walk.tuple_bytes + PREFETCH_DISTANCE, n * walk.tuple_bytes
+        )
+        if walk.has_pad:
+            bad = first_bad(walk, t, n) >= 0
+        else:
+            index = as_int64(
+                walk.index + t * walk.tuple_bytes, walk.kind & ~UNVECTORIZED, n * space.k, values
+            )
+            if space.k == 1:
+                bad = outside(index, n, 1, space.sizes[0], space.wraps[0])
+            else:
+                for j in range(space.k):
+                    bad |= outside(index + j, n, space.k, space.sizes[j], space.wraps[j])
         t += n
-    return 0
+    return bad
 
 
 cdef inline double local_fraction(const Walk* walk, int64_t count) noexcept nogil:
@@ -129,7 +156,7 @@ cdef struct OutOfBounds:
 cdef inline OutOfBounds find_out_of_bounds(const Walk* walk, int64_t count) noexcept nogil:
     """Search for tuples out of bounds one by one, skipping ranges without any."""
     cdef int64_t t
-    cdef int j
+    cdef Py_ssize_t j
     cdef bint is_range_valid = False
     cdef OutOfBounds result = OutOfBounds(-1, 0, -1)
     for t in range(count):
@@ -137,10 +164,10 @@ cdef inline OutOfBounds find_out_of_bounds(const Walk* walk, int64_t count) noex
             is_range_valid = not check_range(walk, t, min(t + RANGE, count))
         if is_range_valid:
             continue
-        j = bad_component(walk, t)
+        j = first_bad(walk, t, 1)
         if j >= 0:
             result.bad += 1
             if result.position < 0:
                 result.position = t
-                result.component = j
+                result.component = <int> j
     return result

@@ -6,28 +6,17 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
-from strategies import (
-    ALL_DTYPES,
-    LAYOUTS,
-    bits_equal,
-    random_values,
-    raw_bytes,
-    to_layout,
-    void_view,
-)
+from strategies import bits_equal, raw_bytes
 
 import ndtool
 from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError
 from ndtool.engine import layouts, tuning
-from ndtool.inmemory import buffers
-from ndtool.rules import dtypes
 
 pytestmark = pytest.mark.usefixtures("fast_small_calls")
 
@@ -275,28 +264,6 @@ def test_records_of_a_record_array_are_records() -> None:
 
 
 # Small arrays, which NumPy normalizes
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
-def test_small_arrays_are_normalized_as_large_ones(
-    dtype: np.dtype, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(5)
-    for shape in ((), (1,), (3, 4), (2, 1, 3), (0, 2)):
-        array = to_layout(random_values(rng, dtype, shape), layout)
-        for view in (array, void_view(array).view(array.dtype.newbyteorder("S"))):
-            element_type = dtypes.from_numpy(view.dtype)
-            before = raw_bytes(view)
-            for order, aligned in product("<>", (False, True)):
-                normalized = []
-                for limit in (0, 1 << 12):
-                    monkeypatch.setattr(tuning, "NUMPY_COPY", limit)
-                    normalized.append(
-                        bytes(buffers.normalize(view, element_type, order, aligned, 2))
-                    )
-                assert normalized[0] == normalized[1]
-                assert raw_bytes(view) == before
 
 
 # An `out` whose elements overlap

@@ -28,7 +28,7 @@ from ndtool.machine import threads as teams
 from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
-tuning.NUMPY_COPY = tuning.COMPILED_CALL = 0  # disables the fast path for small arrays
+tuning.COMPILED_CALL = 0  # small scatters take the general path
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="guard pages require mprotect")
 
