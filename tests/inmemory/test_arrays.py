@@ -263,9 +263,6 @@ def test_records_of_a_record_array_are_records() -> None:
     assert records.a.tolist() == [3, 1, 2, 3]
 
 
-# Small arrays, which NumPy normalizes
-
-
 # An `out` whose elements overlap
 
 

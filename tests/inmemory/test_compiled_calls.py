@@ -262,6 +262,31 @@ def test_more_kinds_of_calls_than_the_cache_holds(both_paths: BothPaths) -> None
     assert both_paths.general == 0
 
 
+@given(
+    st.permutations(range(3)),
+    st.tuples(*[st.sampled_from([1, 2, -1])] * 3),
+    st.sampled_from(["none", "add", "max", "mean"]),
+    st.integers(0, 2**32),
+)
+def test_data_of_any_strides_are_updated_as_in_row_major_order(
+    axes: list[int], steps: tuple[int, ...], reduction: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    shape, axis = rng.integers(1, 40, 3), int(rng.integers(3))
+    indices = rng.integers(-shape[axis], shape[axis], rng.integers(1, 60))
+    updates = rng.random((*shape[:axis], indices.size, *shape[axis + 1 :]), "f4")
+    base = np.full([shape[a] * abs(steps[a]) for a in axes], 7, "f4")
+    inside = tuple(slice(None, None, steps[a]) for a in axes)
+    data = base[inside].transpose(np.argsort(axes))
+    data[...] = rng.random(shape)
+    expected = base.copy()
+    result = ndtool.scatter(data.copy("C"), indices, updates, axis, reduction)
+    expected[inside] = result.transpose(axes)
+    assert bits_equal(ndtool.scatter(data, indices, updates, axis, reduction), result)
+    ndtool.scatter(data, indices, updates, axis, reduction, out=data)
+    assert bits_equal(base, expected)
+
+
 @pytest.mark.parametrize(
     ("layout", "reduction"),
     [("F", "none"), ("stepped", "add"), ("transposed", "max"), ("F", "mean"), ("stepped", "mean")],
