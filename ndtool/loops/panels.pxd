@@ -5,14 +5,13 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, is_usual_width, offsets_1
+from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, Bounds, is_usual_width, tuple_offsets
 from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
 from ndtool.loops.indices cimport (
-    ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
-    as_int64_bits,
+    ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
 )
 from ndtool.loops.memory cimport prefetch_lines, stream, stream_end
-from ndtool.loops.moves cimport gather_block
+from ndtool.loops.moves cimport move_block
 from ndtool.loops.scatters cimport (
     NEUTRAL, SINK, Updates, apply_block, divide_window, fill_pass, sink_offset, window_updates,
 )
@@ -125,20 +124,15 @@ cdef inline uint64_t tile_offsets(
     cdef uint64_t bad = c.kind & UNVECTORIZED
     cdef int64_t i, v
     cdef const int64_t* index
-    cdef BoundsMode mode = BoundsMode(
-        &p.data_rows, &step, 0, column_stride, c.mode, redirect_offset
+    cdef Bounds bounds = Bounds(
+        &p.data_rows, &p.wrap, &step, 0, column_stride, c.mode, redirect_offset
     )
     cdef bint is_uint64 = False, skips
     if not bad:
         index = as_int64(stored, c.kind, n, values)
-        if c.mode == ERROR:
-            bad = offsets_1(index, n, p.data_rows, p.wrap, step, 0, column_stride, offsets)
-            for i in range(0 if column_stride else n):
-                offsets[i] += increments[i]
-        else:
-            bad = apply_mode(&mode, index, n, 1, offsets)
-            for i in range(0 if column_stride else n):
-                offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
+        bad = tuple_offsets(&bounds, index, n, 1, offsets)
+        for i in range(0 if column_stride else n):
+            offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
     if not bad or c.mode == ERROR and not c.has_pad:
         return bad
     index = as_int64_bits(stored, c.kind, n, values, &is_uint64)    # one by one
@@ -260,7 +254,7 @@ cdef inline uint64_t gather_from_tile(
             c, stored, n_few, step, column_stride, increments, c.fill_value - source, offsets
         ):
             return 1
-        gather_block(target, source, offsets, n_few, p.itemsize, p.itemsize, 0)
+        move_block(target, NULL, source, offsets, n_few, p.itemsize, p.itemsize, 0)
         source += n_few * column_stride
         increments += 0 if column_stride else n_few
         stored += n_few * (c.kind & ITEMSIZE_MASK)

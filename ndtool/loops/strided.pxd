@@ -3,19 +3,11 @@
 # copies of them. The twin of `gather_strided_task`.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, Cursor, block_size, next_offsets, seek
-from ndtool.loops.moves cimport copy_bytes, gather_block
+from ndtool.loops.moves cimport move_block
 from ndtool.loops.scatters cimport FILL, Scatter, Updates, apply_block, apply_row, filter_owned
 from ndtool.loops.views cimport View
-
-cdef extern from *:
-    """
-    static inline void ndtool_move_fixed(
-        uint8_t *, int64_t const *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t
-    ) ndtool_inline;
-    """
 
 cdef enum:
     FEW = 16    # tuples or elements, up to which a call for those of one slice costs more
@@ -116,26 +108,7 @@ cdef inline void apply_strided(
         for i in range(n):
             apply_row(u, target + offsets[i], updates + update_offsets[i], width)
     elif u.op or u.current == FILL or u.counts.data:
-        gather_block(packed, updates, update_offsets, n, width, width, 0)
+        move_block(packed, NULL, updates, update_offsets, n, width, width, 0)
         apply_block(u, target, offsets, packed, n, width)
-    elif width == 1:
-        move_fixed(target, offsets, updates, update_offsets, n, 1)
-    elif width == 2:
-        move_fixed(target, offsets, updates, update_offsets, n, 2)
-    elif width == 4:
-        move_fixed(target, offsets, updates, update_offsets, n, 4)
-    elif width == 8:
-        move_fixed(target, offsets, updates, update_offsets, n, 8)
     else:
-        for i in range(n):
-            copy_bytes(target + offsets[i], updates + update_offsets[i], width)
-
-
-cdef inline void move_fixed "ndtool_move_fixed"(
-    uint8_t* target, const int64_t* offsets, const uint8_t* updates,
-    const int64_t* update_offsets, Py_ssize_t n, Py_ssize_t width,
-) noexcept nogil:
-    """Copy n updates of a constant width, in order."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        memcpy(target + offsets[i], updates + update_offsets[i], width)
+        move_block(target, offsets, updates, update_offsets, n, width, 0, 0)
