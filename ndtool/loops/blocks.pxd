@@ -411,18 +411,21 @@ cdef inline uint64_t convert_next_offsets(
     return next_offsets(cursor, walk, t, n, offsets)
 
 
-cdef inline Py_ssize_t shared_offsets(const Walk* walk, int64_t* offsets) noexcept nogil:
+cdef inline int64_t shared_offsets(
+    const Walk* walk, int64_t batches, int64_t* offsets
+) noexcept nogil:
     """Convert the tuples that batches share to offsets from a batch's first slice, in a block.
 
-    The block continues with as many other batches as fit. Returns their number; 0 if a tuple is
-    out of bounds.
+    The block continues with as many of the other batches as fit. Returns how many are in it; 0 if a
+    tuple is out of bounds.
     """
-    cdef int64_t n = walk.space.per_batch, batches = BLOCK // n, i
+    cdef int64_t n = walk.space.per_batch, i
     cdef Cursor cursor
     seek(&cursor, walk, 0)
     cursor.base = 0
     if next_offsets(&cursor, walk, 0, n, offsets):
         return 0
+    batches = min(batches, BLOCK // n)
     for i in range(n, batches * n):
         offsets[i] = offsets[i - n] + walk.space.batch_strides[0]
     return batches

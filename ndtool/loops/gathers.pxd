@@ -74,9 +74,9 @@ cdef inline uint64_t gather_shared(const Gather* g, int64_t task) noexcept nogil
     cdef int64_t offsets[BLOCK]
     cdef int64_t n = g.walk.space.per_batch, batches = g.count // n, count
     cdef int64_t first = batches * task // g.tasks, stop = batches * (task + 1) // g.tasks
-    cdef int64_t step = shared_offsets(&g.walk, offsets)
+    cdef int64_t step = shared_offsets(&g.walk, stop - first, offsets)
     if step == 0:
-        return 1
+        return first < stop
     while first < stop:
         count = min(step, stop - first)
         move_block(

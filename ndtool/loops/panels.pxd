@@ -8,7 +8,7 @@ from libc.string cimport memcpy, memset
 from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, Bounds, is_usual_width, tuple_offsets
 from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
 from ndtool.loops.indices cimport (
-    ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
+    ERROR, ITEMSIZE_MASK, REDIRECT, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
 )
 from ndtool.loops.memory cimport prefetch_lines, stream, stream_end
 from ndtool.loops.moves cimport move_block
@@ -131,7 +131,9 @@ cdef inline uint64_t tile_offsets(
     if not bad:
         index = as_int64(stored, c.kind, n, values)
         bad = tuple_offsets(&bounds, index, n, 1, offsets)
-        for i in range(0 if column_stride else n):
+        for i in range(0 if column_stride or c.mode == REDIRECT else n):
+            offsets[i] += increments[i]
+        for i in range(n if not column_stride and c.mode == REDIRECT else 0):
             offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
     if not bad or c.mode == ERROR and not c.has_pad:
         return bad

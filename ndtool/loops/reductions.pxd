@@ -60,7 +60,8 @@ cdef extern from *:
                   uint16_t *out = (uint16_t *) (target + offsets[i]); \\
                   for (c = 0; c + 8 <= elements; c += 8) { \\
                       __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (out + c))); \\
-                      __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (update + c))); \\
+                      __m256 b = _mm256_cvtph_ps( \\
+                          _mm_loadu_si128((const __m128i *) (update + c))); \\
                       __asm__(instruction " %1, %0, %0" : "+x"(a) : "x"(b)); \\
                       _mm_storeu_si128( \\
                           (__m128i *) (out + c), _mm256_cvtps_ph(a, NDTOOL_HALF_TO_NEAREST)); \\
@@ -99,6 +100,8 @@ cdef extern from *:
 
 cdef enum:
     PREFETCH_INTERVAL = 16    # elements between prefetches
+    FEW_ELEMENTS = 3          # elements of a slice, up to which vectors are not faster
+    FEW_COMPLEX = 8           # the same of complex64
 
 cdef enum:    # which loop
     ROWS
@@ -148,18 +151,22 @@ cdef inline void reduce_slice(
     int op, number* out, const number* updates, Py_ssize_t elements
 ) noexcept nogil:
     """out[c] = out[c] op updates[c] for the elements of one slice."""
-    cdef Py_ssize_t c
+    cdef Py_ssize_t i
+    cdef uint64_t c
     cdef int64_t zero = 0
     if number is half:
         if reduce_halves(op, <uint8_t*> out, &zero, updates, 1, elements):
             return
-    if number is complex64 or number is complex128:
-        if number is complex128 or elements <= 8:    # vectors are not faster
-            for c in range(elements):
-                out[c] = reduce_pair_scalar(op, out[c], updates[c])
-            return
-    for c in range(elements):
-        out[c] = reduce_pair(op, out[c], updates[c])
+    if number is complex128 or elements <= (
+        FEW_COMPLEX if number is complex64 else FEW_ELEMENTS
+    ):
+        for i in range(elements):
+            c = i
+            read_once(c)    # which prevents vectors: they are not faster
+            out[c] = reduce_pair_scalar(op, out[c], updates[c])
+        return
+    for i in range(elements):
+        out[i] = reduce_pair(op, out[i], updates[i])
 
 
 cdef inline Py_ssize_t reduce_slices(

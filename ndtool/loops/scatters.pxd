@@ -233,10 +233,10 @@ cdef inline uint64_t scatter_shared(
     """Convert the tuples that all batches share once, and apply the updates of complete batches."""
     cdef int64_t offsets[BLOCK]
     cdef int64_t n = s.walk.space.per_batch, count, base
-    cdef int64_t step = n * shared_offsets(&s.walk, offsets)
+    cdef int64_t step = n * shared_offsets(&s.walk, (stop - t) // n, offsets)
     cdef Py_ssize_t width = s.updates.pitch
     if step == 0:
-        return 1
+        return t < stop
     while t < stop:
         count = min(step, stop - t)
         base = (s.walk.first + t) // n * s.walk.space.batch_strides[0]
