@@ -37,6 +37,7 @@ _FIELDS = {  # a quoted field, or one without quotes around it
 _MAX_BATCH_ROWS = 4096  # rows of which the fields are converted together
 _VALID_BYTES = {"q": b"0123456789-", "d": b"0123456789-+.eE"}
 _NEWLINE, _QUOTE = b'\n"'
+_QUOTED = re.compile(b'"[^"]*"')
 
 
 class Table(NamedTuple):
@@ -325,8 +326,8 @@ def _parse_by_numpy(
     import numpy as np
 
     valid = _VALID_BYTES[kind] + b"\n " + delimiter + b"\t" * (delimiter != b"\t")
-    if block.translate(None, valid + b'"'):
-        return None
+    if block.translate(None, valid + b'"') or any(delimiter in x for x in _QUOTED.findall(block)):
+        return None  # loadtxt does not count the fields of a row
     rows = [line for line in block.decode().split("\n") if line.strip(" \t")]
     if not rows:
         return np.empty(0, np.int64)
