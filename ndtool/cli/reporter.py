@@ -173,9 +173,9 @@ class Reporter:
         if self.json:
             fields = exc.fields()
             if trace is not None:
-                from ndtool.analysis.infer import rules_of
+                from ndtool.analysis.answers import json_value
 
-                fields["trace"] = [rule.to_dict() for rule in rules_of(trace)]
+                fields["trace"] = json_value(trace.steps)
             if comparison is not None:
                 fields |= comparison.to_dict()
             self._print_json_error(fields)
@@ -184,7 +184,7 @@ class Reporter:
             if self.trace:
                 self._print_tables([trace.table()], 2)
             else:
-                rule, numbers, result, _ = trace.steps[-1]
+                rule, numbers, result = trace.steps[-1]
                 write_stderr(_format_summary([f"{trace.operator}: {rule}: {numbers}: {result}"]))
         exc.message = _message_line(exc.message)
         exc.places = tuple(map(_message_line, exc.places))
@@ -203,17 +203,19 @@ class Reporter:
         if self._is_interactive():
             _print_line(f"wrote {printable(name)}")
 
-    def final_messages(self) -> tuple[bytes, int, bytes]:
-        """Return the message that SIGBUS prints, its descriptor, and the bytes for other signals.
+    def handle_signals(self) -> None:
+        """Install the signal handlers of a command that reads files.
 
-        SIGBUS means that a page of a mapped file can no longer be read. Other signals end the
+        SIGBUS prints an error: a page of a mapped file can no longer be read. Other signals end the
         process without a message, and erase the progress bar.
         """
+        from ndtool.machine import signals
+
         erase_line = b"\r\x1b[K" if self._is_interactive() else b""
         exc = OutputError(LOST_INPUT_MESSAGE)
         text = _json_text(exc.fields()) if self.json else f"error: {exc}\n"
         fd = 1 if self.json and not self.data_on_stdout else 2
-        return erase_line + text.encode(), fd, erase_line
+        signals.install_handlers(erase_line + text.encode(), fd, erase_line)
 
     def report_bug(self, traceback: str) -> None:
         """Print the traceback of an unexpected exception, and a request for a bug report."""
