@@ -71,7 +71,6 @@ def _run_operator(
     html: str | None = None,
     **kwargs: Any,
 ) -> None:
-    from ndtool.machine import signals
     from ndtool.runs import steps
     from ndtool.runs.calls import OpenCall, Request
 
@@ -84,7 +83,7 @@ def _run_operator(
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     with OpenCall(request) as call:
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
@@ -127,12 +126,11 @@ def _run_operator(
 
 @click.pass_obj
 def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: Any) -> None:
-    from ndtool.machine import signals
     from ndtool.runs import convert
 
     _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
         reporter.data_on_stdout |= _writes_to_stdout(conversion.output)

@@ -101,11 +101,10 @@ def _open_call(
     options: dict[str, Any],
 ) -> Iterator[tuple[OpenCall, HtmlReport | None]]:
     """Yield the open call of a question, and its HTML report."""
-    from ndtool.machine import signals
     from ndtool.runs.calls import Request
 
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     with open_request(request) as call:
         reporter.print_warnings(call.warnings)
         with html_report(html, call, reporter) as report:
@@ -181,9 +180,8 @@ def _model(
     **options: Any,
 ) -> None:
     from ndtool.analysis.model import nodes, run
-    from ndtool.machine import signals
 
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     if inputs is None:
         if engines is not None:
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
@@ -204,9 +202,8 @@ def _model(
 @click.pass_obj
 def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     from ndtool.analysis.inspect import inspect
-    from ndtool.machine import signals
 
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     answer = inspect(names)
     reporter.print_answer(answer)
     reporter.print_warnings([array.warning for array in answer.arrays if array.warning])

@@ -13,7 +13,7 @@ that of `verify` those of a comparison in `comparison`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack
 
 from ndtool.analysis.explain import Explanation
 from ndtool.analysis.infer import Inferred
@@ -36,7 +36,7 @@ from ndtool.options import (
 )
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
-from ndtool.signatures import CallOptions, OperatorName, Reduction, WriteMode
+from ndtool.signatures import Duplicates, Mode, OperatorName, Reduction, WriteMode
 
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
@@ -47,7 +47,7 @@ _Position = int | tuple[int, ...]
 _Positions = _Position | Sequence[tuple[int, ...]] | None
 
 
-class AttributeOptions(CallOptions, total=False):
+class AttributeOptions(TypedDict, total=False):
     """The attributes of an operator, keyword arguments of questions about its calls.
 
     batch_dims, axis, reduction, mode: attributes in the standards. out_of_bounds, fill, pad,
@@ -58,6 +58,13 @@ class AttributeOptions(CallOptions, total=False):
     axis: SupportsIndex | None
     reduction: Reduction
     mode: WriteMode
+    out_of_bounds: Mode
+    fill: object
+    pad: SupportsIndex | None
+    negatives: bool
+    include_self: bool
+    duplicates: Duplicates
+    index_base: SupportsIndex
 
 
 def infer(
