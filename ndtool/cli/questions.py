@@ -137,6 +137,7 @@ def _verify(
     html: str | None = None,
     **options: Any,
 ) -> None:
+    from ndtool.analysis import engines as others
     from ndtool.analysis import verify
 
     settings = _pop_engine_settings(options)
@@ -144,12 +145,7 @@ def _verify(
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     with _open_call(reporter, verify.open_call, operator, html, options) as (call, report):
         with _progress(reporter) as progress:
-            if engines is None:
-                answer = verify.verify(call, progress, settings.within)
-            else:
-                from ndtool.analysis import engines as others
-
-                answer = others.verify(call, engines, settings, progress)
+            answer = others.verify(call, engines, settings, progress)
         if report and answer.engines is not None:
             report.add_engines(answer)
         if answer.engines is not None and not reporter.json:
