@@ -11,8 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ndtool.cli.console import Progress, format_duration, format_tables, write_stderr, write_stdout
-from ndtool.cli.wrapping import terminal_columns, wrap_lines
+from ndtool.cli.console import (
+    Progress,
+    format_duration,
+    format_table,
+    terminal_columns,
+    wrap_lines,
+    write_stderr,
+    write_stdout,
+)
 from ndtool.errors import (
     NdtoolError,
     OutputError,
@@ -153,8 +160,10 @@ class Reporter:
             self._print_tables(answer.tables(), 1)
 
     def _print_tables(self, tables: list[Table], fd: int) -> None:
-        for text in format_tables(tables, fd):
-            (write_stdout if fd == 1 else write_stderr)(text)
+        """Print tables with an empty line between them."""
+        for n, table in enumerate(tables):
+            for text in ("\n" * bool(n), *format_table(table, fd)):
+                (write_stdout if fd == 1 else write_stderr)(text)
 
     def report_verification(self, answer: Verification) -> None:
         """Print that an output is verified, with the distances of elements within the tolerance."""
