@@ -144,9 +144,7 @@ def _sizes(shape: Shape) -> tuple[int | str, ...]:
     return tuple(str(size) if isinstance(size, Symbol) else size for size in shape)
 
 
-def run_report(
-    call: OpenCall, outcome: Outcome, seconds: float, dry_run: bool, warnings: list[str]
-) -> RunReport:
+def run_report(call: OpenCall, outcome: Outcome, seconds: float, dry_run: bool) -> RunReport:
     """Return the report of a run."""
     mode, bounds = call.inference.attributes.out_of_bounds, outcome.bounds_report
     outside = None
@@ -163,7 +161,7 @@ def run_report(
         threads=call.threads,
         plan=plan,
         dry_run=dry_run,
-        warnings=tuple(warnings),
+        warnings=outcome.warnings,
     )
 
 

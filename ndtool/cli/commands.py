@@ -93,16 +93,13 @@ def _run_operator(
                 from ndtool.cli import page
 
                 page.require_distinct(html, target.target.path)
-            reporter.print_warnings([] if target is None else target.warnings)
+            reporter.print_warnings(target.warnings if target else ())
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
             with steps.prepare(call, target) as prepared:
                 reporter.report_plan(prepared)
                 if report:
-                    report.warnings += [
-                        *(target.warnings if target else ()),
-                        *steps.warnings(prepared),
-                    ]
+                    report.warnings = steps.warnings(prepared)
                 if dry_run:
                     outcome = steps.dry_run(prepared)
                 elif target is None:
@@ -112,8 +109,7 @@ def _run_operator(
                     progress = progress_bar.callback(prepared.plan.read + prepared.plan.written)
                     outcome = steps.execute(prepared, progress, companions, progress_bar.begin)
             if report:
-                warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
-                report.warnings = warnings  # for a report that is published without an output
+                report.warnings = outcome.warnings  # if it is published without an output
             reporter.print_warnings(outcome.warnings)
         if prepared.validated and target is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
@@ -121,7 +117,7 @@ def _run_operator(
             preview_text = preview.text(prepared.validated)
             call.require_unchanged()
             write_stdout(preview_text)
-        reporter.report_outcome(prepared.call, target, outcome, dry_run)
+        reporter.report_outcome(prepared.call, outcome, dry_run)
 
 
 @click.pass_obj

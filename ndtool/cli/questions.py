@@ -189,7 +189,7 @@ def _model(
             answer = run(
                 model, inputs, engines or (), _pop_engine_settings(options), report_progress, save
             )
-    reporter.print_warnings(list(answer.warnings))
+    reporter.print_warnings(answer.warnings)
     if answer.error is None or not reporter.json:
         reporter.print_answer(answer)
     answer.raise_error()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,6 @@ from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
 if TYPE_CHECKING:
     from ndtool.analysis.answers import Answer
     from ndtool.analysis.verify import Comparison, Verification
-    from ndtool.formats.outputs import Output
     from ndtool.notebook import Table
     from ndtool.rules.inference import Inference
     from ndtool.rules.trace import Trace
@@ -77,6 +76,7 @@ class Reporter:
         self.verbose = False
         self.data_on_stdout = False
         self._is_json_printed = False
+        self._warnings = dict[str, None]()  # those that were printed
         self.arguments: list[str] = []
         self._terminal = os.isatty(2)
 
@@ -98,17 +98,14 @@ class Reporter:
             executor = f"executor: {_describe_executor(prepared)}"
             write_stderr(wrap_lines([*plan_lines(prepared.plan), executor], 2))
 
-    def report_outcome(
-        self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool
-    ) -> None:
+    def report_outcome(self, call: OpenCall, outcome: Outcome, dry_run: bool) -> None:
         """Print the outcome of a run and its duration."""
         seconds = time.perf_counter() - call.started
         inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
-            warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
             from ndtool.analysis.infer import run_report
 
-            self.print_json(run_report(call, outcome, seconds, dry_run, warnings).to_dict())
+            self.print_json(run_report(call, outcome, seconds, dry_run).to_dict())
         elif self._is_interactive() and dry_run:
             size = format_size(inference.nbytes)
             _print_line(f"dry run: {_output_type(inference)}, {size}; nothing was written")
@@ -252,11 +249,13 @@ class Reporter:
     def _is_coloured(self) -> bool:
         return self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
-    def print_warnings(self, warnings: list[str]) -> None:
-        """Print warnings, unless --quiet or --json is set."""
+    def print_warnings(self, warnings: Iterable[str]) -> None:
+        """Print warnings that were not printed before, unless --quiet or --json is set."""
         if self.quiet or self.json:
             return
-        for warning in warnings:
+        new = dict.fromkeys(warning for warning in warnings if warning not in self._warnings)
+        self._warnings |= new
+        for warning in new:
             text = _message_line(warning)
             if self._is_coloured():
                 from ndtool.cli import styled
