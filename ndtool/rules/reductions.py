@@ -5,7 +5,6 @@ the slow reference each implement the arithmetic.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ndtool.rules.dtypes import ARITHMETIC, NATIVE, Dtype, integer_range
@@ -83,7 +82,6 @@ def names_for(dtype: Dtype) -> tuple[str, ...]:
     return tuple(row.name for row in REDUCTIONS.values() if row.supports(dtype))
 
 
-@lru_cache(maxsize=64)
 def neutral_element(dtype: Dtype, reduction: str) -> bytes:
     """Return the bytes of a reduction's neutral element, b"" if it has none.
 
