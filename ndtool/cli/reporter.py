@@ -195,12 +195,7 @@ class Reporter:
         exc.message = _message_line(exc.message)
         exc.places = tuple(map(_message_line, exc.places))
         exc.hint = _message_line(exc.hint)
-        if self._is_coloured():
-            from ndtool.cli import styled
-
-            write_stderr(styled.format_error(exc))
-        else:
-            write_stderr(f"error: {exc}\n")
+        self._print_message(f"error: {exc}\n")
         if comparison is not None and not self.quiet:
             self._print_tables(comparison.tables(), 2)
 
@@ -246,8 +241,14 @@ class Reporter:
             return bool(self.trace) and not self.json
         return (self._terminal or dry_run) and not self.quiet
 
-    def _is_coloured(self) -> bool:
-        return self._terminal or bool(os.environ.get("FORCE_COLOR"))
+    def _print_message(self, message: str) -> None:
+        """Print an error or a warning, coloured on a terminal."""
+        if not (self._terminal or os.environ.get("FORCE_COLOR")):
+            write_stderr(message)
+            return
+        from ndtool.cli import styled
+
+        write_stderr(styled.format_message(message))
 
     def print_warnings(self, warnings: Iterable[str]) -> None:
         """Print warnings that were not printed before, unless --quiet or --json is set."""
@@ -256,13 +257,7 @@ class Reporter:
         new = dict.fromkeys(warning for warning in warnings if warning not in self._warnings)
         self._warnings |= new
         for warning in new:
-            text = _message_line(warning)
-            if self._is_coloured():
-                from ndtool.cli import styled
-
-                write_stderr(styled.format_warning(text))
-            else:
-                write_stderr(f"warning: {text}\n")
+            self._print_message(f"warning: {_message_line(warning)}\n")
 
     def print_json(self, fields: dict[str, Any]) -> None:
         """Print a JSON object."""
