@@ -13,7 +13,6 @@ command's --json, that of `verify` those of a comparison in `comparison`.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
@@ -349,18 +348,12 @@ def convert(
     )
     name = file_name("source", source)
     given = array_source("source", source) if name is None else None
-    request = converting.Request(
-        name or "source", path("output", output), as_void=as_void, clobber=clobber, only=only,
-        sync=sync, **keywords,
+    converted = converting.Conversion(
+        name or "source", path("output", output), given, as_void=as_void, clobber=clobber,
+        only=only, sync=sync, **keywords,
     )  # fmt: skip
-    start = time.perf_counter()
-    with (
-        converting.Conversion(request, given) as conversion,
-        ProgressReporter("convert", progress) as report,
-    ):
-        preserved = conversion.run(report)
-        seconds = time.perf_counter() - start
-        return inspecting.converted(conversion, preserved, seconds)
+    with converted as conversion, ProgressReporter("convert", progress) as report:
+        return inspecting.converted(conversion, conversion.run(report))
 
 
 def _open(

@@ -127,8 +127,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     reporter.handle_signals()
-    request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
-    with convert.Conversion(request) as conversion:
+    with convert.Conversion(output=output, clobber=not no_clobber, **kwargs) as conversion:
         reporter.data_on_stdout |= _writes_to_stdout(conversion.output)
         reporter.print_warnings(conversion.warnings)
         with reporter.progress() as progress_bar:

@@ -125,14 +125,13 @@ class Reporter:
 
     def report_conversion(self, conversion: Conversion, preserved: tuple[str, ...] | None) -> None:
         """Print the outcome of a conversion and its duration; preserved: the preserved members."""
-        seconds = time.perf_counter() - conversion.started
-        request, metadata = conversion.request, conversion.metadata
+        name, metadata = conversion.output_name, conversion.metadata
         if self.json:
             from ndtool.analysis.inspect import converted
 
-            self.print_json(converted(conversion, preserved, seconds).to_dict())
-        else:
-            self._print_written(request.output, metadata.description, metadata.nbytes, seconds)
+            self.print_json(converted(conversion, preserved).to_dict())
+        seconds = time.perf_counter() - conversion.started
+        self._print_written(name, metadata.description, metadata.nbytes, seconds)
         self._print_preserved(preserved)
 
     def _print_written(
