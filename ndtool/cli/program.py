@@ -7,8 +7,8 @@ from importlib import import_module
 import click
 
 from ndtool.cli import commands, helppages, options
-from ndtool.cli.console import terminal_columns
 from ndtool.cli.reporter import Reporter
+from ndtool.cli.wrapping import terminal_columns
 from ndtool.errors import UsageError, name_options, printable
 from ndtool.redaction import register
 from ndtool.rules.operators import ALL_OPERATORS, Operator

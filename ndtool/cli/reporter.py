@@ -11,15 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ndtool.cli.console import (
-    Progress,
-    format_duration,
-    format_table,
-    terminal_columns,
-    wrap_lines,
-    write_stderr,
-    write_stdout,
-)
+from ndtool.cli.console import Progress, format_duration, format_table, write_stderr, write_stdout
+from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import (
     NdtoolError,
     OutputError,

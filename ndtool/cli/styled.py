@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ndtool.cli.console import terminal_columns, wrap_line
+from ndtool.cli.wrapping import terminal_columns, wrap_line
 from ndtool.notebook import RESULT_STYLES, Table, rich_table
 
 _UNLIMITED_WIDTH = 1 << 16  # columns of a table of unlimited width
