@@ -70,10 +70,10 @@ def entries(storage: File | LocalFolder, path: str, member: str | None) -> list[
         except NdtoolError as exc:
             if member is not None:
                 raise
-            found.append(MemberInfo.invalid(label, name, storage.size, exc))
+            found.append(MemberInfo.invalid(label, name, exc))
             continue
         problem = "in columns" if position is None else ""
-        found.append(MemberInfo(label, name, columns.metadata, position, storage.size, problem))
+        found.append(MemberInfo(label, name, columns.metadata, position, problem))
     return found
 
 
