@@ -1,8 +1,8 @@
 """Questions about calls of operators, answered as by the commands of the same names.
 
-Arguments are those of the command: a str, a path, a zarr.Array or an h5py.Dataset is a file, as in
-ndtool.files; any other array is also accepted. Answers have the fields of the command's --json,
-that of `verify` those of a comparison in `comparison`.
+Arguments are those of the command: a str or a path is a file, as in ndtool.files; an array is also
+accepted. Answers have the fields of the command's --json, that of `verify` those of a comparison in
+`comparison`.
 
 >>> explain("gather_nd", [[0, 1], [2, 3]], [[1], [0]], at=(0, 1)).value
 3
