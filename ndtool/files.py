@@ -1,8 +1,8 @@
 """Run the operators on files of any size, as the command line does.
 
 A str or a path is the name of a file wherever an operator takes an array, as on the command line:
-`table.npy`, `archive.npz:member`. So are a zarr.Array and an h5py.Dataset, which are not loaded. An
-output file is replaced atomically: it has its previous content or the complete new content.
+`table.npy`, `archive.npz:member`. An output file is replaced atomically: it has its previous
+content or the complete new content.
 
 >>> import numpy as np, tempfile, os
 >>> folder = tempfile.mkdtemp()

@@ -1,8 +1,8 @@
 """The inspection commands, and convert, as Python functions: questions with answers.
 
-Arguments are those of the command of the same name: a str, a path, a zarr.Array or an h5py.Dataset
-is a file, as in ndtool.files; any other array is also accepted. Answers have the fields of the
-command's --json, that of `verify` those of a comparison in `comparison`.
+Arguments are those of the command of the same name: a str or a path is a file, an array is also
+accepted. Answers have the fields of the command's --json, that of `verify` those of a comparison in
+`comparison`.
 
 >>> explain("gather_nd", [[0, 1], [2, 3]], [[1], [0]], at=(0, 1)).value
 3

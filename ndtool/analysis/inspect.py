@@ -128,7 +128,7 @@ def inspect(names: Sequence[str]) -> Inspection:
             if len(names) == 1:
                 raise
             first_error = first_error or exc
-            members.append(MemberInfo(name, None, None, None, 0, exc.message, None))
+            members.append(MemberInfo(name, None, None, None, exc.message, None))
     return Inspection(tuple(map(_array, members)), tuple(model_nodes), error=first_error)
 
 
