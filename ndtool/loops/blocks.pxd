@@ -116,6 +116,8 @@ cdef struct Bounds:
     uint64_t base, base_stride    # the offset of index 0, and its increment for each tuple
     int mode
     int64_t redirect_offset
+    bint has_pad                  # for resolve_offsets alone
+    int64_t pad
 
 
 cdef inline uint64_t tuple_offsets "ndtool_tuple_offsets"(
@@ -224,39 +226,36 @@ cdef inline Py_ssize_t plain_offsets_of "ndtool_plain_offsets_of"(
 
 
 cdef inline uint64_t resolve_offsets(
-    const Walk* walk, const uint8_t* indices, Py_ssize_t n, int64_t base, int64_t* offsets
+    const Bounds* bounds, const uint8_t* indices, int kind, Py_ssize_t n, int k, int64_t* offsets
 ) noexcept nogil:
-    """Convert n tuples to offsets one by one; non-zero if one is out of bounds in mode "error".
-
-    For blocks that the vectorized loops cannot convert: with padding, or with such an index.
-    """
-    cdef const IndexSpace* space = walk.space
+    """tuple_offsets one by one, for what its loops cannot convert: padding, or such an index."""
     cdef int64_t values[ENTRIES]
     cdef const int64_t* index
     cdef Py_ssize_t i
     cdef int64_t v
-    cdef uint64_t sum
+    cdef uint64_t sum, base = bounds.base
     cdef int j
     cdef bint is_uint64 = False, out_of_bounds, skips
-    if walk.mode == ERROR and not walk.has_pad:
+    if bounds.mode == ERROR and not bounds.has_pad:
         return 1
-    index = as_int64_bits(indices, walk.kind, n * space.k, values, &is_uint64)
+    index = as_int64_bits(indices, kind, n * k, values, &is_uint64)
     for i in range(n):
-        sum = <uint64_t> base
+        sum = base
         skips = False
-        for j in range(space.k):
-            v = index[space.k * i + j]
-            if walk.has_pad and v == walk.pad:
+        for j in range(k):
+            v = index[k * i + j]
+            if bounds.has_pad and v == bounds.pad:
                 skips = True
                 continue
             out_of_bounds = bound_index_exact(
-                &v, space.sizes[j], space.wraps[j], walk.mode, is_uint64
+                &v, bounds.sizes[j], bounds.wraps[j], bounds.mode, is_uint64
             )
-            if out_of_bounds and walk.mode == ERROR:
+            if out_of_bounds and bounds.mode == ERROR:
                 return 1
             skips |= out_of_bounds
-            sum += <uint64_t> v * <uint64_t> space.strides[j]
-        offsets[i] = walk.redirect_offset if skips else <int64_t> sum
+            sum += <uint64_t> v * <uint64_t> bounds.strides[j]
+        offsets[i] = bounds.redirect_offset if skips else <int64_t> sum
+        base += bounds.base_stride
     return 0
 
 
@@ -344,7 +343,8 @@ cdef inline uint64_t next_offsets(
         space.per_batch == 1 and space.k == 1 and space.batch_rank > 0 and not is_one_by_one
     )
     cdef Bounds bounds = Bounds(
-        &space.sizes[0], &space.wraps[0], &space.strides[0], 0, 0, walk.mode, walk.redirect_offset
+        &space.sizes[0], &space.wraps[0], &space.strides[0], 0, 0, walk.mode, walk.redirect_offset,
+        walk.has_pad, walk.pad,
     )
     if is_one_by_one:
         index = NULL
@@ -374,9 +374,8 @@ cdef inline uint64_t next_offsets(
             few = 1 if n_plain >= 4 * FEW else min(4 * few, BLOCK)
             if walk.mode == ERROR and space.k > 1:    # else all others are converted as fast
                 n_batch = min(n_batch, few)
-        bad = is_one_by_one
+        bad, bounds.base = is_one_by_one, cursor.base
         if not bad:
-            bounds.base = cursor.base
             bad = tuple_offsets(
                 &bounds, index + converted * space.k, n_batch, space.k, offsets + converted
             )
@@ -388,7 +387,7 @@ cdef inline uint64_t next_offsets(
             if space.repeats > 1:
                 start = stored_batch(space, cursor.batch) + space.per_batch - cursor.remaining
             if resolve_offsets(
-                walk, walk.index + start * walk.tuple_bytes, n_batch, cursor.base,
+                &bounds, walk.index + start * walk.tuple_bytes, walk.kind, n_batch, space.k,
                 offsets + converted
             ):
                 return 1

@@ -5,11 +5,11 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, Bounds, is_usual_width, tuple_offsets
-from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
-from ndtool.loops.indices cimport (
-    ERROR, ITEMSIZE_MASK, REDIRECT, UNVECTORIZED, as_int64, as_int64_bits, bound_index_exact,
+from ndtool.loops.blocks cimport (
+    BLOCK, FEW, LINE, MAX_RANK, Bounds, is_usual_width, resolve_offsets, tuple_offsets,
 )
+from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
+from ndtool.loops.indices cimport ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64
 from ndtool.loops.memory cimport prefetch_lines, stream, stream_end
 from ndtool.loops.moves cimport move_block
 from ndtool.loops.scatters cimport (
@@ -120,32 +120,24 @@ cdef inline uint64_t tile_offsets(
     column on. Non-zero if an index is out of bounds in mode "error".
     """
     cdef int64_t values[BLOCK]
-    cdef const Panels* p = c.p
     cdef uint64_t bad = c.kind & UNVECTORIZED
-    cdef int64_t i, v
-    cdef const int64_t* index
+    cdef int64_t i
     cdef Bounds bounds = Bounds(
-        &p.data_rows, &p.wrap, &step, 0, column_stride, c.mode, redirect_offset
+        &c.p.data_rows, &c.p.wrap, &step, 0, column_stride, c.mode, redirect_offset, c.has_pad,
+        c.pad,
     )
-    cdef bint is_uint64 = False, skips
     if not bad:
-        index = as_int64(stored, c.kind, n, values)
-        bad = tuple_offsets(&bounds, index, n, 1, offsets)
-        for i in range(0 if column_stride or c.mode == REDIRECT else n):
+        bad = tuple_offsets(&bounds, as_int64(stored, c.kind, n, values), n, 1, offsets)
+    if bad and resolve_offsets(&bounds, stored, c.kind, n, 1, offsets):
+        return 1
+    if column_stride:
+        return 0
+    if c.mode == ERROR and not c.has_pad:
+        for i in range(n):
             offsets[i] += increments[i]
-        for i in range(n if not column_stride and c.mode == REDIRECT else 0):
+    else:
+        for i in range(n):
             offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
-    if not bad or c.mode == ERROR and not c.has_pad:
-        return bad
-    index = as_int64_bits(stored, c.kind, n, values, &is_uint64)    # one by one
-    for i in range(n):
-        v = index[i]
-        skips = c.has_pad and v == c.pad
-        if not skips:
-            skips = bound_index_exact(&v, p.data_rows, p.wrap, c.mode, is_uint64)
-            if skips and c.mode == ERROR:
-                return 1
-        offsets[i] = redirect_offset if skips else v * step + increments[i]
     return 0
 
 

@@ -15,6 +15,8 @@ from ndtool.loops.arithmetic cimport (
     signed_integer,
 )
 
+ctypedef Py_ssize_t (*TypedLoop)(const void* reduction) noexcept nogil
+
 ctypedef void (*HalfLoop)(
     uint8_t* target, const int64_t* offsets, const void* updates, Py_ssize_t n, Py_ssize_t elements
 ) noexcept nogil
@@ -44,6 +46,13 @@ cdef extern from *:
     NDTOOL_REDUCE(float64);
     NDTOOL_REDUCE(complex64);
     NDTOOL_REDUCE(complex128);
+    static Py_ssize_t (*const ndtool_typed_loops[])(void const *) = { /* by arithmetic type */
+        ndtool_reduce_bool, ndtool_reduce_int8, ndtool_reduce_int16, ndtool_reduce_int32,
+        ndtool_reduce_int64, ndtool_reduce_uint8, ndtool_reduce_uint16, ndtool_reduce_uint32,
+        ndtool_reduce_uint64, ndtool_reduce_float16, ndtool_reduce_bfloat16,
+        ndtool_reduce_float32, ndtool_reduce_float64, ndtool_reduce_complex64,
+        ndtool_reduce_complex128,
+    };
     #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
       #include <immintrin.h>
       /* n slices of float16, by conversions in hardware, which ignore the state of floats; also
@@ -91,6 +100,7 @@ cdef extern from *:
       #define ndtool_has_f16c() 0
     #endif
     """
+    const TypedLoop[] typed_loops "ndtool_typed_loops"
     HalfLoop half_add "ndtool_half_add"
     HalfLoop half_multiply "ndtool_half_multiply"
     HalfLoop half_subtract "ndtool_half_subtract"
@@ -151,15 +161,15 @@ cdef inline void reduce_slice(
     int op, number* out, const number* updates, Py_ssize_t elements
 ) noexcept nogil:
     """out[c] = out[c] op updates[c] for the elements of one slice."""
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, few = FEW_ELEMENTS
     cdef uint64_t c
     cdef int64_t zero = 0
     if number is half:
         if reduce_halves(op, <uint8_t*> out, &zero, updates, 1, elements):
             return
-    if number is complex128 or elements <= (
-        FEW_COMPLEX if number is complex64 else FEW_ELEMENTS
-    ):
+    if number is complex64:
+        few = FEW_COMPLEX
+    if number is complex128 or elements <= few:
         for i in range(elements):
             c = i
             read_once(c)    # which prevents vectors: they are not faster
@@ -419,35 +429,7 @@ cdef inline Py_ssize_t reduce_updates(
     elif loop == ROWS and (op == ADD or op == SUB):
         code = FLOAT32 if code == COMPLEX64 else FLOAT64 if code == COMPLEX128 else code
     c.slices, c.loop, c.op = r, loop, op
-    if code == INT32:
-        return reduce_int32(&c)
-    if code == INT64:
-        return reduce_int64(&c)
-    if code == FLOAT32:
-        return reduce_float32(&c)
-    if code == FLOAT64:
-        return reduce_float64(&c)
-    if code == BOOL:
-        return reduce_bool(&c)
-    if code == INT8:
-        return reduce_int8(&c)
-    if code == INT16:
-        return reduce_int16(&c)
-    if code == UINT8:
-        return reduce_uint8(&c)
-    if code == UINT16:
-        return reduce_uint16(&c)
-    if code == UINT32:
-        return reduce_uint32(&c)
-    if code == UINT64:
-        return reduce_uint64(&c)
-    if code == FLOAT16:
-        return reduce_float16(&c)
-    if code == BFLOAT16:
-        return reduce_bfloat16(&c)
-    if code == COMPLEX64:
-        return reduce_complex64(&c)
-    return reduce_complex128(&c)
+    return typed_loops[code](&c)
 
 
 cdef inline void reduce_block(int code, int op, const Reduction* r) noexcept nogil:

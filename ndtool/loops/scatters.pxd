@@ -178,12 +178,16 @@ cdef inline uint64_t scatter_range(
 ) noexcept nogil:
     """Update bytes [column, end) of the slices of tuples [t, stop) that `owner` owns."""
     cdef Py_ssize_t width = end - column
+    cdef Cursor cursor
     if width == 0:
         return 0
     if width == s.updates.pitch <= LINE and has_shared_tuples(&s.walk, s.count):
         return scatter_shared(s, target, t, stop)
     if width == s.updates.pitch <= LINE:
-        return scatter_short(s, target, t, stop)
+        seek(&cursor, &s.walk, t)
+        return scatter_short(
+            &s.updates, target, &s.walk, &cursor, t, stop, s.walk.space.fits_in_cache
+        )
     if has_many_updates(s):
         return scatter_last(s, target + column, t, stop, column, width, owner, owners)
     return scatter_rows(s, target + column, t, stop, column, width, owner, owners)
@@ -248,33 +252,33 @@ cdef inline uint64_t scatter_shared(
 
 
 cdef inline uint64_t scatter_short(
-    const Scatter* s, uint8_t* target, int64_t t, int64_t stop
+    const Updates* updates, uint8_t* target, const Walk* tuples, Cursor* cursor, int64_t t,
+    int64_t stop, bint in_cache,
 ) noexcept nogil:
-    """Apply updates of at most a cache line, prefetching the slices of the next block."""
+    """Apply updates of at most a cache line from tuple t on, at which the cursor is.
+
+    in_cache: the target is, so that the slices of the next block are not prefetched.
+    """
     cdef int64_t offsets[2 * BLOCK]
     cdef int64_t sink[SINK]
-    cdef const IndexSpace* space = s.walk.space
-    cdef Walk walk = s.walk
-    cdef Cursor cursor
-    cdef const Updates* updates = &s.updates
+    cdef Walk walk = tuples[0]
     cdef Py_ssize_t width = updates.pitch
-    cdef int64_t n, applied, n_next = 0, step = min(block_size(space), SHORT_BLOCK)
-    cdef bint is_by_row = space.fits_in_cache and is_reduction_by_row(updates, &walk)
+    cdef int64_t n, applied, n_next = 0, step = min(block_size(walk.space), SHORT_BLOCK)
+    cdef bint is_by_row = in_cache and is_reduction_by_row(updates, &walk)
     memset(sink, 0, LINE)
     walk.redirect_offset = sink_offset(updates, sink, target)
-    seek(&cursor, &walk, t)
     while t < stop:
         n = min(step, stop - t)
         applied = 0
         if is_by_row:
-            applied = reduce_by_row(updates, target, &walk, &cursor, t, min(BLOCK, stop - t))
+            applied = reduce_by_row(updates, target, &walk, cursor, t, min(BLOCK, stop - t))
         if applied:
             t += applied
             continue
-        if not n_next and convert_next_offsets(&cursor, &walk, t, n, offsets):
+        if not n_next and convert_next_offsets(cursor, &walk, t, n, offsets):
             return 1
-        n_next = 0 if space.fits_in_cache else min(step, stop - t - n)
-        if n_next and convert_next_offsets(&cursor, &walk, t + n, n_next, offsets + n):
+        n_next = 0 if in_cache else min(step, stop - t - n)
+        if n_next and convert_next_offsets(cursor, &walk, t + n, n_next, offsets + n):
             return 1
         apply_short(updates, target, offsets, updates.first + t * width, n, n_next)
         memcpy(offsets, offsets + n, n_next * 8)
@@ -400,7 +404,7 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
     """For each batch, copy the bytes that it updates to a window, update it, and write it once."""
     cdef const BatchWindows* s = <const BatchWindows*> args
     cdef uint8_t* window = s.windows + thread * s.scratch
-    cdef Updates updates
+    cdef Updates updates, first_pass
     cdef Cursor cursor
     cdef int64_t per_batch = s.walk.space.per_batch, base
     cdef int64_t t = s.batches * task // s.tasks * per_batch
@@ -411,40 +415,17 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
         memcpy(window, s.data + base, s.span)
         updates = window_updates(&s.updates, window, window, s.span)
         if updates.current == NEUTRAL:
-            if apply_batch(s, fill_pass(&updates), window, &cursor, t):
+            first_pass = fill_pass(&updates)
+            if scatter_short(&first_pass, window, &s.walk, &cursor, t, t + per_batch, True):
                 return 1
             cursor.remaining = per_batch
-        if apply_batch(s, updates, window, &cursor, t):
+        if scatter_short(&updates, window, &s.walk, &cursor, t, t + per_batch, True):
             return 1
         divide_window(&s.updates, &updates, window, s.span)
         write_window(s.target + base, window, s.span, s.non_temporal)
         t += per_batch
         cursor.base = base
         next_batch(&cursor, s.walk.space)
-    return 0
-
-
-cdef inline uint64_t apply_batch(
-    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* cursor, int64_t t
-) noexcept nogil:
-    """Apply the updates of a batch, whose first tuple is t."""
-    cdef int64_t offsets[BLOCK]
-    cdef int64_t sink[SINK]
-    cdef Walk walk = s.walk
-    cdef int64_t n_block, applied, end = t + s.walk.space.per_batch
-    cdef bint is_by_row = is_reduction_by_row(&updates, &walk)
-    memset(sink, 0, LINE)
-    walk.redirect_offset = sink_offset(&updates, sink, window)
-    while t < end:
-        n_block = min(SHORT_BLOCK, end - t)
-        applied = reduce_by_row(&updates, window, &walk, cursor, t, n_block) if is_by_row else 0
-        if applied:
-            t += applied
-            continue
-        if convert_next_offsets(cursor, &walk, t, n_block, offsets):
-            return 1
-        apply_short(&updates, window, offsets, updates.first + t * updates.pitch, n_block, 0)
-        t += n_block
     return 0
 
 
