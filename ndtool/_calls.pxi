@@ -492,32 +492,6 @@ cdef int64_t fill_row_space(
     return rows
 
 
-cdef void copy_to_view(const uint8_t* source, uint8_t* target, const View* view) noexcept nogil:
-    """Copy contiguous elements to an array of any strides."""
-    cdef int64_t coordinates[_blocks.MAX_RANK]
-    cdef int64_t i, stride, n
-    cdef int d, last = view.rank - 1
-    if view.rank == 0:
-        return
-    memset(coordinates, 0, view.rank * sizeof(int64_t))
-    n, stride = view.sizes[last], view.strides[last]
-    while True:
-        for i in range(n):
-            memcpy(target + i * stride, source, view.itemsize)
-            source += view.itemsize
-        d = last - 1
-        while d >= 0:
-            coordinates[d] += 1
-            target += view.strides[d]
-            if coordinates[d] < view.sizes[d]:
-                break
-            target -= view.sizes[d] * view.strides[d]
-            coordinates[d] = 0
-            d -= 1
-        if d < 0:
-            return
-
-
 cdef void copy_source(
     const Source* s, uint8_t* target, int threads, bint non_temporal
 ) noexcept nogil:
@@ -636,7 +610,10 @@ cdef void finish_job(Job* job) noexcept nogil:
         swap_units(job.target, job.target_bytes // job.data.swap, job.data.swap)
     if job.out != NULL and job.target_bytes:
         if job.out_view.rank:
-            copy_to_view(job.target, job.out, &job.out_view)
+            copy_view(
+                job.target, job.out, &job.out_view, 0, job.target_bytes // job.out_view.itemsize,
+                False,
+            )
         else:
             memcpy(job.out, job.target, job.target_bytes)
 
@@ -800,13 +777,20 @@ cdef bint overlap(const Array* a, const Array* b) noexcept nogil:
 
 
 cdef bint may_overlap_itself(const View* view) noexcept nogil:
-    """Return whether elements may share memory, as `layouts.may_overlap` does."""
+    """Return whether elements may share memory: unless each stride exceeds all inner extents.
+
+    Slices and transposes of contiguous arrays give False; interleaved strides always give True.
+    """
     cdef int64_t strides[_blocks.MAX_RANK]
     cdef int64_t sizes[_blocks.MAX_RANK]
     cdef int64_t extent = view.itemsize, stride
     cdef int d, n
     for d in range(view.rank):
+        if view.sizes[d] == 0:
+            return False
         stride, n = max(view.strides[d], -view.strides[d]), d
+        if view.sizes[d] == 1:
+            stride = PY_SSIZE_T_MAX
         while n and strides[n - 1] > stride:
             strides[n], sizes[n] = strides[n - 1], sizes[n - 1]
             n -= 1

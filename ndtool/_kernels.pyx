@@ -64,7 +64,7 @@ from ndtool.loops.startable cimport (
 )
 from ndtool.loops.strided cimport FEW, Strided, strided_task
 from ndtool.loops.views cimport (
-    Copy, Strips, View, copy_strip, copy_task, count_strips, has_strips,
+    Copy, Strips, View, copy_strip, copy_task, copy_view, count_strips, has_strips,
 )
 
 # Constants of the loops that Python code needs, too.

@@ -11,12 +11,12 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool.loops.moves cimport copy_bytes, gather_block
 from ndtool.loops.scatters cimport FILL, Scatter, Updates, apply_block, apply_row, filter_owned
-from ndtool.loops.views cimport View, seek_element
+from ndtool.loops.views cimport View, copy_run, seek_element
 
 cdef extern from *:
     """
     static inline void ndtool_move_fixed(
-        uint8_t *, int64_t const *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, int
+        uint8_t *, int64_t const *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t
     ) ndtool_inline;
     """
 
@@ -162,16 +162,19 @@ cdef inline void move(
 ) noexcept nogil:
     """Copy n elements from offsets to offsets, in order; is_run: whether at equal distances."""
     cdef Py_ssize_t i
-    if width == 1:
-        move_fixed(target, target_offsets, source, source_offsets, n, 1, is_run)
+    if is_run and n > 1:
+        copy_run(
+            target + target_offsets[0], target_offsets[1] - target_offsets[0],
+            source + source_offsets[0], source_offsets[1] - source_offsets[0], n, width,
+        )
+    elif width == 1:
+        move_fixed(target, target_offsets, source, source_offsets, n, 1)
     elif width == 2:
-        move_fixed(target, target_offsets, source, source_offsets, n, 2, is_run)
+        move_fixed(target, target_offsets, source, source_offsets, n, 2)
     elif width == 4:
-        move_fixed(target, target_offsets, source, source_offsets, n, 4, is_run)
+        move_fixed(target, target_offsets, source, source_offsets, n, 4)
     elif width == 8:
-        move_fixed(target, target_offsets, source, source_offsets, n, 8, is_run)
-    elif width == 16:
-        move_fixed(target, target_offsets, source, source_offsets, n, 16, is_run)
+        move_fixed(target, target_offsets, source, source_offsets, n, 8)
     else:
         for i in range(n):
             copy_bytes(target + target_offsets[i], source + source_offsets[i], width)
@@ -179,22 +182,9 @@ cdef inline void move(
 
 cdef inline void move_fixed "ndtool_move_fixed"(
     uint8_t* target, const int64_t* target_offsets, const uint8_t* source,
-    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width, bint is_run,
+    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width,
 ) noexcept nogil:
     """move, with a constant width."""
     cdef Py_ssize_t i
-    cdef int64_t target_step, source_step
-    if not is_run or n < 2:
-        for i in range(n):
-            memcpy(target + target_offsets[i], source + source_offsets[i], width)
-        return
-    target_step = target_offsets[1] - target_offsets[0]
-    source_step = source_offsets[1] - source_offsets[0]
-    target += target_offsets[0]
-    source += source_offsets[0]
-    if target_step == width:
-        for i in range(n):
-            memcpy(target + i * width, source + i * source_step, width)
-    else:
-        for i in range(n):
-            memcpy(target + i * target_step, source + i * source_step, width)
+    for i in range(n):
+        memcpy(target + target_offsets[i], source + source_offsets[i], width)
