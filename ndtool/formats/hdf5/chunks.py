@@ -8,6 +8,7 @@ one block at a time.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from contextlib import suppress
 from math import prod
 from threading import Lock
@@ -18,7 +19,7 @@ from ndtool.arrays.source import AccessedElements, ArrayMetadata
 from ndtool.engine import layouts
 from ndtool.formats import codecs
 from ndtool.formats.codecs import Chain
-from ndtool.formats.hdf5 import datasets, hierarchy
+from ndtool.formats.hdf5 import datasets
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import OpenFile
 from ndtool.formats.hdf5.library import library
@@ -130,26 +131,32 @@ class DatasetSource(ChunkedSource):
                 self._table = ChunkTable(self._file, self._dataset, self.metadata, limit)
         return self._table.find(number)
 
+    def stored_chunks(
+        self, metadata: ArrayMetadata, indices: Iterable[int]
+    ) -> list[tuple[int, int, int]] | None:
+        """Return the offset, size and mask of chunks that can be copied without decoding.
+
+        metadata: of the dataset that they are copied to. None if it encodes chunks in another way,
+        or if a chunk was never written.
+        """
+        stored = self._stored
+        is_same = (metadata.dtype, metadata.layout) == (self.metadata.dtype, self.metadata.layout)
+        is_known = all(item.number in datasets.NAMED_COMPLETELY for item in stored.filters)
+        if self._storage.is_remote or not (is_same and is_known and stored.keeps_bits):
+            return None
+        chunks = []
+        for index in indices:
+            chunk = self._find_chunk(index)
+            if chunk is None or (stored.filters and chunk[1:] == (self._nbytes, 0)):
+                return None  # the latter may lack filters: see `_read`
+            chunks.append(chunk)
+        return chunks
+
+    def read_stored(self, position: int, nbytes: int) -> bytes:
+        """Read the bytes of a chunk as they are stored."""
+        return self._storage.read(position, nbytes, self.name)
+
     def read_chunk(self, index: int, box: grid.Box) -> Any:
-        """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
-        if self._stored.extent == self.metadata.shape:
-            return self._read(index, box)
-        pairs = zip(box, self._stored.extent, strict=True)
-        stored_box = tuple((first, max(first, min(stop, size))) for (first, stop), size in pairs)
-        if stored_box == box:
-            return self._read(index, box)
-        import numpy as np
-
-        padding = hierarchy.padding_value(self._dataset, self._stored.dtype, self.fill)
-        block = np.full(grid.box_shape(box), padding)
-        sizes = grid.box_shape(stored_box)
-        if all(sizes):
-            chunk = self._read(index, stored_box)
-            selection = tuple(map(slice, sizes))
-            block[selection] = self.fill if chunk is None else chunk[selection]
-        return block
-
-    def _read(self, index: int, box: grid.Box) -> Any:
         if self._stored.kind != "chunked":
             return self._read_by_library(box)
         chunk = self._find_chunk(index)
@@ -166,7 +173,7 @@ class DatasetSource(ChunkedSource):
         position, nbytes, skipped = chunk
         if self._map is not None:
             return self._chain.decode(self._map[position : position + nbytes], skipped)
-        return self._chain.decode(self._storage.read(position, nbytes, self.name), skipped)
+        return self._chain.decode(self.read_stored(position, nbytes), skipped)
 
     def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np

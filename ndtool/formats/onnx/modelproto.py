@@ -17,7 +17,7 @@ from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
 
 MAX_DEPTH = 32  # maximum depth of nested graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
-IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
+GRAPH, OPSETS, FUNCTIONS = 7, 8, 25  # of a ModelProto
 # The fields of a GraphProto and a FunctionProto: nodes, tensors, and values with declared types.
 _GRAPH_FIELDS = {
     1: "node", 5: "initializer", 11: "input", 12: "output", 13: "value", 15: "sparse initializer"
@@ -230,7 +230,7 @@ def _numbers(attribute: Message, field: Field) -> bytes:
         return struct.pack(f"<{len(values)}Q", *values)
     if field.nbytes % 4 or field.nbytes > _MAX_LITERAL_BYTES:
         refuse(attribute.label, f"{name} has {field.nbytes} bytes: expected a multiple of 4")
-    return attribute.field_bytes(field)
+    return attribute.read_bytes(field.start, field.nbytes)
 
 
 def declared_type(message: Message) -> DeclaredType:

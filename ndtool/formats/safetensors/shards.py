@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from ndtool.storage.local import File, LocalFile
 
 _MAP_KEY = "weight_map"
-_PROBE_SIZE = 1 << 14  # bytes in which the key of the map is looked for
-
-
-def recognises(storage: LocalFile) -> bool:
-    """Whether a file is a JSON object whose beginning or end has the map of tensors."""
-    head = storage.peek(0, _PROBE_SIZE)
-    tail = storage.peek(max(0, storage.size - _PROBE_SIZE), _PROBE_SIZE)
-    return head.lstrip(b" \t\n\r")[:1] == b"{" and f'"{_MAP_KEY}"'.encode() in head + tail
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
@@ -49,15 +41,13 @@ def _shard_entries(storage: File, path: str, file: str, names: list[str]) -> lis
             header = headers.read_file_header(shard, file)
             tensors = {tensor.name: tensor for tensor in header.tensors}
             return [
-                safetensors.entry(shard, header, tensors[name], path)
+                safetensors.entry(header, tensors[name], path)
                 if name in tensors
-                else MemberInfo(
-                    f"{path}:{name}", name, None, None, shard.size, _missing_reason(file)
-                )
+                else MemberInfo(f"{path}:{name}", name, None, None, _missing_reason(file))
                 for name in names
             ]
     except NdtoolError as exc:
-        return [MemberInfo(f"{path}:{name}", name, None, None, 0, exc.message) for name in names]
+        return [MemberInfo(f"{path}:{name}", name, None, None, exc.message) for name in names]
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:

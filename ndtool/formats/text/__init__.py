@@ -30,11 +30,6 @@ _MAX_DESCRIBED = 32  # columns with metadata in `entries`
 stored_dtype = writer.stored_dtype
 
 
-def recognises(storage: File) -> bool:
-    """Return False: any bytes may be text, which only a suffix or `text:` identifies."""
-    return False
-
-
 def array_names(storage: File, path: str) -> list[str]:
     """Return the names of the columns; reads lines up to the header."""
     suffix = _suffix(path)
@@ -57,7 +52,7 @@ def entries(
     """
     if member is None and (names := array_names(storage, path)):
         undescribed = (
-            MemberInfo(f"{path}:{name}", name, None, None, storage.size, "text")
+            MemberInfo(f"{path}:{name}", name, None, None, "text")
             for name in names[_MAX_DESCRIBED:]
         )
         return [
@@ -75,8 +70,8 @@ def _entry(storage: File, path: str, member: str | None, options: TextOptions) -
         if member is None:
             raise
         reason = exc.message.removeprefix(f"{printable(path)}: ")
-        return MemberInfo(name, member, None, None, storage.size, reason)
-    return MemberInfo(name, member, source.metadata, None, storage.size, "text", source.warning)
+        return MemberInfo(name, member, None, None, reason)
+    return MemberInfo(name, member, source.metadata, None, "text", source.warning)
 
 
 def open_source(
