@@ -15,7 +15,6 @@ from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import UsageError, format_value
-from ndtool.formats import openarrays
 from ndtool.inmemory.arguments import array, index_array, integer, make_attributes, string
 from ndtool.machine import memory
 from ndtool.rules.operators import (
@@ -201,13 +200,8 @@ def array_source(role: str, value: Any, mode: str = "error") -> Source:
 
 
 def file_name(role: str, value: Any) -> str | None:
-    """Return the name of a file argument, None for an array in memory.
-
-    A zarr.Array and an h5py.Dataset are in a file. Raises UsageError if ndtool cannot read it.
-    """
-    if isinstance(value, str | os.PathLike):
-        return path(role, value)
-    return openarrays.argument_of(role, value)
+    """Return the name of a file argument, None for an array in memory."""
+    return path(role, value) if isinstance(value, str | os.PathLike) else None
 
 
 def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, ChunkLayout
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, ChunkLayout, Source
 from ndtool.errors import UsageError, format_value, option, printable
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
@@ -78,6 +78,13 @@ class Sink:
         """Write bytes of a block at offset `start`."""
         raise NotImplementedError
 
+    def copy_chunks(self, source: Source, touched: AccessedElements) -> bool:
+        """Write the chunks of a source without touched elements as they are stored there.
+
+        Further writes of these are ignored. Returns False if that is impossible.
+        """
+        return False
+
     def release(self, start: int, nbytes: int) -> None:
         """Start writeback of a byte range and drop it from the page cache."""
 
@@ -117,6 +124,8 @@ class ChunkSink(Sink):
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a chunk, in any order and from any thread."""
+        if block < len(self._written) and self._written[block]:
+            return
         box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
         total = prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
         if start < 0 or start + len(view) > total:
@@ -131,6 +140,9 @@ class ChunkSink(Sink):
                 del self._pending[block]
             view = memoryview(chunk)
         self.write_chunk(box, view)
+        self.mark_written(block)
+
+    def mark_written(self, block: int) -> None:
         with self._lock:
             self._written += bytes(max(0, block + 1 - len(self._written)))
             self._written[block] = 1

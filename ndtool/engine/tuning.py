@@ -42,6 +42,7 @@ SAMPLED_BYTES = 1 << 22  # bytes read sequentially, to compare that cost with
 SORT_COST = 64  # cost of sorting a tuple, in bytes read sequentially
 
 # Chunks
+FEW_TUPLES = 1 << 9  # whose blocks are found by a loop: the import of NumPy would take longer
 BLOCK_TUPLE_COST = 32  # cost of a tuple gathered from a block, in bytes of assembled blocks
 MAX_BLOCK_TUPLES = 1 << 20  # maximum number of tuples that are gathered so
 

@@ -183,8 +183,8 @@ def index_array(value: object, mode: str = "error", name: str = "indices") -> Ar
     """
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value
-    converted, _, classes = _convert(name, value)
-    if type(value) in _LIST_TYPES and not classes:
+    converted, nested_list, classes = _convert(name, value)
+    if type(nested_list) in _LIST_TYPES and not classes:
         return converted.astype(np.int64)
     if converted.dtype.kind in "iu" or converted.dtype.name in dtypes.INTEGERS:
         return converted

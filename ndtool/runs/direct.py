@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool._kernels import MADVISE_BYTES, WorkItem, partition_ids, permute
 from ndtool.arrays.sink import Sink, output_buffer
-from ndtool.arrays.source import Constant, ContiguousSource, Source, row_major
+from ndtool.arrays.source import Constant, ContiguousSource, Source, load, row_major
 from ndtool.engine import bind, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
 from ndtool.engine.gathers import GatherKernel, ProgressCallback
@@ -20,6 +20,8 @@ from ndtool.runs.operands import Validated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ndtool.runs.touched import TouchedByGather
 
 PAGE = 1 << 12  # bytes: the system's smallest read
 
@@ -216,7 +218,8 @@ def scatter(
     origin = call.sources["data"]
     data: Operand | None = None
     if not isinstance(origin, Constant):
-        data = operands.load_data(validated, dry)  # a copy may need disk space: reserve it
+        touched = None if dry else _copy_chunks(validated, sink)
+        data = load(call, "data", touched, dry)  # a copy may need disk space: reserve it
     with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         if isinstance(origin, Constant):
@@ -227,3 +230,15 @@ def scatter(
         )  # fmt: skip
         if not scatters.scatter(work, data, inference.plan.data):
             raise operands.changed_error(inference)
+
+
+def _copy_chunks(validated: Validated, sink: Sink) -> TouchedByGather | None:
+    """Copy the chunks of data without updates as they are stored; return where updates are.
+
+    None if data, or the output, have no such chunks, or if there are many updates.
+    """
+    call = validated.call
+    if sink.metadata.layout is None or call.inference.plan.tuples > tuning.FEW_TUPLES:
+        return None
+    touched = operands.touched_by(validated)
+    return touched if sink.copy_chunks(call.sources["data"], touched) else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ndtool._kernels import WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.engine import bind, layouts
+from ndtool.engine import bind, layouts, tuning
 from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_] | list[int]  # flags, or the sorted indices of those that are set
 
-FEW_TUPLES = 1 << 9  # for which the import of NumPy would take longer than a loop
 BATCH_TUPLES = 1 << 18  # tuples that are processed together
 GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
 _TEMPORARY_ARRAYS = 6  # arrays of BATCH_TUPLES int64 values that exist at a time
@@ -108,7 +107,7 @@ class TouchedByGather:
         The position of a tuple is the sum of strides * (coordinate // steps) of its row.
         """
         axes = list(zip(self._row_shape, steps, strides, strict=True))
-        if self._plan.tuples <= FEW_TUPLES:
+        if self._plan.tuples <= tuning.FEW_TUPLES:
             found = set()
             for is_skipped, rows in self._selected():
                 for row in (row for row, skip in zip(rows, is_skipped, strict=True) if not skip):

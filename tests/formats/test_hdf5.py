@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -238,8 +239,6 @@ def test_chunks_that_are_compressed_twice() -> None:
 def test_chunks_with_wrong_sizes_or_content() -> None:
     write_dataset(np.zeros(4096, "i1"), chunks=(1024,), compression="gzip")
     with h5py.File("x.h5", "r+") as file:
-        import zlib
-
         bomb = zlib.compress(bytes(1 << 16))
         for offset, raw in (
             (0, bomb),
@@ -398,6 +397,27 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
     assert ndtool("gather", "x.h5:a", "i.npy", "--codec", "none", "-o", "y.h5:b").status == 0
     with h5py.File("y.h5") as file:
         assert file["b"].chunks is None
+
+
+@pytest.mark.parametrize("layout", sorted(set(LAYOUTS) - {"scale and offset", "szip"}))
+def test_few_updates_leave_other_chunks_as_they_are_stored(layout: str) -> None:
+    write_dataset(TABLE, **LAYOUTS[layout])
+    if is_gzip := layout == "gzip":
+        chunk = (zlib.compress(bytes(256), 0), 0), (bytes(256), 1)  # not as h5py encodes them
+        with h5py.File("x.h5", "r+") as file:
+            for column, (raw, mask) in zip((0, 4), chunk, strict=True):
+                file["a"].id.write_direct_chunk((16, column), raw, mask)
+    np.save("i.npy", [[69, 10], [3, 1]])
+    np.save("u.npy", np.float32([7, 8]))
+    expected = read_dataset("a")
+    expected[[69, 3], [10, 1]] = 7, 8
+    for path, name in (("y.h5", "g/b"), ("x.h5", "c"), ("x.h5", "a")):
+        completed = ndtool("scatter-nd", "x.h5:a", "i.npy", "u.npy", "-o", f"{path}:{name}")
+        assert completed.status == 0, completed
+        assert bits_equal(read_dataset(name, path), expected)
+        with h5py.File(path) as file:
+            for column, (raw, mask) in zip((0, 4), chunk if is_gzip else (), strict=False):
+                assert file[name].id.read_direct_chunk((16, column)) == (mask, raw)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ one block at a time.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from contextlib import suppress
 from math import prod
 from threading import Lock
@@ -130,6 +131,31 @@ class DatasetSource(ChunkedSource):
                 self._table = ChunkTable(self._file, self._dataset, self.metadata, limit)
         return self._table.find(number)
 
+    def stored_chunks(
+        self, metadata: ArrayMetadata, indices: Iterable[int]
+    ) -> list[tuple[int, int, int]] | None:
+        """Return the offset, size and mask of chunks that can be copied without decoding.
+
+        metadata: of the dataset that they are copied to. None if it encodes chunks in another way,
+        or if a chunk was never written.
+        """
+        stored = self._stored
+        is_same = (metadata.dtype, metadata.layout) == (self.metadata.dtype, self.metadata.layout)
+        is_known = all(item.number in datasets.NAMED_COMPLETELY for item in stored.filters)
+        if self._storage.is_remote or not (is_same and is_known and stored.keeps_bits):
+            return None
+        chunks = []
+        for index in indices:
+            chunk = self._find_chunk(index)
+            if chunk is None or (stored.filters and chunk[1:] == (self._nbytes, 0)):
+                return None  # the latter may lack filters: see `_read`
+            chunks.append(chunk)
+        return chunks
+
+    def read_stored(self, position: int, nbytes: int) -> bytes:
+        """Read the bytes of a chunk as they are stored."""
+        return self._storage.read(position, nbytes, self.name)
+
     def read_chunk(self, index: int, box: grid.Box) -> Any:
         """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
         if self._stored.extent == self.metadata.shape:
@@ -166,7 +192,7 @@ class DatasetSource(ChunkedSource):
         position, nbytes, skipped = chunk
         if self._map is not None:
             return self._chain.decode(self._map[position : position + nbytes], skipped)
-        return self._chain.decode(self._storage.read(position, nbytes, self.name), skipped)
+        return self._chain.decode(self.read_stored(position, nbytes), skipped)
 
     def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np

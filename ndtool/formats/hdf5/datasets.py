@@ -27,6 +27,7 @@ FILTERS = {  # by number: the name, and the name in the table of codecs, "" if o
     32015: ("zstd", "zstd"),
 }  # fmt: skip
 _LOSSY = (5, 6)  # filters, as unknown ones may be
+NAMED_COMPLETELY = (1, 2, 3)  # filters whose name has all parameters
 
 
 class Filter(NamedTuple):
@@ -151,7 +152,8 @@ def _parse_filter(creation_properties: Any, index: int, itemsize: int) -> Filter
     config: dict[str, Any] = {"id": codec} if codec else {}
     if codec == "shuffle":
         config["elementsize"] = int(parameters[0]) if parameters else itemsize
-    level = f" {int(parameters[0])}" if number == 1 and parameters else ""
+    is_parameter_named = number == 1 or config.get("elementsize", itemsize) != itemsize
+    level = f" {int(parameters[0])}" if is_parameter_named and parameters else ""
     return Filter(int(number), f"{name}{level}", config)
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from ndtool.arrays.assembly import library_errors
 from ndtool.arrays.sink import ChunkSink, Encoding
-from ndtool.arrays.source import ArrayMetadata, ChunkLayout
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, ChunkLayout, Source
 from ndtool.errors import InputError, OutputError, UsageError, option, printable, refuse
 from ndtool.formats import numpytypes
 from ndtool.formats.codecs import MAX_CHUNK_BYTES, default_chunks
 from ndtool.formats.hdf5 import datasets, hierarchy
+from ndtool.formats.hdf5.chunks import DatasetSource
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import OpenFile
 from ndtool.formats.hdf5.library import OutputFile, library
@@ -303,6 +304,24 @@ class DatasetSink(ChunkSink, FileSink):
 
     def release(self, start: int, nbytes: int) -> None:
         """Do nothing: a chunk's position is unknown."""
+
+    def copy_chunks(self, source: Source, touched: AccessedElements) -> bool:
+        if not isinstance(source, DatasetSource):
+            return False
+        metadata, blocks = self.metadata, self.metadata.block_shape
+        indices = set(range(grid.count_blocks(metadata.shape, blocks)))
+        untouched = sorted(indices.difference(touched.blocks(blocks)))
+        with library_errors(source.name):
+            chunks = source.stored_chunks(metadata, untouched)
+        for index, (position, nbytes, skipped) in zip(untouched, chunks or (), strict=False):
+            box = grid.box(metadata.shape, blocks, index)
+            chunk = source.read_stored(position, nbytes)
+            with library_errors(self.name, OutputError):
+                origin = tuple(first for first, _ in box)
+                self._container.dataset.write_direct_chunk(origin, chunk, skipped)
+            self._container.raise_error()
+            self.mark_written(index)
+        return chunks is not None
 
     def write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
