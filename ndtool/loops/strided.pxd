@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, MAX_RANK, Cursor, block_size, next_offsets, seek,
 )
-from ndtool.loops.moves cimport move_block
+from ndtool.loops.moves cimport copy_bytes, move_block
 from ndtool.loops.scatters cimport FILL, Scatter, Updates, apply_block, apply_row, filter_owned
 from ndtool.loops.views cimport View, copy_run, seek_element
 
