@@ -8,7 +8,6 @@ one block at a time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from contextlib import suppress
 from math import prod
 from threading import Lock
@@ -131,30 +130,25 @@ class DatasetSource(ChunkedSource):
                 self._table = ChunkTable(self._file, self._dataset, self.metadata, limit)
         return self._table.find(number)
 
-    def stored_chunks(
-        self, metadata: ArrayMetadata, indices: Iterable[int]
-    ) -> list[tuple[int, int, int]] | None:
-        """Return the offset, size and mask of chunks that can be copied without decoding.
+    def is_stored_like(self, metadata: ArrayMetadata) -> bool:
+        """Whether another dataset encodes chunks in the same way."""
+        return (
+            not self._storage.is_remote
+            and self._stored.keeps_bits
+            and all(item.number in datasets.NAMED_COMPLETELY for item in self._stored.filters)
+            and (metadata.dtype, metadata.layout) == (self.metadata.dtype, self.metadata.layout)
+        )
 
-        metadata: of the dataset that they are copied to. None if it encodes chunks in another way,
-        or if a chunk was never written.
+    def stored_chunk(self, index: int) -> tuple[bytes, int] | None:
+        """Return a chunk and the mask of filters that were not applied; None if it is missing.
+
+        None also if it may lack filters that no mask indicates.
         """
-        stored = self._stored
-        is_same = (metadata.dtype, metadata.layout) == (self.metadata.dtype, self.metadata.layout)
-        is_known = all(item.number in datasets.NAMED_COMPLETELY for item in stored.filters)
-        if self._storage.is_remote or not (is_same and is_known and stored.keeps_bits):
+        chunk = self._find_chunk(index)
+        if chunk is None or (self._stored.filters and chunk[1:] == (self._nbytes, 0)):
             return None
-        chunks = []
-        for index in indices:
-            chunk = self._find_chunk(index)
-            if chunk is None or (stored.filters and chunk[1:] == (self._nbytes, 0)):
-                return None  # the latter may lack filters: see `_read`
-            chunks.append(chunk)
-        return chunks
-
-    def read_stored(self, position: int, nbytes: int) -> bytes:
-        """Read the bytes of a chunk as they are stored."""
-        return self._storage.read(position, nbytes, self.name)
+        position, nbytes, skipped = chunk
+        return self._storage.read(position, nbytes, self.name), skipped
 
     def read_chunk(self, index: int, box: grid.Box) -> Any:
         """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
@@ -192,7 +186,7 @@ class DatasetSource(ChunkedSource):
         position, nbytes, skipped = chunk
         if self._map is not None:
             return self._chain.decode(self._map[position : position + nbytes], skipped)
-        return self._chain.decode(self.read_stored(position, nbytes), skipped)
+        return self._chain.decode(self._storage.read(position, nbytes, self.name), skipped)
 
     def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np
