@@ -121,8 +121,6 @@ def _complete(group: click.Group, request: str) -> None:
     """Print completions of a word, or the shell function that calls ndtool for completions."""
     from click.shell_completion import shell_complete
 
-    import ndtool.cli.completion  # noqa: F401 - registers its class for bash
-
     try:
         status = shell_complete(group, {}, "ndtool", _COMPLETION_VARIABLE, request)
     except (KeyError, ValueError, IndexError):
