@@ -32,10 +32,9 @@ from ndtool.analysis.oracle.blocks import (
     ProgressCallback,
     axis_blocks,
     block_ranges,
-    elements_blocks,
     flat_view,
-    nd_blocks,
     portion,
+    tuple_blocks,
 )
 from ndtool.analysis.oracle.caches import tensor_scatter as tensor_scatter
 from ndtool.analysis.oracle.reductions import Array
@@ -170,13 +169,14 @@ def _by_tuples(data: Array, indices: Array, b: int, min_components: int) -> Sele
     k = int(indices.shape[-1])
     require(min_components <= k <= r - b, f"index tuples of {k}: valid {min_components}..{r - b}")
     leading, slice_shape = indices.shape[:-1], data.shape[b + k :]
-    blocks = partial(nd_blocks, indices, b, prod(slice_shape) * data.itemsize)
+    slice_size = prod(slice_shape) * data.itemsize
+    blocks = partial(tuple_blocks, indices, leading, b, len(leading), slice_size)
     return Selection(range(b, b + k), leading, leading + slice_shape, blocks, b + k)
 
 
 def _along_elements(data: Array, indices: Array, axis: int) -> Selection:
     axis = elements_axis(data, indices, axis)
-    blocks = partial(elements_blocks, indices, axis, data.itemsize)
+    blocks = partial(tuple_blocks, indices, indices.shape, axis, axis + 1, data.itemsize)
     return Selection(range(axis, axis + 1), indices.shape, indices.shape, blocks, data.ndim)
 
 
