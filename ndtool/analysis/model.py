@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import __version__
-from ndtool.analysis import modelcheck, modelinputs, modeltensors
+from ndtool.analysis import modelinputs, modelrun, modeltensors
 from ndtool.analysis.answers import Answer, Typed, Value
 from ndtool.analysis.engines import (
     EngineCall,
@@ -284,7 +284,7 @@ def show(
         require_any(engine_names)
     model_run = _ModelRun(_model_nodes(model), engine_names or (), engine_settings, progress)
     try:
-        modelcheck.check(path)
+        modelrun.check(path)
         feeds = modelinputs.read(inputs, model)
     except (RuleError, DtypeError) as exc:
         return Model(tuple(model_run.nodes), error=exc)
@@ -330,7 +330,7 @@ class _ModelRun:
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
         """Run the model; return the error of the first node that fails, or None."""
-        model = modelcheck.load(path)
+        model = modelrun.load(path)
         self._write_node_indices(model)
         n_threads = self._settings.threads or threads.default_threads()
         model_run = ModelRun(path, model, self._compute, n_threads)
