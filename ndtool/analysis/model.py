@@ -267,7 +267,6 @@ def show(
     None for no run. engine_names: engines to compare. save: a folder for the inputs and outputs of
     these nodes.
     """
-    model = locators.model(path)
     if inputs is None:
         for name, value, purpose in (
             ("against", engine_names, "compares the outputs of nodes"),
@@ -275,7 +274,8 @@ def show(
         ):
             if value is not None:
                 raise UsageError(f"{option(name)} requires {option('inputs')}: it {purpose}")
-        return Model(tuple(_model_nodes(model)))
+        return Model(tuple(_model_nodes(locators.model(path))))
+    model = locators.model(path)
     if find_spec("onnx") is None:
         raise UsageError(
             "running a model needs the package onnx", hint="pip install 'ndtool[onnx]'"

@@ -124,7 +124,7 @@ def test_shells_complete_words(arrays, shell):
     (arrays / "x,y.npy").write_bytes((arrays / "data.npy").read_bytes())
     with Shell(shell, arrays) as session:
         for typed, word in (
-            ("ma", "many.npz"), ("data.npy many.npz:first ma", "many.npz"), ("datash", "datash"),
+            ("ma", "many.npz"), ("many.npz:first ma", "many.npz"), ("datash", "datash"),
             ("tw", "two words.npy"), ("'tw", "two words.npy"), ('"tw', "two words.npy"), ("x", "x,y.npy"),
             ("two\\ ", "two words.npy"), ("--batch", "--batch-dims"),
         ):  # fmt: skip
