@@ -321,7 +321,9 @@ class _Explainer:
         )
 
     def _linked_position(self, index: int) -> Position:
-        return layouts.unravel_index(index, self._tuples.linked_shape)
+        inputs = self.call.inference.inputs
+        linked = inputs["updates"].shape if "updates" in inputs else self.plan.output
+        return layouts.unravel_index(index, linked)
 
     def _tuple(self, linked: Position) -> _FoundTuple:
         """Return the tuple that selects an element of the output or of updates."""
