@@ -81,7 +81,7 @@ def _run(
         role: arrays_or_files[LOWERED_INPUTS.get(role, role)]
         for role in operator_of(operator).inputs
     }
-    if inputs.get("write_indices", data) is None:
+    if inputs.get("write_indices", ()) is None:
         del inputs["write_indices"]
     settings = {**options, "threads": threads, "spec": spec}
     progress_option = settings.pop("progress")
