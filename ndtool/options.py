@@ -15,7 +15,6 @@ from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import UsageError, format_value
-from ndtool.formats import openarrays
 from ndtool.inmemory.arguments import array, index_array, integer, make_attributes, string
 from ndtool.machine import memory
 from ndtool.rules.operators import (
@@ -73,10 +72,6 @@ def _memory(name: str, value: Any) -> int:
     return nbytes
 
 
-def _codec(name: str, value: Any) -> str:
-    return sink.codec(string(name, value))
-
-
 def _sizes(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple | list):
         raise UsageError(f"{name} is {format_value(value)}: it must be a tuple of sizes")
@@ -100,8 +95,9 @@ def _directories(name: str, value: Any) -> tuple[str, ...]:
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
-    "spec": string, "dtype": string, "codec": _codec, "threads": _integer, "workers": _integer,
-    "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
+    "spec": string, "dtype": string, "codec": lambda name, value: sink.codec(string(name, value)),
+    "threads": _integer, "workers": _integer, "chunks": _sizes, "shards": _sizes,
+    "memory": _memory, "spill": _directories,
 }  # fmt: skip
 
 
@@ -201,13 +197,8 @@ def array_source(role: str, value: Any, mode: str = "error") -> Source:
 
 
 def file_name(role: str, value: Any) -> str | None:
-    """Return the name of a file argument, None for an array in memory.
-
-    A zarr.Array and an h5py.Dataset are in a file. Raises UsageError if ndtool cannot read it.
-    """
-    if isinstance(value, str | os.PathLike):
-        return path(role, value)
-    return openarrays.argument_of(role, value)
+    """Return the name of a file argument, None for an array in memory."""
+    return path(role, value) if isinstance(value, str | os.PathLike) else None
 
 
 def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:

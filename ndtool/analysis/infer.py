@@ -7,30 +7,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ndtool.analysis.answers import Answer, Output, Typed, Value
-from ndtool.analysis.typed import type_source
+from ndtool.analysis.typed import header_source
 from ndtool.errors import argument_name, format_size
-from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table
 from ndtool.rules import inference
-from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
-from ndtool.rules.trace import COLUMNS, Symbol, Trace
+from ndtool.rules.trace import COLUMNS, Step, Symbol
 
 if TYPE_CHECKING:
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.steps import Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Rule(Value):
-    """A rule of the shape inference: its formula, the formula with numbers, the result."""
-
-    rule: str
-    with_: str
-    result: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +42,7 @@ class Inferred(Answer):
     attributes: Mapping[str, int | str]
     inputs: Mapping[str, Typed]
     output: Output
-    trace: tuple[Rule, ...]
+    trace: tuple[Step, ...]
     assumed: tuple[str, ...] | None = None
 
     @property
@@ -89,8 +78,7 @@ class Inferred(Answer):
 
     def rules(self) -> Table:
         """Return the trace as a table."""
-        rows = [(rule.rule, rule.with_, rule.result) for rule in self.trace]
-        return Table(self.title, COLUMNS, rows)
+        return Table(self.title, COLUMNS, self.trace)
 
     def tables(self) -> list[Table]:
         """Return the trace, the assumptions and the output."""
@@ -146,22 +134,15 @@ def _fields(call: Inference, output: Output) -> dict[str, Any]:
             for role, argument in call.inputs.items()
         },
         "output": output,
-        "trace": rules_of(call.trace),
+        "trace": call.trace.steps,
     }
-
-
-def rules_of(trace: Trace) -> tuple[Rule, ...]:
-    """Return the rules of a trace."""
-    return tuple(Rule(step.rule, step.numbers, step.result) for step in trace.steps)
 
 
 def _sizes(shape: Shape) -> tuple[int | str, ...]:
     return tuple(str(size) if isinstance(size, Symbol) else size for size in shape)
 
 
-def run_report(
-    call: OpenCall, outcome: Outcome, seconds: float, dry_run: bool, warnings: list[str]
-) -> RunReport:
+def run_report(call: OpenCall, outcome: Outcome, seconds: float, dry_run: bool) -> RunReport:
     """Return the report of a run."""
     mode, bounds = call.inference.attributes.out_of_bounds, outcome.bounds_report
     outside = None
@@ -178,7 +159,7 @@ def run_report(
         threads=call.threads,
         plan=plan,
         dry_run=dry_run,
-        warnings=tuple(warnings),
+        warnings=outcome.warnings,
     )
 
 
@@ -206,20 +187,8 @@ def infer(
             continue
         argument = arguments[role]
         data = next(iter(inputs.values())).dtype if role.startswith("update") else None
-        inputs[role] = _read_type(argument, streams, role.endswith("indices"), data)
+        literals = role.endswith("indices")
+        source = header_source(argument, streams, literals=literals, dtype=data, symbols=True)
+        inputs[role] = Input(argument, source.metadata.dtype, source.metadata.shape)
     call = inference.infer(operator, inputs, attributes, spec, dtype)
     return replace(inferred(call), assumed=call.trace.assumptions)
-
-
-def _read_type(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Input:
-    """Return the dtype and shape of an argument: a type, or a file, whose header is read."""
-    if (declared := type_source(argument, allow_symbols=True)) is not None:
-        return Input(argument, declared.metadata.dtype, declared.metadata.shape)
-    entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
-    metadata = entries[0].metadata if len(entries) == 1 else None
-    if metadata is None:
-        # open_source raises the error that says why.
-        source = locators.open_source(argument, streams, literals=literals, dtype=dtype)
-        metadata = source.metadata
-        source.close()
-    return Input(argument, metadata.dtype, metadata.shape)

@@ -114,17 +114,14 @@ class MemberInfo(NamedTuple):
     member: str | None
     metadata: ArrayMetadata | None
     position: int | None
-    file_size: int
     problem: str = ""
     warning: str | None = None
 
     @classmethod
-    def invalid(
-        cls, name: str, member: str | None, file_size: int, error: NdtoolError
-    ) -> MemberInfo:
+    def invalid(cls, name: str, member: str | None, error: NdtoolError) -> MemberInfo:
         """Return the info of a member that cannot be opened because of `error`."""
         reason = error.message.removeprefix(f"{printable(name)}: ")
-        return cls(name, member, None, None, file_size, reason)
+        return cls(name, member, None, None, reason)
 
     @property
     def label(self) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import click
@@ -23,11 +24,11 @@ from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
 class ParameterType(click.ParamType):  # type: ignore[type-arg]
     """A parameter type. parse: converts a word, or raises NdtoolError.
 
-    completer: the name of the function of completion.py that completes a word, if any.
+    Shells complete the name "file".
     """
 
-    def __init__(self, name: str, parse: Callable[[str], Any] = str, completer: str = "") -> None:
-        self.name, self._parse, self._completer = name, parse, completer
+    def __init__(self, name: str, parse: Callable[[str], Any] = str) -> None:
+        self.name, self._parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -40,19 +41,16 @@ class ParameterType(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
-        if not self._completer:
-            return []
-        from ndtool.cli import completion
+        from click.shell_completion import CompletionItem
 
-        completions: list[Any] = getattr(completion, self._completer)(incomplete)
-        return completions
+        return [CompletionItem(incomplete, type="file")] if self.name == "file" else []
 
 
 class Directories(ParameterType):
     """A directory or URL; a variable has directories separated by `:` as in PATH, or one URL."""
 
     def __init__(self) -> None:
-        super().__init__("file", str, "array_arguments")
+        super().__init__("file")
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """Return the directories in a variable."""
@@ -81,6 +79,11 @@ def integer(lowest: int, highest: int) -> ParameterType:
     return ParameterType("integer", parse)
 
 
+def _parser(module: str, name: str) -> Callable[[str], Any]:
+    """Return a function of the package, which is imported when a word is parsed."""
+    return lambda word: getattr(import_module(f"ndtool.{module}"), name)(word)
+
+
 def _parse_html(word: str) -> str:
     """Return the name of an HTML report."""
     if not word.endswith(".html"):
@@ -92,14 +95,6 @@ def _parse_ulps(word: str) -> int:
     """Convert a distance in units in the last place, with or without the unit."""
     distance: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
     return distance
-
-
-def _parse_spec(word: str) -> str:
-    """Return the name of a standard; raise UsageError if it is unknown."""
-    from ndtool.rules import specs
-
-    specs.require_valid(word)
-    return word
 
 
 def _parse_element_type(word: str) -> str:
@@ -155,20 +150,6 @@ def _parse_memory(word: str) -> int:
     if nbytes < MIN_MEMORY:
         raise UsageError(f"{word} is too little memory: expected at least 1MiB")
     return nbytes
-
-
-def _parse_codec(word: str) -> str:
-    """Return the name of a codec, with a level if it has one."""
-    from ndtool.arrays import sink
-
-    return sink.codec(word)
-
-
-def _parse_engines(word: str) -> tuple[str, ...]:
-    """Return the names of engines in a comma-separated list."""
-    from ndtool.analysis import engines
-
-    return engines.parse_names(word)
 
 
 class Option(click.Option):
@@ -256,7 +237,7 @@ class Argument(click.Argument):
         return f"'{self.human_readable_name.strip('[]')}'"
 
 
-FILE = ParameterType("file", str, "array_arguments")
+FILE = ParameterType("file")
 _INT64 = partial(integer, -(2**63), 2**63 - 1)
 Parameter = click.Argument | partial[Option]
 
@@ -335,14 +316,14 @@ ATTRIBUTES = {  # of all operators but TensorScatter
 }  # fmt: skip
 SPEC = define(
     "--spec SPEC",
-    parsed("spec", _parse_spec, "spec_names"),
+    parsed("spec", _parser("rules.specs", "require_valid")),
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It decides which calls"
     " are refused, not what the output contains.",
     default="ndtool",
 )
 DTYPE = define(
     "--dtype NAME",
-    parsed("dtype", _parse_element_type, "void_types"),
+    parsed("dtype", _parse_element_type),
     "Actual dtype of void data (V2, V1), such as bfloat16.",
 )
 TEXT = flag(
@@ -408,7 +389,7 @@ SHARDS = define(
 )
 CODEC = define(
     "--codec NAME[:LEVEL]",
-    parsed("codec", _parse_codec),
+    parsed("codec", _parser("arrays.sink", "codec")),
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
     " Default: that of the first input, else zstd, for HDF5 none.",
 )
@@ -434,7 +415,7 @@ WITHIN = define(
 )
 HTML = define(
     "--html FILE.html",
-    parsed("file", _parse_html, "array_arguments"),
+    parsed("file", _parse_html),
     "Write an HTML report, with a drawing of the arrays.",
 )
 INPUTS = define(
@@ -451,7 +432,7 @@ SAVE = define(
 ENGINES = (  # for `verify` and `model`
     define(
         "--against ENGINE,...",
-        parsed("engines", _parse_engines),
+        parsed("engines", _parser("analysis.engines", "parse_names")),
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
         name="engines",

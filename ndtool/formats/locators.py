@@ -4,7 +4,7 @@ import os
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import ContiguousSource, MemberInfo, ModelInfo, OperatorNode, Source
+from ndtool.arrays.source import MemberInfo, ModelInfo, OperatorNode, Source
 from ndtool.errors import InputError, NdtoolError, printable, redact_urls, refuse
 from ndtool.formats import table
 from ndtool.formats.streams import Streams
@@ -206,14 +206,11 @@ def describe(
 def _inline_entry(source: Source, member: str | None, is_inline: bool) -> MemberInfo:
     """Return the member info of an array that an argument declares, or that a stream has."""
     metadata = source.metadata
-    file = source.file if isinstance(source, ContiguousSource) else None
     if not is_inline:
-        size = metadata.notes.get("offset", 0) + metadata.nbytes
-        return MemberInfo(source.name, member, metadata, None, size, "a stream")
+        return MemberInfo(source.name, member, metadata, None, "a stream")
     position = metadata.notes.get("offset")
     problem = "a literal" if source.name.lstrip()[:1] == "[" else ""
-    size = 0 if file is None else file.size
-    return MemberInfo(source.name, member, metadata, position, size, problem, source.warning)
+    return MemberInfo(source.name, member, metadata, position, problem, source.warning)
 
 
 def nodes(argument: str) -> list[OperatorNode]:

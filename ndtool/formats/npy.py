@@ -221,10 +221,10 @@ def entries(storage: "LocalFile", path: str, member: str | None) -> list[MemberI
     """Return the member info of the file's single array, or of a field; reads only the header."""
     if member is not None:
         source = open_source(storage, f"{path}:{member}", path, member)
-        return [MemberInfo(source.name, member, source.metadata, None, storage.size, "a field")]
+        return [MemberInfo(source.name, member, source.metadata, None, "a field")]
     header = read_header(sequential_reader(storage.peek, 0), storage.size, path)
     warning = trailing_bytes_warning(path, storage.size - header.offset - header.nbytes)
-    return [MemberInfo(path, None, metadata_of(header), header.offset, storage.size, "", warning)]
+    return [MemberInfo(path, None, metadata_of(header), header.offset, "", warning)]
 
 
 def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> ContiguousSource:

@@ -194,8 +194,8 @@ _NOT_LOADED = {  # by library: the message
     "dask": "that NumPy would load completely: use ndtool.dask, or pass {0}.compute()",
     "cubed": f"{_LOAD_HINT} {{0}}.compute()",
     "tensorstore": f"{_LOAD_HINT} {{0}}.read().result()",
-    "h5py": f"{_SLICE_HINT}, or the dataset to a function of ndtool.files",
-    "zarr": f"{_SLICE_HINT}, or the array to a function of ndtool.files",
+    "h5py": f"{_SLICE_HINT}, or its location, such as x.h5:/name, to a function of ndtool.files",
+    "zarr": f"{_SLICE_HINT}, or its location, such as x.zarr, to a function of ndtool.files",
     **dict.fromkeys(
         ("h5netcdf", "h5pyd", "netCDF4", "nibabel", "pyfive", "tables", "tiledb"), _SLICE_HINT
     ),

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ndtool.errors import DtypeError, RuleError, UsageError, format_value, option
-from ndtool.rules import dtypes, reductions
+from ndtool.rules import dtypes
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.operators import (
     ALL_OPERATORS,
@@ -213,14 +213,15 @@ def rows(standard: str, operator: str) -> list[OperatorVersion]:
     return [row for row in table() if (row.standard, row.operator) == (standard, operator)]
 
 
-def require_valid(spec: str) -> None:
-    """Raise UsageError for a malformed spec, for any operator."""
+def require_valid(spec: str) -> str:
+    """Return a spec; UsageError if it is malformed, for any operator."""
     standard, _, digits = spec.partition(":")
     has_versions = standard in ("onnx", "openvino")
     if spec not in UNVERSIONED and not (has_versions and re.fullmatch("[0-9]{1,9}", digits)):
         raise UsageError(
             f"spec is {format_value(spec)}: expected ndtool, onnx:N, openvino:N or webnn"
         )
+    return spec
 
 
 @lru_cache(maxsize=64)
@@ -230,8 +231,7 @@ def resolve(spec: str, operator: str) -> OperatorVersion:
     Raises UsageError for a malformed spec, RuleError if the standard has no such operator, or not
     in this version.
     """
-    require_valid(spec)
-    standard, _, digits = spec.partition(":")
+    standard, _, digits = require_valid(spec).partition(":")
     versions = rows(standard, operator)
     if not versions:
         raise RuleError(f"{standard} has no {operator} in ndtool's table (see `ndtool spec`)")
@@ -409,7 +409,7 @@ def is_same_type(a: Dtype, b: Dtype) -> bool:
 
 
 def _undefined_reduction_error(data: Dtype, reduction: str) -> DtypeError:
-    allowed = ", ".join(reductions.names_for(data))
+    allowed = ", ".join(row.name for row in REDUCTIONS.values() if row.supports(data))
     is_void = data.name == f"V{dtypes.EXTENSION_DTYPES['bfloat16']}"
     return DtypeError(
         f"reduction {reduction} is not defined for data of {data.name}: only {allowed}",

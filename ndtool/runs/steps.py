@@ -20,6 +20,7 @@ from ndtool.formats.outputs import Output
 from ndtool.publish import sinks
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
+from ndtool.rules.operators import MODES
 from ndtool.runs import direct, operands, plan
 from ndtool.runs.calls import OpenCall, named_inputs
 from ndtool.runs.operands import Validated
@@ -56,15 +57,15 @@ class Outcome(NamedTuple):
 
     preserved: the preserved members of the output's file, None if none are to be preserved.
     bounds_report: describes indices out of bounds that the mode allows, None if all are valid.
-    resumed: the number of resumed tasks by phase. warnings: about indices, and why nothing
-    was resumed.
+    resumed: the number of resumed tasks by phase. warnings: about inputs, the output and indices,
+    and why nothing was resumed.
     """
 
     plan: Plan
     preserved: tuple[str, ...] | None
     bounds_report: BoundsError | None
     resumed: dict[str, int]
-    warnings: list[str]
+    warnings: tuple[str, ...]
 
 
 def resolve_output(call: OpenCall) -> Output | None:
@@ -201,12 +202,13 @@ def outcome(
     return Outcome(run.plan, preserved, bounds_report, resumed, warnings(run, bounds_report))
 
 
-def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list[str]:
-    """Return warnings about a run's indices, and about why nothing is resumed.
+def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> tuple[str, ...]:
+    """Return all warnings of a run: about inputs, output and indices, and why nothing is resumed.
 
     bounds_report: the bounds report; by default that of the validation.
     """
-    call, validated, messages = run.call, run.validated, list[str]()
+    call, validated = run.call, run.validated
+    messages = [*call.warnings, *(run.output.warnings if run.output else ())]
     report = bounds_report or (validated and validated.bounds_report)
     if report is not None:
         messages.append(_bounds_warning(call.inference, report))
@@ -218,7 +220,7 @@ def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list
         )
     if run.on_cluster is not None and run.on_cluster.reason:
         messages.append(f"nothing is resumed: {run.on_cluster.reason}")
-    return messages
+    return tuple(messages)
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:
@@ -235,8 +237,9 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
 
 def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
     """Return the warning about indices out of bounds: their number, and what the mode did."""
-    action, first = inferred.mode.participle, ", ".join(bounds_report.places)
-    if inferred.attributes.out_of_bounds == "fill":
+    mode, first = inferred.attributes.out_of_bounds, ", ".join(bounds_report.places)
+    action = MODES[mode].participle
+    if mode == "fill":
         action += f" with {inferred.attributes.fill or 0}"
     is_literal_input = is_literal(inferred.inputs["indices"].name)
     cause = f"; {bounds_report.hint}" if bounds_report.hint and not is_literal_input else ""

@@ -28,9 +28,7 @@ def recognises(storage: Any) -> bool:
 
 def entries(storage: Any, path: str, member: str | None) -> list[MemberInfo]:
     metadata, start = _facts(storage, path)
-    return [
-        MemberInfo(path, member, metadata, None, storage.size, f"blocks from byte {start} on", None)
-    ]
+    return [MemberInfo(path, member, metadata, None, f"blocks from byte {start} on", None)]
 
 
 def open_source(storage: Any, name: str, path: str, member: str | None) -> "Blocks":

@@ -97,16 +97,15 @@ def _choose(file: OpenFile, member: str | None) -> Dataset:
 
 
 def _entry(file: OpenFile, dataset: Dataset) -> MemberInfo:
-    label, size = f"{file.path}:{dataset.name}", file.storage.size
+    label = f"{file.path}:{dataset.name}"
     if dataset.node is None:
-        problem = printable(dataset.problem)
-        return MemberInfo(label, dataset.name, None, None, size, problem)
+        return MemberInfo(label, dataset.name, None, None, printable(dataset.problem))
     try:
         with library_errors(label):
             stored = datasets.describe(file, dataset.node, dataset.name)
             warning = datasets.attribute_warning(dataset.node, label)
     except NdtoolError as exc:
-        return MemberInfo.invalid(label, dataset.name, size, exc)
+        return MemberInfo.invalid(label, dataset.name, exc)
     problem, metadata = stored.unmapped_reason, stored.metadata
     position = None if problem else stored.position
-    return MemberInfo(label, dataset.name, metadata, position, size, problem, warning)
+    return MemberInfo(label, dataset.name, metadata, position, problem, warning)

@@ -40,8 +40,8 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
     opened = Archive(storage.peek, storage.size, path)
     infos: Iterable[ZipInfo] = opened.members().values()
     if member is not None:
-        infos = [_choose(opened, storage, member)]
-    return [_entry(opened, storage, info) for info in infos]
+        infos = [_choose(opened, member)]
+    return [_entry(opened, info) for info in infos]
 
 
 def array_names(storage: LocalFile, path: str) -> list[str]:
@@ -52,7 +52,7 @@ def array_names(storage: LocalFile, path: str) -> list[str]:
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
     opened = Archive(storage.peek, storage.size, path)
-    info = _choose(opened, storage, member)
+    info = _choose(opened, member)
     label = f"{path}:{archive.array_name(info)}"
     if archive.is_mappable(info):
         header, position = opened.read_header(info, label)
@@ -71,12 +71,12 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
     return source
 
 
-def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
+def _choose(opened: Archive, name: str | None) -> ZipInfo:
     """Return the member with a name, or the only array; else the error lists the members."""
     path, infos = opened.name, opened.members()
 
     def describe(info: ZipInfo) -> str:
-        return _entry(opened, storage, info).label
+        return _entry(opened, info).label
 
     if not infos:
         refuse(path, "the archive has no arrays")
@@ -113,17 +113,17 @@ def _choose(opened: Archive, storage: LocalFile, name: str | None) -> ZipInfo:
     return members.choose(path, name, infos, "the archive", "member", describe)
 
 
-def _entry(opened: Archive, storage: LocalFile, info: ZipInfo) -> MemberInfo:
-    name, size = archive.array_name(info), storage.size
+def _entry(opened: Archive, info: ZipInfo) -> MemberInfo:
+    name = archive.array_name(info)
     label = f"{opened.name}:{name}"
     try:
         header, position = opened.read_header(info, label)
     except NdtoolError as exc:
-        return MemberInfo.invalid(label, name, size, exc)
+        return MemberInfo.invalid(label, name, exc)
     warning = trailing_bytes_warning(label, info.file_size - header.offset - header.nbytes)
     method = archive.METHODS[info.compress_type]
     problem = "" if archive.is_mappable(info) else f"compressed with {method}"
-    return MemberInfo(label, name, npy.metadata_of(header), position, size, problem, warning)
+    return MemberInfo(label, name, npy.metadata_of(header), position, problem, warning)
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:

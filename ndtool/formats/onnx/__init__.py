@@ -180,11 +180,11 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
     try:
         tensor = value.tensor(path)
     except InputError as exc:
-        info = MemberInfo.invalid(path, value.member, storage.size, exc)
+        info = MemberInfo.invalid(path, value.member, exc)
         return info._replace(name=f"{path}:{value.member}")
     member = value.path + (tensor.name if value.name is None else value.name)
     label = f"{path}:{member}"
-    return tensordata.entry(tensor, label, member, storage.size, folder, value.kind)
+    return tensordata.entry(tensor, label, member, folder, value.kind)
 
 
 def _choose(storage: LocalFile, path: str, name: str | None) -> Value:

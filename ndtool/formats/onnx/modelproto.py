@@ -230,7 +230,7 @@ def _numbers(attribute: Message, field: Field) -> bytes:
         return struct.pack(f"<{len(values)}Q", *values)
     if field.nbytes % 4 or field.nbytes > _MAX_LITERAL_BYTES:
         refuse(attribute.label, f"{name} has {field.nbytes} bytes: expected a multiple of 4")
-    return attribute.field_bytes(field)
+    return attribute.read_bytes(field.start, field.nbytes)
 
 
 def declared_type(message: Message) -> DeclaredType:

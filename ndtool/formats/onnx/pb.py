@@ -44,7 +44,7 @@ def recognises(storage: LocalFile) -> bool:
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of the single tensor."""
     tensor, folder = _tensor(storage, path, member), Folder(path, storage)
-    return [tensordata.entry(tensor, path, tensor.name or None, storage.size, folder, "tensor")]
+    return [tensordata.entry(tensor, path, tensor.name or None, folder, "tensor")]
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:

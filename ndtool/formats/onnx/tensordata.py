@@ -101,9 +101,7 @@ def open_tensor(
     return open_range(data, name, path, metadata, start or 0, bits, owner=both)
 
 
-def entry(
-    tensor: Tensor, label: str, member: str | None, size: int, folder: Folder, kind: str
-) -> MemberInfo:
+def entry(tensor: Tensor, label: str, member: str | None, folder: Folder, kind: str) -> MemberInfo:
     """Return the member info of a tensor."""
     problem, path, start = tensor.decode_reason, None, None
     try:
@@ -111,7 +109,7 @@ def entry(
     except NdtoolError as exc:
         problem = exc.message.removeprefix(f"{printable(label)}: ")
     metadata = _metadata(tensor, kind, path, start)
-    return MemberInfo(label, member, metadata, None if problem else start, size, problem)
+    return MemberInfo(label, member, metadata, None if problem else start, problem)
 
 
 def _location(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, int | None]:

@@ -17,15 +17,13 @@ _MAX_KEY_BYTES = 5  # maximum bytes of a key or a length, as in other parsers
 MAX_TEXT_BYTES = 1 << 16  # maximum bytes of a string
 _GROUPS = (3, 4)  # wire types of groups
 _MAX_HEADER_BYTES = 2 * MAX_VARINT_BYTES  # of a key, and a varint or length
-_READ_SIZE = 1 << 12
 
 
 class Field(NamedTuple):
     """One field of a message.
 
     start, stop: the byte range of the value, without its length. value: the unsigned number; 0 for
-    a field with a length. buffer: bytes that were read with the key. buffer_offset: their offset in
-    the file.
+    a field with a length.
     """
 
     number: int
@@ -33,8 +31,6 @@ class Field(NamedTuple):
     start: int
     stop: int
     value: int
-    buffer: bytes
-    buffer_offset: int
 
     @property
     def nbytes(self) -> int:
@@ -47,43 +43,32 @@ class Field(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message in a file, from `start` to `stop`. label: the file's name in messages.
-
-    buffer: bytes of an earlier read. buffer_offset: their offset in the file.
-    """
+    """A message in a file, from `start` to `stop`. label: the file's name in messages."""
 
     read: Read
     start: int
     stop: int
     label: str
-    buffer: bytes = b""
-    buffer_offset: int = 0
 
     def fields(self) -> Iterator[Field]:
         """Yield the fields in order; InputError if the last does not end with the message."""
-        offset, stop, buffer, buffer_offset = self.start, self.stop, self.buffer, self.buffer_offset
+        offset, stop = self.start, self.stop
         while offset < stop:
-            i = offset - buffer_offset
-            if i + _MAX_HEADER_BYTES > len(buffer) and buffer_offset + len(buffer) < stop:
-                buffer, buffer_offset, i = (
-                    self.read(offset, min(_READ_SIZE, stop - offset)),
-                    offset,
-                    0,
-                )
-            key, i = self._parse_short_varint(buffer, i, buffer_offset)
+            header = self.read(offset, min(_MAX_HEADER_BYTES, stop - offset))
+            key, i = self._parse_short_varint(header, 0, offset)
             number, wire_type = key >> 3, key & 7
             if not 0 < number < 1 << 29:
                 self._refuse(offset, f"a field has the number {number}: valid 1..{(1 << 29) - 1}")
-            value, value_start = 0, buffer_offset + i
+            value, value_start = 0, offset + i
             if wire_type == LENGTH:
-                size, i = self._parse_short_varint(buffer, i, buffer_offset)
-                value_start = buffer_offset + i
+                size, i = self._parse_short_varint(header, i, offset)
+                value_start = offset + i
             elif wire_type == VARINT:
-                value, i = self._parse_varint(buffer, i, buffer_offset)
-                size = buffer_offset + i - value_start
+                value, i = self._parse_varint(header, i, offset)
+                size = offset + i - value_start
             elif wire_type in SIZES:
                 size = SIZES[wire_type]
-                value = int.from_bytes(buffer[i : i + size], "little")
+                value = int.from_bytes(header[i : i + size], "little")
             else:
                 problem = (
                     "begins or ends a group"
@@ -95,14 +80,14 @@ class Message(NamedTuple):
                 remaining = max(0, stop - value_start)
                 self._refuse(offset, f"field {number} claims {size} bytes, only {remaining} remain")
             offset = value_start + size
-            yield Field(number, wire_type, value_start, offset, value, buffer, buffer_offset)
+            yield Field(number, wire_type, value_start, offset, value)
 
     def message_in(self, field: Field) -> "Message":
         """Return the value of a field as a message."""
-        _, wire_type, start, stop, _, buffer, buffer_offset = field
-        if wire_type != LENGTH:
-            self._refuse(start, f"field {field.number} is not a message: expected wire type 2")
-        return Message(self.read, start, stop, self.label, buffer, buffer_offset)
+        if field.wire_type != LENGTH:
+            problem = f"field {field.number} is not a message: expected wire type 2"
+            self._refuse(field.start, problem)
+        return self._replace(start=field.start, stop=field.stop)
 
     def parse(
         self, table: Mapping[int, tuple[str, Callable[["Message", Field], Any]]]
@@ -135,14 +120,7 @@ class Message(NamedTuple):
             self._refuse(
                 field.start, f"field {field.number} is not a string of up to {MAX_TEXT_BYTES} bytes"
             )
-        return self.field_bytes(field).decode("utf-8", "surrogateescape")
-
-    def field_bytes(self, field: Field) -> bytes:
-        """Return the bytes of a field's value, from the buffer if it has them."""
-        _, _, start, stop, _, buffer, buffer_offset = field
-        if stop <= buffer_offset + len(buffer):
-            return buffer[start - buffer_offset : stop - buffer_offset]
-        return self.read_bytes(start, stop - start)
+        return self.read_bytes(field.start, field.nbytes).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, start: int, size: int) -> bytes:
         """Read bytes of the message; InputError if the file is too short."""
@@ -159,7 +137,7 @@ class Message(NamedTuple):
             self._refuse(
                 field.start, f"field {field.number} is not a list of up to {limit} numbers"
             )
-        raw, i, values = self.field_bytes(field), 0, []
+        raw, i, values = self.read_bytes(field.start, field.nbytes), 0, []
         while i < len(raw):
             value, i = self._parse_varint(raw, i, field.start)
             values.append(value)

@@ -26,10 +26,10 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all tensors, or of one; an unsupported tensor has no metadata."""
     header = headers.read_file_header(storage, path)
     tensors = header.tensors if member is None else [choose(header, path, member)]
-    return [entry(storage, header, tensor, path) for tensor in tensors]
+    return [entry(header, tensor, path) for tensor in tensors]
 
 
-def entry(storage: File, header: Header, tensor: Tensor, path: str) -> MemberInfo:
+def entry(header: Header, tensor: Tensor, path: str) -> MemberInfo:
     """Return the member info of a tensor. path: of the file or index in the argument."""
     name, position = f"{path}:{tensor.name}", header.data_offset + tensor.start
     try:
@@ -37,11 +37,11 @@ def entry(storage: File, header: Header, tensor: Tensor, path: str) -> MemberInf
             tensor.dtype, tensor.shape, "C", tensor.shape, {"offset": position}
         )
     except DtypeError as exc:
-        return MemberInfo.invalid(name, tensor.name, storage.size, exc)
+        return MemberInfo.invalid(name, tensor.name, exc)
     if tensor.bits % 8:
         problem = f"{tensor.bits} bits per element"
-        return MemberInfo(name, tensor.name, metadata, None, storage.size, problem)
-    return MemberInfo(name, tensor.name, metadata, position, storage.size)
+        return MemberInfo(name, tensor.name, metadata, None, problem)
+    return MemberInfo(name, tensor.name, metadata, position)
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> ContiguousSource:
@@ -54,7 +54,7 @@ def open_tensor(
     storage: File, name: str, header: Header, tensor: Tensor, path: str
 ) -> ContiguousSource:
     """Open a tensor of a file; closing the source closes the file."""
-    info = entry(storage, header, tensor, path)
+    info = entry(header, tensor, path)
     if info.metadata is None:
         refuse(info.name, info.problem)
     position = header.data_offset + tensor.start

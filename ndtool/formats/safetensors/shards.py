@@ -49,15 +49,13 @@ def _shard_entries(storage: File, path: str, file: str, names: list[str]) -> lis
             header = headers.read_file_header(shard, file)
             tensors = {tensor.name: tensor for tensor in header.tensors}
             return [
-                safetensors.entry(shard, header, tensors[name], path)
+                safetensors.entry(header, tensors[name], path)
                 if name in tensors
-                else MemberInfo(
-                    f"{path}:{name}", name, None, None, shard.size, _missing_reason(file)
-                )
+                else MemberInfo(f"{path}:{name}", name, None, None, _missing_reason(file))
                 for name in names
             ]
     except NdtoolError as exc:
-        return [MemberInfo(f"{path}:{name}", name, None, None, 0, exc.message) for name in names]
+        return [MemberInfo(f"{path}:{name}", name, None, None, exc.message) for name in names]
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:

@@ -57,7 +57,7 @@ def entries(
     """
     if member is None and (names := array_names(storage, path)):
         undescribed = (
-            MemberInfo(f"{path}:{name}", name, None, None, storage.size, "text")
+            MemberInfo(f"{path}:{name}", name, None, None, "text")
             for name in names[_MAX_DESCRIBED:]
         )
         return [
@@ -75,8 +75,8 @@ def _entry(storage: File, path: str, member: str | None, options: TextOptions) -
         if member is None:
             raise
         reason = exc.message.removeprefix(f"{printable(path)}: ")
-        return MemberInfo(name, member, None, None, storage.size, reason)
-    return MemberInfo(name, member, source.metadata, None, storage.size, "text", source.warning)
+        return MemberInfo(name, member, None, None, reason)
+    return MemberInfo(name, member, source.metadata, None, "text", source.warning)
 
 
 def open_source(

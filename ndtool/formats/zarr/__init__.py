@@ -76,10 +76,8 @@ def _entry(storage: Folder, path: str, node: str) -> MemberInfo:
     except UsageError:
         raise
     except NdtoolError as exc:
-        return MemberInfo.invalid(name, node or None, storage.size, exc)
-    return MemberInfo(
-        name, node or None, array.metadata, None, storage.size, "in chunks", array.warning
-    )
+        return MemberInfo.invalid(name, node or None, exc)
+    return MemberInfo(name, node or None, array.metadata, None, "in chunks", array.warning)
 
 
 class ZarrSource(ChunkedSource):
