@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ndtool import xarray as xarray
     from ndtool.errors import *  # noqa: F403
     from ndtool.inmemory.ops import *  # noqa: F403 - the operators
-    from ndtool.questions.calls import *  # noqa: F403
-    from ndtool.questions.files import *  # noqa: F403
+    from ndtool.questions import *  # noqa: F403
 
 __version__ = "0.1.0"
 
@@ -28,10 +27,7 @@ del TYPE_CHECKING
 if "OMP_WAIT_POLICY" not in _os.environ:
     _os.environ.setdefault("GOMP_SPINCOUNT", "100")
 
-_MODULES = {  # modules of the functions that inmemory/ops.py does not define
-    **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions.calls"),
-    **dict.fromkeys(("convert", "inspect", "model"), "ndtool.questions.files"),
-}
+_QUESTIONS = ("explain", "infer", "stats", "verify", "convert", "inspect", "model")
 _INTEGRATIONS = ("dask", "torch", "xarray")  # modules that import other libraries
 
 
@@ -49,8 +45,9 @@ def __getattr__(name: str) -> object:
         except ImportError as error:  # `hasattr` catches only AttributeError
             raise AttributeError(f"ndtool.{name} needs the package {name}: {error}") from error
     errors = import_module("ndtool.errors").__all__
-    module = "ndtool.errors" if name in errors else _MODULES.get(name, "ndtool.inmemory.ops")
-    value: object = getattr(import_module(module), name)
+    own = "questions" if name in _QUESTIONS else "inmemory.ops"
+    module = import_module(f"ndtool.{'errors' if name in errors else own}")
+    value: object = getattr(module, name)
     globals()[name] = value
     return value
 
@@ -60,4 +57,4 @@ def __dir__() -> list[str]:
     from ndtool.errors import __all__ as errors
     from ndtool.rules.operators import ALL_OPERATORS
 
-    return [*ALL_OPERATORS, *_MODULES, *errors, "__version__", "files", *_INTEGRATIONS]
+    return [*ALL_OPERATORS, *_QUESTIONS, *errors, "__version__", "files", *_INTEGRATIONS]

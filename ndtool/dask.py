@@ -113,7 +113,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any]) -> da.Array:
     if updates is not None:
         chunked["updates"] = _in_chunks(updates, tuple_chunks + inner)
     dtypes = {role: array.dtype for role, array in arrays.items()}
-    untraced = inference._replace(trace=Trace(inference.operator, (), Sizes()))
+    untraced = inference._replace(trace=Trace(inference.operator, (), Sizes(), ()))
     graph = lazy.TaskGraph(
         lazy.Call(untraced, dtypes, data_chunks, tuple_chunks),
         {role: array.name for role, array in chunked.items()},

@@ -81,7 +81,7 @@ def _run(
         role: arrays_or_files[LOWERED_INPUTS.get(role, role)]
         for role in operator_of(operator).inputs
     }
-    if inputs.get("write_indices", data) is None:
+    if inputs.get("write_indices", ()) is None:
         del inputs["write_indices"]
     settings = {**options, "threads": threads, "spec": spec}
     progress_option = settings.pop("progress")
@@ -103,8 +103,7 @@ def _run(
                 outcome = steps.execute(prepared, progress, sink=sink)
             if outcome.bounds_report is not None:
                 restore_exact_index(outcome.bounds_report, inputs["indices"], data_name)
-            run_warnings = steps.warnings(prepared, outcome.bounds_report)
-            warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
+            warnings = steps.warnings(prepared, outcome.bounds_report)
     except BoundsError as error:
         restore_exact_index(error, inputs.get("indices"), data_name)
         raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypedDict, TypeVar
+from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypeVar
 
 from ndtool.rules.operators import ALL_OPERATORS, Attributes
 
@@ -39,18 +39,6 @@ _Indices = TypeVar("_Indices", contravariant=True)
 _Result = TypeVar("_Result", covariant=True)
 _Out = TypeVar("_Out", contravariant=True)
 _Option = TypeVar("_Option", contravariant=True)
-
-
-class CallOptions(TypedDict, total=False):
-    """The attributes that all operators share: all but batch_dims, axis and reduction."""
-
-    out_of_bounds: Mode
-    fill: object
-    pad: SupportsIndex | None
-    negatives: bool
-    include_self: bool
-    duplicates: Duplicates
-    index_base: SupportsIndex
 
 
 # The sentences about parameters that several operators have.

@@ -54,7 +54,7 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Value):
         return value.to_dict()
     if hasattr(value, "_asdict"):  # a NamedTuple of another layer
-        value = value._asdict()
+        value = {key.rstrip("_"): item for key, item in value._asdict().items()}
     if isinstance(value, Mapping):
         return {key: json_value(item) for key, item in value.items()}
     return [json_value(item) for item in value] if isinstance(value, tuple | list) else value

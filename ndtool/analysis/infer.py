@@ -17,20 +17,11 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
-from ndtool.rules.trace import COLUMNS, Symbol, Trace
+from ndtool.rules.trace import COLUMNS, Step, Symbol
 
 if TYPE_CHECKING:
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.steps import Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Rule(Value):
-    """A rule of the shape inference: its formula, the formula with numbers, the result."""
-
-    rule: str
-    with_: str
-    result: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,7 @@ class Inferred(Answer):
     attributes: Mapping[str, int | str]
     inputs: Mapping[str, Typed]
     output: Output
-    trace: tuple[Rule, ...]
+    trace: tuple[Step, ...]
     assumed: tuple[str, ...] | None = None
 
     @property
@@ -89,8 +80,7 @@ class Inferred(Answer):
 
     def rules(self) -> Table:
         """Return the trace as a table."""
-        rows = [(rule.rule, rule.with_, rule.result) for rule in self.trace]
-        return Table(self.title, COLUMNS, rows)
+        return Table(self.title, COLUMNS, self.trace)
 
     def tables(self) -> list[Table]:
         """Return the trace, the assumptions and the output."""
@@ -146,22 +136,15 @@ def _fields(call: Inference, output: Output) -> dict[str, Any]:
             for role, argument in call.inputs.items()
         },
         "output": output,
-        "trace": rules_of(call.trace),
+        "trace": call.trace.steps,
     }
-
-
-def rules_of(trace: Trace) -> tuple[Rule, ...]:
-    """Return the rules of a trace."""
-    return tuple(Rule(step.rule, step.numbers, step.result) for step in trace.steps)
 
 
 def _sizes(shape: Shape) -> tuple[int | str, ...]:
     return tuple(str(size) if isinstance(size, Symbol) else size for size in shape)
 
 
-def run_report(
-    call: OpenCall, outcome: Outcome, seconds: float, dry_run: bool, warnings: list[str]
-) -> RunReport:
+def run_report(call: OpenCall, outcome: Outcome, seconds: float, dry_run: bool) -> RunReport:
     """Return the report of a run."""
     mode, bounds = call.inference.attributes.out_of_bounds, outcome.bounds_report
     outside = None
@@ -178,7 +161,7 @@ def run_report(
         threads=call.threads,
         plan=plan,
         dry_run=dry_run,
-        warnings=tuple(warnings),
+        warnings=outcome.warnings,
     )
 
 

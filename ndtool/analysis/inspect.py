@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ndtool.analysis.answers import ARRAY_COLUMNS, HIDDEN, Answer, Output, Typed, Value
@@ -210,16 +211,14 @@ class Converted(Answer):
         return [Table("", ARRAY_COLUMNS, rows)]
 
 
-def converted(
-    conversion: Conversion, preserved: tuple[str, ...] | None, seconds: float
-) -> Converted:
+def converted(conversion: Conversion, preserved: tuple[str, ...] | None) -> Converted:
     """Return the answer of `convert`; preserved: the preserved members of the output's file."""
-    source, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
-    stored = conversion.output.stored_dtype.name
+    source, metadata = conversion.source.metadata, conversion.metadata
+    stored, name = conversion.output.stored_dtype.name, conversion.output_name
     return Converted(
-        Origin(request.source, source.dtype.name, tuple(source.shape), source.order),
-        Output(request.output, stored, tuple(metadata.shape), metadata.nbytes, preserved),
-        seconds,
+        Origin(conversion.source_name, source.dtype.name, tuple(source.shape), source.order),
+        Output(name, stored, tuple(metadata.shape), metadata.nbytes, preserved),
+        perf_counter() - conversion.started,
         tuple(conversion.warnings),
     )
 

@@ -1,8 +1,8 @@
 """A run of an ONNX model: control flow here, gathers and scatters by ndtool, all else by an engine.
 
 The engine is onnxruntime if it is installed, as models are deployed in it; else, and for operators
-and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each run of
-other nodes between two that are computed here is a model of its own.
+and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each node is
+a model of its own.
 
 The evaluator never executes subgraphs or functions: it runs a Loop without `cond` zero times, mixes
 up scan outputs, and ignores default attributes of functions. Scan and SequenceMap run in
@@ -47,23 +47,15 @@ class Engine(NamedTuple):
     compile: Callable[[Any], Callable[[list[str], dict[str, Any]], list[Any]]]
 
 
-class _Segment(NamedTuple):
-    """Consecutive nodes of a graph that an engine computes; inputs, outputs: names of values."""
-
-    nodes: list[Any]
-    inputs: list[str]
-    outputs: list[str]
-
-
 class _Body(NamedTuple):
-    """A graph or a function: its constants, its nodes as steps, the names of its outputs.
+    """A graph or a function: its constants, its other nodes, the names of its outputs.
 
     owner: keeps its protobuf messages alive, as their IDs are keys.
     """
 
     owner: Any
     constants: dict[str, Array]
-    steps: list[Any]
+    nodes: list[Any]
     outputs: list[str]
 
 
@@ -106,7 +98,7 @@ class ModelRun:
     def _body(
         self, owner: Any, nodes: Iterable[Any], constants: dict[str, Array], outputs: list[str]
     ) -> _Body:
-        """Return a graph or a function as steps; nodes Constant become constants."""
+        """Return a graph or a function; nodes Constant become constants."""
         others = list[Any]()
         for node in nodes:
             is_constant = node.op_type == "Constant" and node.domain in DOMAINS
@@ -115,49 +107,24 @@ class ModelRun:
             else:
                 others.append(node)
         self._constants |= {id(array): array for array in constants.values()}
-        return _Body(owner, constants, self._segments(others, outputs), outputs)
+        return _Body(owner, constants, others, outputs)
 
     def _results(self, body: _Body, scope: ChainMap[str, Any], opsets: dict[str, int]) -> list[Any]:
-        """Compute the steps of a body in order; return its outputs."""
-        for step in body.steps:
-            if isinstance(step, _Segment):
-                values = self._run_segment(step, scope, opsets)
-                scope.update(zip(step.outputs, values, strict=True))
-                continue
-            operands = [scope[name] if name else None for name in step.input]
-            if is_own(step):
+        """Compute the nodes of a body in order; return its outputs."""
+        for node in body.nodes:
+            operands = [scope[name] if name else None for name in node.input]
+            if is_own(node):
                 domain = next((name for name in DOMAINS if name in opsets), "")
-                results = [self._compute(step, operands, f"onnx:{opsets.get(domain, 0)}")]
-            elif _function_key(step) in self._functions:
-                results = self._call(self._functions[_function_key(step)], step, operands)
+                results = [self._compute(node, operands, f"onnx:{opsets.get(domain, 0)}")]
+            elif _function_key(node) in self._functions:
+                results = self._call(self._functions[_function_key(node)], node, operands)
+            elif self._is_computed_here(node):
+                results = self._run_control(node, operands, scope, opsets)
             else:
-                results = self._run_control(step, operands, scope, opsets)
-            names = zip(step.output, results, strict=False)  # optional outputs may be missing
+                results = self._run_by_engine(node, scope, opsets)
+            names = zip(node.output, results, strict=False)  # optional outputs may be missing
             scope.update((name, value) for name, value in names if name)
         return [scope[name] for name in body.outputs]
-
-    def _segments(self, nodes: Any, outputs: list[str]) -> list[Any]:
-        """Return the nodes of a graph as steps: single nodes, and segments for an engine."""
-        steps: list[Any] = []
-        for node in nodes:
-            if self._is_computed_here(node):
-                steps.append(node)
-            elif steps and isinstance(steps[-1], list):
-                steps[-1].append(node)
-            else:
-                steps.append([node])
-        readers: dict[str, set[int]] = {}  # the steps that read a name; the last stands for outputs
-        for n, step in enumerate([*steps, outputs]):
-            names = step if n == len(steps) else _names_read(step)
-            for name in names:
-                readers.setdefault(name, set()).add(n)
-        for n, step in enumerate(steps):
-            if isinstance(step, list):
-                written = {name for node in step for name in node.output if name}
-                read = [name for name in dict.fromkeys(_names_read(step)) if name not in written]
-                needed = [name for name in written if readers.get(name, set()) - {n}]
-                steps[n] = _Segment(step, read, sorted(needed))
-        return [step for step in steps if not isinstance(step, _Segment) or step.outputs]
 
     def _is_computed_here(self, node: Any) -> bool:
         if is_own(node) or _function_key(node) in self._functions:
@@ -219,66 +186,60 @@ class ModelRun:
             f" {printable(node.op_type)}"
         )
 
-    def _run_segment(
-        self, segment: _Segment, scope: ChainMap[str, Any], opsets: dict[str, int]
+    def _run_by_engine(
+        self, node: Any, scope: ChainMap[str, Any], opsets: dict[str, int]
     ) -> list[Any]:
-        """Return the outputs of a segment, computed by the first engine that can."""
-        feeds = {name: scope[name] for name in segment.inputs}
-        with_subgraphs = next((node for node in segment.nodes if any(graphs_of(node))), None)
+        """Return the outputs of a node, computed by the first engine that can."""
+        feeds = {name: scope[name] for name in _names_read([node])}
         types = {name: _type_of(value) for name, value in feeds.items()}
-        key = (id(segment.nodes[0]), tuple(types.values()))
-        engines = self._engines
-        if key in self._sessions:
-            engines = [self._sessions[key][0]]
-        for n, engine in enumerate(engines):
-            is_last = n == len(engines) - 1
-            if with_subgraphs is not None and engine.name == "onnx":  # it mixes up scan outputs
-                raise self._subgraph_error(with_subgraphs)
+        outputs = [name for name in node.output if name]
+        key = (id(node), tuple(types.values()))
+        engines = [self._sessions[key][0]] if key in self._sessions else self._engines
+        for engine in engines:
+            if engine.name == "onnx" and any(graphs_of(node)):  # it mixes up scan outputs
+                raise self._subgraph_error(node)
             try:
-                if key not in self._sessions or self._sessions[key][0] is not engine:
-                    model, inputs = self._segment_model(segment, feeds, types, opsets)
+                if key not in self._sessions:
+                    model, inputs = self._node_model(node, feeds, types, opsets)
                     self._sessions[key] = engine, (engine.compile(model), inputs)
                 compute, inputs = self._sessions[key][1]
-                results: list[Any] = compute(
-                    segment.outputs, {name: feeds[name] for name in inputs}
-                )
+                values: list[Any] = compute(outputs, {name: feeds[name] for name in inputs})
             except _Undefined as exc:
                 self._sessions.pop(key, None)
-                if is_last:
+                if engine is engines[-1]:
                     raise self._engine_error(engine, exc) from None
             except NdtoolError:
                 raise
             except Exception as exc:
                 raise self._engine_error(engine, exc) from None
             else:
-                self.computed[engine.name, engine.version] |= {
-                    id(node): node.op_type for node in segment.nodes
-                }
-                return results
+                self.computed[engine.name, engine.version][id(node)] = node.op_type
+                remaining = iter(values)
+                return [next(remaining) if name else None for name in node.output]
         raise AssertionError("the last engine computes or raises")
 
     def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
         title = "the onnx package" if engine.name == "onnx" else engine.name
         return library_error(self._path, f"{title} cannot run it", exc)
 
-    def _segment_model(
+    def _node_model(
         self,
-        segment: _Segment,
+        node: Any,
         feeds: dict[str, Any],
         types: dict[str, tuple[Any, ...]],
         opsets: dict[str, int],
     ) -> tuple[Any, list[str]]:
-        """Return a segment as a model, and the names of its inputs; small constants are stored."""
+        """Return a node as a model, and the names of its inputs; small constants are stored."""
         helper: Any = import_module("onnx.helper")
         onnx: Any = import_module("onnx")
         numpy_helper: Any = import_module("onnx.numpy_helper")
-        constants = [name for name in segment.inputs if self._is_constant(feeds[name])]
-        inputs = [name for name in segment.inputs if name not in constants]
+        constants = [name for name in feeds if self._is_constant(feeds[name])]
+        inputs = [name for name in feeds if name not in constants]
         graph = helper.make_graph(
-            segment.nodes,
-            "segment",
+            [node],
+            "one node",
             [onnx.ValueInfoProto(name=name, type=_type_proto(types[name])) for name in inputs],
-            [onnx.ValueInfoProto(name=name) for name in segment.outputs],
+            [onnx.ValueInfoProto(name=name) for name in node.output if name],
             [numpy_helper.from_array(feeds[name], name) for name in constants],
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
@@ -384,17 +345,17 @@ def graphs_of(node: Any) -> Iterator[Any]:
         yield from attribute.graphs
 
 
-def _names_read(nodes: Any) -> list[str]:
+def _names_read(nodes: Iterable[Any]) -> list[str]:
     """Return the names that nodes read, those that their subgraphs take from outside included."""
     names: list[str] = []
-    for node in nodes if isinstance(nodes, list) else [nodes]:
+    for node in nodes:
         names += filter(None, node.input)
         for graph in graphs_of(node):
             inner = {value.name for value in graph.input}
             inner |= {tensor.name for tensor in graph.initializer}
             inner |= {name for graph_node in graph.node for name in graph_node.output}
             outputs = [value.name for value in graph.output]
-            read = [*_names_read(list(graph.node)), *outputs]
+            read = [*_names_read(graph.node), *outputs]
             names += [name for name in read if name not in inner]
     return names
 

@@ -71,7 +71,6 @@ def _run_operator(
     html: str | None = None,
     **kwargs: Any,
 ) -> None:
-    from ndtool.machine import signals
     from ndtool.runs import steps
     from ndtool.runs.calls import OpenCall, Request
 
@@ -84,7 +83,7 @@ def _run_operator(
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     with OpenCall(request) as call:
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
@@ -94,16 +93,13 @@ def _run_operator(
                 from ndtool.cli import page
 
                 page.require_distinct(html, target.target.path)
-            reporter.print_warnings([] if target is None else target.warnings)
+            reporter.print_warnings(target.warnings if target else ())
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
             with steps.prepare(call, target) as prepared:
                 reporter.report_plan(prepared)
                 if report:
-                    report.warnings += [
-                        *(target.warnings if target else ()),
-                        *steps.warnings(prepared),
-                    ]
+                    report.warnings = steps.warnings(prepared)
                 if dry_run:
                     outcome = steps.dry_run(prepared)
                 elif target is None:
@@ -113,8 +109,7 @@ def _run_operator(
                     progress = progress_bar.callback(prepared.plan.read + prepared.plan.written)
                     outcome = steps.execute(prepared, progress, companions, progress_bar.begin)
             if report:
-                warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
-                report.warnings = warnings  # for a report that is published without an output
+                report.warnings = outcome.warnings  # if it is published without an output
             reporter.print_warnings(outcome.warnings)
         if prepared.validated and target is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
@@ -122,19 +117,17 @@ def _run_operator(
             preview_text = preview.text(prepared.validated)
             call.require_unchanged()
             write_stdout(preview_text)
-        reporter.report_outcome(prepared.call, target, outcome, dry_run)
+        reporter.report_outcome(prepared.call, outcome, dry_run)
 
 
 @click.pass_obj
 def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: Any) -> None:
-    from ndtool.machine import signals
     from ndtool.runs import convert
 
     _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
-    signals.install_handlers(*reporter.final_messages())
-    request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
-    with convert.Conversion(request) as conversion:
+    reporter.handle_signals()
+    with convert.Conversion(output=output, clobber=not no_clobber, **kwargs) as conversion:
         reporter.data_on_stdout |= _writes_to_stdout(conversion.output)
         reporter.print_warnings(conversion.warnings)
         with reporter.progress() as progress_bar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from ndtool.cli.wrapping import terminal_columns, wrap_lines
@@ -48,13 +48,6 @@ def is_same_file(path: str, fd: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except (OSError, ValueError):
         return False
-
-
-def format_tables(tables: Iterable[Table], fd: int) -> Iterator[str | bytes]:
-    """Yield tables as text for a standard stream, with an empty line between them."""
-    for n, table in enumerate(tables):
-        yield "\n" * bool(n)
-        yield from format_table(table, fd)
 
 
 def format_table(table: Table, fd: int) -> Iterator[str | bytes]:

@@ -6,6 +6,7 @@ import click
 
 from ndtool.cli import options
 from ndtool.cli.options import Argument, Option
+from ndtool.rules.operators import ALL_OPERATORS
 
 _VARIABLES = "Environment variables set defaults, such as NDTOOL_JSON for --json."
 
@@ -88,6 +89,18 @@ class Group(click.Group):
         factories = {name: make for section in sections.values() for name, make in section.items()}
         super().__init__(commands=_Commands(factories), **settings)  # type: ignore[arg-type]
         self._sections = sections
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
+        name = args[0]
+        if name not in self.commands:
+            titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
+            command_name = titles.get(name, name.replace("_", "-"))
+            if command_name in self.commands:
+                ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in order of definition."""

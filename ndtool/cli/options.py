@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import click
@@ -81,6 +82,11 @@ def integer(lowest: int, highest: int) -> ParameterType:
     return ParameterType("integer", parse)
 
 
+def _parser(module: str, name: str) -> Callable[[str], Any]:
+    """Return a function of the package, which is imported when a word is parsed."""
+    return lambda word: getattr(import_module(f"ndtool.{module}"), name)(word)
+
+
 def _parse_html(word: str) -> str:
     """Return the name of an HTML report."""
     if not word.endswith(".html"):
@@ -92,14 +98,6 @@ def _parse_ulps(word: str) -> int:
     """Convert a distance in units in the last place, with or without the unit."""
     distance: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
     return distance
-
-
-def _parse_spec(word: str) -> str:
-    """Return the name of a standard; raise UsageError if it is unknown."""
-    from ndtool.rules import specs
-
-    specs.require_valid(word)
-    return word
 
 
 def _parse_element_type(word: str) -> str:
@@ -155,20 +153,6 @@ def _parse_memory(word: str) -> int:
     if nbytes < MIN_MEMORY:
         raise UsageError(f"{word} is too little memory: expected at least 1MiB")
     return nbytes
-
-
-def _parse_codec(word: str) -> str:
-    """Return the name of a codec, with a level if it has one."""
-    from ndtool.arrays import sink
-
-    return sink.codec(word)
-
-
-def _parse_engines(word: str) -> tuple[str, ...]:
-    """Return the names of engines in a comma-separated list."""
-    from ndtool.analysis import engines
-
-    return engines.parse_names(word)
 
 
 class Option(click.Option):
@@ -335,7 +319,7 @@ ATTRIBUTES = {  # of all operators but TensorScatter
 }  # fmt: skip
 SPEC = define(
     "--spec SPEC",
-    parsed("spec", _parse_spec, "spec_names"),
+    parsed("spec", _parser("rules.specs", "require_valid"), "spec_names"),
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It decides which calls"
     " are refused, not what the output contains.",
     default="ndtool",
@@ -408,7 +392,7 @@ SHARDS = define(
 )
 CODEC = define(
     "--codec NAME[:LEVEL]",
-    parsed("codec", _parse_codec),
+    parsed("codec", _parser("arrays.sink", "codec")),
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
     " Default: that of the first input, else zstd, for HDF5 none.",
 )
@@ -451,7 +435,7 @@ SAVE = define(
 ENGINES = (  # for `verify` and `model`
     define(
         "--against ENGINE,...",
-        parsed("engines", _parse_engines),
+        parsed("engines", _parser("analysis.engines", "parse_names")),
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
         name="engines",

@@ -13,7 +13,7 @@ import os
 import platform
 import shlex
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape
 from importlib import resources
@@ -58,7 +58,7 @@ class HtmlReport:
         names += [str(request.output)] if "output" in call.sources else []
         require_distinct(path, *(locators.parse(name).path for name in names))
         self._path, self._call, self._reporter = path, call, reporter
-        self.warnings = call.warnings
+        self.warnings: Sequence[str] = call.warnings
         self._sections: list[str] = []
         self._outputs: list[Position] = []
         self._origins: list[Position] = []
@@ -224,7 +224,7 @@ def _heading(
     title: str,
     arguments: list[str],
     error: NdtoolError | None,
-    warnings: Iterable[str] = (),
+    warnings: Iterable[str],
 ) -> str:
     """Return the command, its error and its warnings."""
     line = shlex.join(printable(word, _MAX_ARGUMENT_LENGTH) for word in arguments)

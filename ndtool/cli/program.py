@@ -17,22 +17,6 @@ _COMPLETION_VARIABLE = "_NDTOOL_COMPLETE"
 _MIN_WIDTH, _DEFAULT_WIDTH, _MAX_WIDTH = 60, 80, 120  # columns; the default is for pipes
 
 
-class _Group(helppages.Group):
-    """A group of commands whose error suggests the command for an operator's ONNX name."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
-        name = args[0]
-        if name not in self.commands:
-            titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
-            command_name = titles.get(name, name.replace("_", "-"))
-            if command_name in self.commands:
-                ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
-        return super().resolve_command(ctx, args)
-
-
 def _group(
     name: str,
     sections: dict[str, dict[str, helppages.Factory]],
@@ -40,7 +24,7 @@ def _group(
     *parameters: options.Parameter,
     example: str = "",
 ) -> click.Group:
-    return _Group(
+    return helppages.Group(
         sections,
         name=name,
         help=text,

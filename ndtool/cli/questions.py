@@ -101,11 +101,10 @@ def _open_call(
     options: dict[str, Any],
 ) -> Iterator[tuple[OpenCall, HtmlReport | None]]:
     """Yield the open call of a question, and its HTML report."""
-    from ndtool.machine import signals
     from ndtool.runs.calls import Request
 
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     with open_request(request) as call:
         reporter.print_warnings(call.warnings)
         with html_report(html, call, reporter) as report:
@@ -138,6 +137,7 @@ def _verify(
     html: str | None = None,
     **options: Any,
 ) -> None:
+    from ndtool.analysis import engines as others
     from ndtool.analysis import verify
 
     settings = _pop_engine_settings(options)
@@ -145,12 +145,7 @@ def _verify(
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     with _open_call(reporter, verify.open_call, operator, html, options) as (call, report):
         with _progress(reporter) as progress:
-            if engines is None:
-                answer = verify.verify(call, progress, settings.within)
-            else:
-                from ndtool.analysis import engines as others
-
-                answer = others.verify(call, engines, settings, progress)
+            answer = others.verify(call, engines, settings, progress)
         if report and answer.engines is not None:
             report.add_engines(answer)
         if answer.engines is not None and not reporter.json:
@@ -181,9 +176,8 @@ def _model(
     **options: Any,
 ) -> None:
     from ndtool.analysis.model import nodes, run
-    from ndtool.machine import signals
 
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     if inputs is None:
         if engines is not None:
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
@@ -195,7 +189,7 @@ def _model(
             answer = run(
                 model, inputs, engines or (), _pop_engine_settings(options), report_progress, save
             )
-    reporter.print_warnings(list(answer.warnings))
+    reporter.print_warnings(answer.warnings)
     if answer.error is None or not reporter.json:
         reporter.print_answer(answer)
     answer.raise_error()
@@ -204,9 +198,8 @@ def _model(
 @click.pass_obj
 def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     from ndtool.analysis.inspect import inspect
-    from ndtool.machine import signals
 
-    signals.install_handlers(*reporter.final_messages())
+    reporter.handle_signals()
     answer = inspect(names)
     reporter.print_answer(answer)
     reporter.print_warnings([array.warning for array in answer.arrays if array.warning])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ndtool.cli.console import Progress, format_duration, format_tables, write_stderr, write_stdout
+from ndtool.cli.console import Progress, format_duration, format_table, write_stderr, write_stdout
 from ndtool.cli.wrapping import terminal_columns, wrap_lines
 from ndtool.errors import (
     NdtoolError,
@@ -29,7 +29,6 @@ from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
 if TYPE_CHECKING:
     from ndtool.analysis.answers import Answer
     from ndtool.analysis.verify import Comparison, Verification
-    from ndtool.formats.outputs import Output
     from ndtool.notebook import Table
     from ndtool.rules.inference import Inference
     from ndtool.rules.trace import Trace
@@ -70,6 +69,7 @@ class Reporter:
         self.verbose = False
         self.data_on_stdout = False
         self._is_json_printed = False
+        self._warnings = dict[str, None]()  # those that were printed
         self.arguments: list[str] = []
         self._terminal = os.isatty(2)
 
@@ -91,17 +91,14 @@ class Reporter:
             executor = f"executor: {_describe_executor(prepared)}"
             write_stderr(wrap_lines([*plan_lines(prepared.plan), executor], 2))
 
-    def report_outcome(
-        self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool
-    ) -> None:
+    def report_outcome(self, call: OpenCall, outcome: Outcome, dry_run: bool) -> None:
         """Print the outcome of a run and its duration."""
         seconds = time.perf_counter() - call.started
         inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
-            warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
             from ndtool.analysis.infer import run_report
 
-            self.print_json(run_report(call, outcome, seconds, dry_run, warnings).to_dict())
+            self.print_json(run_report(call, outcome, seconds, dry_run).to_dict())
         elif self._is_interactive() and dry_run:
             size = format_size(inference.nbytes)
             _print_line(f"dry run: {_output_type(inference)}, {size}; nothing was written")
@@ -121,14 +118,13 @@ class Reporter:
 
     def report_conversion(self, conversion: Conversion, preserved: tuple[str, ...] | None) -> None:
         """Print the outcome of a conversion and its duration; preserved: the preserved members."""
-        seconds = time.perf_counter() - conversion.started
-        request, metadata = conversion.request, conversion.metadata
+        name, metadata = conversion.output_name, conversion.metadata
         if self.json:
             from ndtool.analysis.inspect import converted
 
-            self.print_json(converted(conversion, preserved, seconds).to_dict())
-        else:
-            self._print_written(request.output, metadata.description, metadata.nbytes, seconds)
+            self.print_json(converted(conversion, preserved).to_dict())
+        seconds = time.perf_counter() - conversion.started
+        self._print_written(name, metadata.description, metadata.nbytes, seconds)
         self._print_preserved(preserved)
 
     def _print_written(
@@ -153,8 +149,10 @@ class Reporter:
             self._print_tables(answer.tables(), 1)
 
     def _print_tables(self, tables: list[Table], fd: int) -> None:
-        for text in format_tables(tables, fd):
-            (write_stdout if fd == 1 else write_stderr)(text)
+        """Print tables with an empty line between them."""
+        for n, table in enumerate(tables):
+            for text in ("\n" * bool(n), *format_table(table, fd)):
+                (write_stdout if fd == 1 else write_stderr)(text)
 
     def report_verification(self, answer: Verification) -> None:
         """Print that an output is verified, with the distances of elements within the tolerance."""
@@ -173,9 +171,9 @@ class Reporter:
         if self.json:
             fields = exc.fields()
             if trace is not None:
-                from ndtool.analysis.infer import rules_of
+                from ndtool.analysis.answers import json_value
 
-                fields["trace"] = [rule.to_dict() for rule in rules_of(trace)]
+                fields["trace"] = json_value(trace.steps)
             if comparison is not None:
                 fields |= comparison.to_dict()
             self._print_json_error(fields)
@@ -184,17 +182,12 @@ class Reporter:
             if self.trace:
                 self._print_tables([trace.table()], 2)
             else:
-                rule, numbers, result, _ = trace.steps[-1]
+                rule, numbers, result = trace.steps[-1]
                 write_stderr(_format_summary([f"{trace.operator}: {rule}: {numbers}: {result}"]))
         exc.message = _message_line(exc.message)
         exc.places = tuple(map(_message_line, exc.places))
         exc.hint = _message_line(exc.hint)
-        if self._is_coloured():
-            from ndtool.cli import styled
-
-            write_stderr(styled.format_error(exc))
-        else:
-            write_stderr(f"error: {exc}\n")
+        self._print_message(f"error: {exc}\n")
         if comparison is not None and not self.quiet:
             self._print_tables(comparison.tables(), 2)
 
@@ -203,17 +196,19 @@ class Reporter:
         if self._is_interactive():
             _print_line(f"wrote {printable(name)}")
 
-    def final_messages(self) -> tuple[bytes, int, bytes]:
-        """Return the message that SIGBUS prints, its descriptor, and the bytes for other signals.
+    def handle_signals(self) -> None:
+        """Install the signal handlers of a command that reads files.
 
-        SIGBUS means that a page of a mapped file can no longer be read. Other signals end the
+        SIGBUS prints an error: a page of a mapped file can no longer be read. Other signals end the
         process without a message, and erase the progress bar.
         """
+        from ndtool.machine import signals
+
         erase_line = b"\r\x1b[K" if self._is_interactive() else b""
         exc = OutputError(LOST_INPUT_MESSAGE)
         text = _json_text(exc.fields()) if self.json else f"error: {exc}\n"
         fd = 1 if self.json and not self.data_on_stdout else 2
-        return erase_line + text.encode(), fd, erase_line
+        signals.install_handlers(erase_line + text.encode(), fd, erase_line)
 
     def report_bug(self, traceback: str) -> None:
         """Print the traceback of an unexpected exception, and a request for a bug report."""
@@ -238,21 +233,23 @@ class Reporter:
             return bool(self.trace) and not self.json
         return (self._terminal or dry_run) and not self.quiet
 
-    def _is_coloured(self) -> bool:
-        return self._terminal or bool(os.environ.get("FORCE_COLOR"))
+    def _print_message(self, message: str) -> None:
+        """Print an error or a warning, coloured on a terminal."""
+        if not (self._terminal or os.environ.get("FORCE_COLOR")):
+            write_stderr(message)
+            return
+        from ndtool.cli import styled
 
-    def print_warnings(self, warnings: list[str]) -> None:
-        """Print warnings, unless --quiet or --json is set."""
+        write_stderr(styled.format_message(message))
+
+    def print_warnings(self, warnings: Iterable[str]) -> None:
+        """Print warnings that were not printed before, unless --quiet or --json is set."""
         if self.quiet or self.json:
             return
-        for warning in warnings:
-            text = _message_line(warning)
-            if self._is_coloured():
-                from ndtool.cli import styled
-
-                write_stderr(styled.format_warning(text))
-            else:
-                write_stderr(f"warning: {text}\n")
+        new = dict.fromkeys(warning for warning in warnings if warning not in self._warnings)
+        self._warnings |= new
+        for warning in new:
+            self._print_message(f"warning: {_message_line(warning)}\n")
 
     def print_json(self, fields: dict[str, Any]) -> None:
         """Print a JSON object."""

@@ -15,27 +15,27 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ndtool.cli.wrapping import terminal_columns, wrap_line
-from ndtool.errors import NdtoolError
 from ndtool.notebook import RESULT_STYLES, Table, rich_table
 
 _UNLIMITED_WIDTH = 1 << 16  # columns of a table of unlimited width
 _CONSOLE_HEIGHT = 25  # lines; rich queries the terminal if no height is set
 _COLUMN_GAP = 2  # spaces between the columns of a table
+_PREFIXES = {
+    "error: ": "bold red",
+    "warning: ": "bold yellow",
+    "  --> ": "bold blue",
+    "  hint: ": "bold cyan",
+}
 
 
-def format_error(exc: NdtoolError) -> bytes:
-    """Return the text of an error, coloured."""
-    lines = [_prefixed_line("error: ", "bold red", exc.message)]
-    for i, place in enumerate(exc.places):
-        lines.append(_prefixed_line("      " if i else "  --> ", "bold blue", place))
-    if exc.hint:
-        lines.append(_prefixed_line("  hint: ", "bold cyan", exc.hint))
-    return _render(2, *lines)
-
-
-def format_warning(text: str) -> bytes:
-    """Return a warning as a line."""
-    return _render(2, _prefixed_line("warning: ", "bold yellow", text))
+def format_message(message: str) -> bytes:
+    """Return an error or a warning with its prefixes coloured, wrapped to the terminal."""
+    texts = []
+    for line in message.splitlines():
+        texts.append(Text(wrap_line(line, 2)))
+        for prefix in filter(line.startswith, _PREFIXES):
+            texts[-1].stylize(_PREFIXES[prefix], 0, len(prefix))
+    return _render(2, *texts)
 
 
 def format_summary(lines: list[str]) -> bytes:
@@ -47,13 +47,6 @@ def format_summary(lines: list[str]) -> bytes:
             text.stylize(RESULT_STYLES[result], len(text) - len(result))
     texts[0].stylize("bold", 0, lines[0].find(":") + 1)
     return _render(2, *texts)
-
-
-def _prefixed_line(prefix: str, style: str, text: str) -> Text:
-    """Return a line with a styled prefix, wrapped to the terminal."""
-    line = Text(wrap_line(prefix + text, 2))
-    line.stylize(style, 0, len(prefix))
-    return line
 
 
 def format_table(table: Table, fd: int) -> bytes:

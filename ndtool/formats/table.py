@@ -1,10 +1,9 @@
 """The table of formats, and the format of a file by its content or suffix.
 
-A format is one module and one row of FORMATS. Its functions, of which the first and the last five
-are optional, take an open file or store as `storage`:
+A format is one module and one row of FORMATS. Its functions, of which the last five are optional,
+take an open file or store as `storage`:
 
-    recognises(storage)                     whether the content is of this format; without it, only
-                                            a suffix identifies the format
+    recognises(storage)                     whether the content is of this format
     entries(storage, path, member)          the member info of one member or all
     open_source(storage, name, path, member)
                                             a Source; closing it closes the storage
@@ -148,7 +147,7 @@ def _open(path: str) -> File | Folder:
 def recognised_format(storage: File | Folder, path: str) -> Format | None:
     """Return the format that recognises a file, None if none does; formats of its suffix are first.
 
-    A file with the suffix of text may be of another format.
+    A file with the suffix of text is of another format only if that format is self-identifying.
     """
     suffix_formats = formats_by_suffix(path)
     for file_format in dict.fromkeys((*suffix_formats, *FORMATS)):
@@ -157,10 +156,12 @@ def recognised_format(storage: File | Folder, path: str) -> Format | None:
             if hasattr(storage, "can_list")
             else not file_format.is_folder
         )
-        if not has_storage or file_format.text:
-            continue
-        recognises = getattr(file_format.module, "recognises", None)
-        if recognises(storage) if recognises else file_format in suffix_formats:
+        is_candidate = has_storage and (
+            file_format.self_identifying
+            or file_format in suffix_formats
+            or not (suffix_formats and suffix_formats[0].text)
+        )
+        if is_candidate and not file_format.text and file_format.module.recognises(storage):
             return file_format
     return None
 

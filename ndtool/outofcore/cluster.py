@@ -118,7 +118,7 @@ class Cluster:
         The scheduler repeats the tasks of lost workers, and those that raise an error. Raises
         ResourceError if the cluster has no worker for SILENCE_TIMEOUT seconds.
         """
-        numbers, *lines = map(list, zip(*tasks, strict=True))
+        numbers, *lines = [*map(list, zip(*tasks, strict=True))] or [[]]  # a phase without tasks
         task_bytes = TASK_BYTES + sum(line[0].nbytes for line in lines)
         futures = self._client.map(
             partial(worker.perform, call, phase), numbers, *lines,

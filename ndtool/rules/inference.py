@@ -26,7 +26,7 @@ from ndtool.rules.operators import (
     operator_of,
 )
 from ndtool.rules.plans import Plan, Shape
-from ndtool.rules.trace import Sizes, Step, Trace
+from ndtool.rules.trace import Trace, Tracer
 
 
 class Input(NamedTuple):
@@ -160,8 +160,7 @@ def check(
         if row.limits:
             trace = specs.check_sizes(spec, row, sizes, attributes, trace)
         plan = plan._replace(attributes=resolve(attributes, row, types["indices"]))
-    assumed_steps = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
-    return row, trace._replace(steps=trace.steps + assumed_steps), plan
+    return row, check_bytes(plan, next(iter(types.values())).itemsize, trace), plan
 
 
 def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) -> Attributes:
@@ -174,25 +173,24 @@ def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) 
     return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 
 
-def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[Step, ...]:
-    """Raise RuleError for an output of more than 2^63 - 1 bytes.
+def check_bytes(plan: Plan, itemsize: int, trace: Trace) -> Trace:
+    """Raise RuleError for an output of more than 2^63 - 1 bytes; return the trace.
 
-    sizes: the assumptions about symbolic sizes. If one of them may be 0, the rule is returned as an
-    assumed step.
+    If a symbolic size may be 0, it has the rule as an assumed one.
     """
     size = prod(plan.output) * itemsize
     if int(size) <= shapes.MAX_SIZE:
-        return ()
-    empty_names = (sizes or Sizes()).may_be_empty(size)
+        return trace
+    digits, empty_names = format_integer(size), trace.sizes.may_be_empty(size)
     if not empty_names:
         raise RuleError(
-            f"the output {shapes.format_shape(plan.output)} would have {format_integer(size)}"
-            " bytes: at most 2^63 - 1 fit"
+            f"the output {shapes.format_shape(plan.output)} would have {digits} bytes: at most"
+            " 2^63 - 1 fit"
         )
+    tracer = Tracer(trace.operator, trace)
     sentence = f"the output has no elements: {' or '.join(empty_names)} is 0"
-    return (
-        Step("bytes of output < 2^63", f"{format_integer(size)} < 2^63", "assumed", (sentence,)),
-    )
+    tracer.require(None, "bytes of output < 2^63", f"{digits} < 2^63", "", sentence)
+    return tracer.trace()
 
 
 def name_inputs(error: NdtoolError, inputs: Inputs) -> None:

@@ -106,11 +106,6 @@ class Attributes(NamedTuple):
         return (-size if self.negatives else 0) + self.index_base, size - 1 + self.index_base
 
     @property
-    def may_alter_tuples(self) -> bool:
-        """Whether tuples may be skipped, or select other slices than their stored indices."""
-        return MODES[self.out_of_bounds].redirects or self.pad is not None or not self.negatives
-
-    @property
     def copies_first_update(self) -> bool:
         """Whether the first update of a slice is copied, not reduced with the current value."""
         return self.duplicates == "first" if self.reduction == "none" else not self.include_self

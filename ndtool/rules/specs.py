@@ -213,14 +213,15 @@ def rows(standard: str, operator: str) -> list[OperatorVersion]:
     return [row for row in table() if (row.standard, row.operator) == (standard, operator)]
 
 
-def require_valid(spec: str) -> None:
-    """Raise UsageError for a malformed spec, for any operator."""
+def require_valid(spec: str) -> str:
+    """Return a spec; UsageError if it is malformed, for any operator."""
     standard, _, digits = spec.partition(":")
     has_versions = standard in ("onnx", "openvino")
     if spec not in UNVERSIONED and not (has_versions and re.fullmatch("[0-9]{1,9}", digits)):
         raise UsageError(
             f"spec is {format_value(spec)}: expected ndtool, onnx:N, openvino:N or webnn"
         )
+    return spec
 
 
 @lru_cache(maxsize=64)
@@ -230,8 +231,7 @@ def resolve(spec: str, operator: str) -> OperatorVersion:
     Raises UsageError for a malformed spec, RuleError if the standard has no such operator, or not
     in this version.
     """
-    require_valid(spec)
-    standard, _, digits = spec.partition(":")
+    standard, _, digits = require_valid(spec).partition(":")
     versions = rows(standard, operator)
     if not versions:
         raise RuleError(f"{standard} has no {operator} in ndtool's table (see `ndtool spec`)")

@@ -95,38 +95,30 @@ class Sizes:
 
 
 class Step(NamedTuple):
-    """A rule of a trace: its formula and its result.
-
-    numbers: the formula with the numbers of the call. assumptions: as sentences, those under which
-    the rule holds.
-    """
+    """A rule of a trace: its formula, the formula with the numbers of the call, the result."""
 
     rule: str
-    numbers: str
+    with_: str
     result: str
-    assumptions: tuple[str, ...] = ()
 
 
 class Trace(NamedTuple):
     """The rules that were checked for a call, in order; a broken rule is the last.
 
-    sizes: the assumptions about symbolic sizes.
+    sizes: the comparisons of symbolic sizes. assumptions: as sentences, those under which the rules
+    hold.
     """
 
     operator: str
     steps: tuple[Step, ...]
     sizes: Sizes
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """The assumptions about symbolic sizes, without duplicates."""
-        return tuple(dict.fromkeys(text for step in self.steps for text in step.assumptions))
+    assumptions: tuple[str, ...]
 
     def table(self) -> Any:
         """Return the rules as a table."""
         from ndtool.notebook import Table
 
-        return Table(self.operator, COLUMNS, [step[:3] for step in self.steps])
+        return Table(self.operator, COLUMNS, self.steps)
 
     def _repr_html_(self) -> str:
         from ndtool.notebook import html_table
@@ -144,6 +136,7 @@ class Tracer:
         self.operator = operator
         self.steps: list[Step] = list(trace.steps) if trace else []
         self.sizes = trace.sizes if trace else Sizes()
+        self._assumptions = dict.fromkeys(trace.assumptions if trace else ())
 
     def require(
         self,
@@ -159,7 +152,9 @@ class Tracer:
         holds: None if the rule depends on symbolic sizes; then it is assumed to hold.
         """
         result = "assumed" if holds is None else "ok" if holds else "broken"
-        self.steps.append(Step(rule, numbers, result, assumptions if holds is None else ()))
+        self.steps.append(Step(rule, numbers, result))
+        if holds is None:
+            self._assumptions |= dict.fromkeys(assumptions)
         if holds is False:
             error = RuleError(message, hint=hint)
             error.trace = self.trace()
@@ -169,4 +164,4 @@ class Tracer:
         self.steps.append(Step(rule, numbers, str(result)))
 
     def trace(self) -> Trace:
-        return Trace(self.operator, tuple(self.steps), self.sizes)
+        return Trace(self.operator, tuple(self.steps), self.sizes, tuple(self._assumptions))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 from ndtool.arrays.sink import Encoding, Sink, output_buffer, write_array
-from ndtool.arrays.source import ArrayMetadata, ChunkLayout, ContiguousSource, Source
+from ndtool.arrays.source import ArrayMetadata, ContiguousSource, Source
 from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
@@ -19,50 +18,60 @@ from ndtool.publish import sinks
 from ndtool.rules.inference import Input
 
 
-class Request(NamedTuple):
-    """The arguments of a conversion; source and output are locations such as `a.npz:x`.
-
-    dtype: the actual type of void elements. as_void: whether a type that the output's format lacks
-    may be stored as void. The other fields are those of a run's request.
-    """
-
-    source: str
-    output: str
-    dtype: str | None = None
-    as_void: bool = False
-    clobber: bool = True
-    sync: bool = False
-    only: bool = False
-    chunks: tuple[int, ...] | None = None
-    shards: tuple[int, ...] | None = None
-    codec: str | None = None
-
-
 class Conversion:
     """A conversion and its open source; a context manager that closes the source.
 
-    open_source: a source that the caller has open, None to open the request's. metadata: the
-    metadata of the array as written. output: the resolved output. started: the start time by
+    source_name, output_name: locations such as `a.npz:x`. open_source: a source that the caller has
+    open. dtype: the actual type of void elements. as_void: whether a type that the output's format
+    lacks may be stored as void. Other options are those of a run's request. metadata: the metadata
+    of the array as written. output: the resolved output. started: the start time by
     time.perf_counter.
     """
 
-    def __init__(self, request: Request, open_source: Source | None = None) -> None:
-        self.request = request
-        self.started = time.perf_counter()
-        self.source: Source = open_source or locators.open_source(request.source, Streams())
+    def __init__(
+        self,
+        source: str,
+        output: str,
+        open_source: Source | None = None,
+        *,
+        dtype: str | None = None,
+        as_void: bool = False,
+        chunks: tuple[int, ...] | None = None,
+        shards: tuple[int, ...] | None = None,
+        codec: str | None = None,
+        **publication: bool,
+    ) -> None:
+        self.source_name, self.output_name, self.started = source, output, time.perf_counter()
+        self.source: Source = open_source or locators.open_source(source, Streams())
         try:
-            if request.output == "-" and self.source.is_same_file(1):
-                message = f"standard output is redirected to {argument_name(request.source)}"
+            if output == "-" and self.source.is_same_file(1):
+                message = f"standard output is redirected to {argument_name(source)}"
                 raise OutputError(f"{message}, which is the input")
-            metadata = self.source.metadata
-            dtype = (
-                Input(request.source, metadata.dtype, metadata.shape).view_as(request.dtype).dtype
+            stored = self.source.metadata
+            element_type = Input(source, stored.dtype, stored.shape).view_as(dtype).dtype
+            self.metadata = ArrayMetadata(element_type, stored.shape, "C", stored.shape, {})
+            encoding = Encoding(chunks, shards, codec, stored.layout)
+            self.output: Output = outputs.resolve(
+                output, self.metadata, encoding=encoding, **publication
             )
-            self.metadata = ArrayMetadata(dtype, metadata.shape, "C", metadata.shape, {})
-            self.output = _resolve_output(request, self.metadata, metadata.layout)
+            if not as_void:
+                self._require_supported()
         except BaseException:
             self.close()
             raise
+
+    def _require_supported(self) -> None:
+        """Raise DtypeError if the output's format cannot store the element type."""
+        dtype, stored = self.metadata.dtype.name, self.output.stored_dtype.name
+        if stored == dtype:
+            return
+        name = "standard output" if self.output_name == "-" else argument_name(self.output_name)
+        raise DtypeError(
+            f"{name}: its format does not support {dtype}, which would be stored as"
+            f" {stored}: expected a format that does, such as .safetensors",
+            hint=f"{option('as_void', True)} stores it as {stored}, and {option('dtype', dtype)}"
+            " reads that",
+        )
 
     @property
     def warnings(self) -> list[str]:
@@ -88,26 +97,6 @@ class Conversion:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _resolve_output(
-    request: Request, metadata: ArrayMetadata, layout: ChunkLayout | None
-) -> Output:
-    """Resolve the output; DtypeError if its format cannot store the element type."""
-    output = outputs.resolve(
-        request.output, metadata, clobber=request.clobber, sync=request.sync, only=request.only,
-        encoding=Encoding(request.chunks, request.shards, request.codec, layout),
-    )  # fmt: skip
-    dtype, stored = metadata.dtype.name, output.stored_dtype.name
-    if stored != dtype and not request.as_void:
-        name = "standard output" if request.output == "-" else argument_name(request.output)
-        raise DtypeError(
-            f"{name}: its format does not support {dtype}, which would be stored as"
-            f" {stored}: expected a format that does, such as .safetensors",
-            hint=f"{option('as_void', True)} stores it as {stored}, and {option('dtype', dtype)}"
-            " reads that",
-        )
-    return output
 
 
 def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:

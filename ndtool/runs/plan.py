@@ -364,8 +364,8 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     row_count = prod(rows.shape)
     boxes = bind_boxes((row_count,), (row_count,))
     attributes = call.inference.plan.attributes
-    is_strict = attributes.out_of_bounds == "error" and not attributes.may_alter_tuples
-    sampled = Attributes(out_of_bounds="error" if is_strict else CLIP)
+    is_strict = attributes.out_of_bounds == "error" and attributes.pad is None
+    sampled = Attributes(out_of_bounds="error" if is_strict and attributes.negatives else CLIP)
     indices = operands.bind_indices(call.inference, operands.load_indices(call), sampled)
     ids, buffer = (bytearray(n * TUPLES_PER_SAMPLE) for n in (1, boxes.row_bytes))
     selected = memoryview(buffer).cast("I" if boxes.row_bytes == 4 else "q")

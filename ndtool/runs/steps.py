@@ -56,15 +56,15 @@ class Outcome(NamedTuple):
 
     preserved: the preserved members of the output's file, None if none are to be preserved.
     bounds_report: describes indices out of bounds that the mode allows, None if all are valid.
-    resumed: the number of resumed tasks by phase. warnings: about indices, and why nothing
-    was resumed.
+    resumed: the number of resumed tasks by phase. warnings: about inputs, the output and indices,
+    and why nothing was resumed.
     """
 
     plan: Plan
     preserved: tuple[str, ...] | None
     bounds_report: BoundsError | None
     resumed: dict[str, int]
-    warnings: list[str]
+    warnings: tuple[str, ...]
 
 
 def resolve_output(call: OpenCall) -> Output | None:
@@ -201,12 +201,13 @@ def outcome(
     return Outcome(run.plan, preserved, bounds_report, resumed, warnings(run, bounds_report))
 
 
-def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list[str]:
-    """Return warnings about a run's indices, and about why nothing is resumed.
+def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> tuple[str, ...]:
+    """Return all warnings of a run: about inputs, output and indices, and why nothing is resumed.
 
     bounds_report: the bounds report; by default that of the validation.
     """
-    call, validated, messages = run.call, run.validated, list[str]()
+    call, validated = run.call, run.validated
+    messages = [*call.warnings, *(run.output.warnings if run.output else ())]
     report = bounds_report or (validated and validated.bounds_report)
     if report is not None:
         messages.append(_bounds_warning(call.inference, report))
@@ -218,7 +219,7 @@ def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> list
         )
     if run.on_cluster is not None and run.on_cluster.reason:
         messages.append(f"nothing is resumed: {run.on_cluster.reason}")
-    return messages
+    return tuple(messages)
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 
 
 def run(source: str, output: str, **options: Any) -> Any:
-    with convert.Conversion(convert.Request(source, output, **options)) as conversion:
+    with convert.Conversion(source, output, **options) as conversion:
         return conversion.run()
 
 
@@ -43,7 +43,7 @@ def test_large_arrays_in_either_order_are_converted() -> None:
         fractions: list[float] = []
         for target in TARGETS:
             Path(target.partition(":")[0]).unlink(missing_ok=True)
-            with convert.Conversion(convert.Request("a.npy", target)) as conversion:
+            with convert.Conversion("a.npy", target) as conversion:
                 conversion.run(fractions.append)
             assert bits_equal(load(target), stored_form(target, array))
         assert sorted(fractions)[-1] == 1
@@ -144,7 +144,7 @@ def test_invalid_conversions_are_refused(
 
 def test_a_source_that_changes_during_the_run_is_an_error() -> None:
     save(a=DATA)
-    with convert.Conversion(convert.Request("a.npy", "b.npy")) as conversion:
+    with convert.Conversion("a.npy", "b.npy") as conversion:
         os.utime("a.npy", ns=(1, 1))
         with pytest.raises(OutputError, match=r"a\.npy changed during the run"):
             conversion.run()

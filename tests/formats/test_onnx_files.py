@@ -208,12 +208,28 @@ def test_the_file_is_one_tensor() -> None:
     assert "the file is one tensor, without a name" in refusal(tensor(ARRAY, ""), member=":a")
 
 
-def test_only_a_suffix_identifies_the_format() -> None:
-    assert "not a .npy array" in refusal(tensor(ARRAY), "weights")
-    assert "not a .npy array" in refusal(model(tensor(ARRAY)), "net")
-    brace = np.array([0, 5, ord("{")], "u1")  # as in safetensors
-    raw = tensor(brace, "")[:-3] + brace.tobytes()
-    assert load_bytes(raw)[2] == brace.tobytes()
+# Recognition of formats
+
+
+def test_content_is_recognized_under_any_name() -> None:
+    assert load_bytes(tensor(ARRAY), "weights")[2] == ARRAY.tobytes()
+    assert load_bytes(tensor(ARRAY), "x.npz")[2] == ARRAY.tobytes()
+    assert load_bytes(model(tensor(ARRAY)), "net")[2] == ARRAY.tobytes()
+    assert load_bytes(model(tensor(ARRAY)), "net.pb")[2] == ARRAY.tobytes()
+    np.save("x.npy", ARRAY)
+    os.rename("x.npy", "x.pb")
+    assert load("x.pb")[2] == ARRAY.tobytes()
+    brace = np.array([0, 5, ord("{")], "u1")
+    assert (
+        load_bytes(tensor(brace, "")[:-3] + brace.tobytes())[2] == brace.tobytes()
+    )  # as in safetensors
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x08", b"hello\n", b"\n\x02hi", tensor(ARRAY) + field(99, b"")]
+)
+def test_other_content_is_no_tensor(raw: bytes) -> None:
+    assert ".npy" in refusal(raw, "data.bin")
 
 
 # Damaged files

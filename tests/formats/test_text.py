@@ -135,14 +135,13 @@ BAD = [
     ("i.txt", "5\n0x10\n", f"line 2, column 0: '0x10' {INTEGER}"),
     ("i.txt", "5\n1_000\n", f"'1_000' {INTEGER}"),
     ("i.txt", "5\n1-2\n", f"'1-2' {INTEGER}"),
-    ("i.txt", "5\n-\n", f"'-' {INTEGER}"),
-    ("i.txt", "5\n--5\n", f"'--5' {INTEGER}"),
     ("i.txt", "5\ntrue\n", f"'true' {INTEGER}"),
     ("i.txt", "5\n\u0665\n", f"'\u0665' {INTEGER}"),
     ("i.txt", b"5\n6\x00\n", r"line 2, column 0: '6\x00' is not an integer"),
     ("i.txt", b"5\n\xff\n", r"line 2, column 0: '\udcff' is not an integer"),
     ("i.txt", b"\xff\xfe5\x00\n\x00", "i.txt: the text is UTF-16: expected UTF-8"),
     ("i.txt", b"5\r6\r", "line 1 has a carriage return: lines end in a newline"),
+    ("i.csv:1", '1,2,3\n"4,5",6\n', "line 2 has 2 fields: expected 3, as line 1 has"),
     ("i.txt", "5\n6 7\n", "i.txt: line 2 has 2 fields: expected 1, as line 1 has"),
     ("i.txt", f"5\n{2 * UINT64_START}\n", f"line 2, column 0: {2 * UINT64_START} is beyond 64 bits"),
     ("i.txt", f"{UINT64_START}\n-1\n", f"line 2, column 0: -1 is beyond 64 bits: valid 0..{2 * UINT64_START - 1}"),
@@ -338,7 +337,7 @@ def test_a_json_list_must_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
 TOKENS = ["5", "-1", "0", "007", "+3", "-0", "1.5", "2.", ".5", "1e3", "-", ".", "1-2", "1 2", "nan",
           "-inf", "1_0", "\u0665", "\uff11", "\u00a05", "0x1F", "", " 7", "8\t", '"9"', '"6" ', ' "6"', '\t"6"', '"a""b"',
-          '"a, b"', 'x"y', '"5"6', '"open', "NA", "j", "true", "16777217", "9007199254740993", "18446744073709551615",
+          '"a, b"', '"1,2"', 'x"y', '"5"6', '"open', "NA", "j", "true", "16777217", "9007199254740993", "18446744073709551615",
           "1e400", "id", "\u22125", "$5", "# c", "\x00", "\r", "x" * 1001, '"' + "y" * 140_000 + '"']  # fmt: skip
 
 
@@ -467,6 +466,7 @@ def test_damaged_compressed_text(monkeypatch: pytest.MonkeyPatch) -> None:
         ("i.json", lambda n: "[" + " " * n + "[" + "1," * n + "2]" + " " * n + "]"),
         ("i.json", lambda n: "[[" + ",".join(["[" + "1," * 50 + "2]"] * (n // 100)) + "]]"),
         ("i.jsonl", lambda n: "[" + "1," * n + "2]"),
+        ("i.json:a", lambda n: "[{" + ", ".join(f'"{i}": 1' for i in range(n // 8)) + "}]"),
     ],
 )
 def test_time_grows_with_the_text(argument: str, text: Any) -> None:

@@ -368,7 +368,7 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
     monkeypatch.setattr(objects.S3Object, "_call", twice)
     np.save("x.npy", DATA)
     for target in ("x.zarr", "y.zarr:g/a"):
-        with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:
+        with convert.Conversion("x.npy", f"s3://bucket/{target}") as conversion:
             conversion.run(lambda share: None)
         assert bits_equal(load(f"s3://bucket/{target}"), DATA)
     remaining_keys = s3.keys()

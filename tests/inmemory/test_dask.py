@@ -1,6 +1,7 @@
 """ndtool.dask: the operators on dask arrays, with the bits of the sequential loop."""
 
 import doctest
+import importlib
 import subprocess
 import sys
 from collections import Counter
@@ -262,4 +263,4 @@ def test_graphs_run_in_other_processes() -> None:
 
 
 def test_docstring_examples_run() -> None:
-    assert doctest.testmod(sys.modules["ndtool.dask"]).failed == 0
+    assert doctest.testmod(importlib.import_module("ndtool.dask")).failed == 0

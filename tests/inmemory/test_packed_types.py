@@ -40,8 +40,7 @@ def load_array(argument: object) -> Any:
 
 def convert_file(source: object, output: object, **options: Any) -> None:
     """Convert an array to another file."""
-    request = convert.Request(str(source), str(output), **options)
-    with convert.Conversion(request) as conversion:
+    with convert.Conversion(str(source), str(output), **options) as conversion:
         conversion.run()
 
 

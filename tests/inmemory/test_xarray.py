@@ -1,7 +1,7 @@
 """ndtool.xarray: pointwise selection, equal to xarray's own, and lazy for dask arrays."""
 
 import doctest
-import sys
+import importlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -167,7 +167,7 @@ def test_refusals_of_indexers(dataset: Any) -> None:
 
 
 def test_examples() -> None:
-    assert doctest.testmod(sys.modules["ndtool.xarray"]).failed == 0
+    assert doctest.testmod(importlib.import_module("ndtool.xarray")).failed == 0
 
 
 @pytest.mark.parametrize("unsigned", ["u8", "u4", ">u8"])

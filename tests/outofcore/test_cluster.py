@@ -75,9 +75,10 @@ CALLS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 
-def expected_result(operator: str) -> Any:
+def expected_result(operator: str, **options: Any) -> Any:
     roles, arguments = CALLS[operator]
-    return getattr(ops, operator)(*(np.load(f"{role}.npy") for role in roles), **arguments)
+    arrays = (np.load(f"{role}.npy") for role in roles)
+    return getattr(ops, operator)(*arrays, **arguments, **options)
 
 
 def run_operator(operator: str, suffix: str, out: str, **options: Any) -> files.Result:
@@ -177,12 +178,13 @@ def test_random_calls_on_workers_have_the_bits_of_the_reference(
 ) -> None:
     force_depth(depth)
     rng = np.random.default_rng(depth)
-    for dtype, mode, reduction, pad in (
-        ("<f4", "error", "mean", None), (">i8", "fill", "none", -5), ("<f2", "clip", "max", None),
-        ("<i2", "wrap", "sub", -5),
+    for dtype, mode, reduction, pad, count in (
+        ("<f4", "error", "mean", None, 20_000), (">i8", "fill", "none", -5, 20_000),
+        ("<f2", "clip", "max", None, 20_000), ("<i2", "wrap", "sub", -5, 20_000),
+        ("<i2", "error", "add", None, 0),
     ):  # fmt: skip
-        data, upd = rng.integers(-9, 9, (512, 700)).astype(dtype), rng.integers(-3, 3, 20_000)
-        idx = rng.integers((-512, -700), (512, 700), (20_000, 2))
+        data, upd = rng.integers(-9, 9, (512, 700)).astype(dtype), rng.integers(-3, 3, count)
+        idx = rng.integers((-512, -700), (512, 700), (count, 2))
         options: dict[str, Any] = {"out_of_bounds": mode, "pad": pad}
         idx[rng.random(len(idx)) < 0.1, 1] = 9999 if mode != "error" else 3
         idx[rng.random(len(idx)) < 0.1] = 7, -5
@@ -211,10 +213,8 @@ def test_duplicates_are_refused_before_workers_write(stores: Path, workers: Work
         run_operator(
             "scatter_nd", ".zarr", "new.zarr", scheduler=workers.client, duplicates="error"
         )
-    roles, arguments = CALLS["scatter_nd"]
-    arrays = (np.load(f"{role}.npy") for role in roles)
     with pytest.raises(DuplicatesError) as in_memory:
-        ops.scatter_nd(*arrays, **arguments, duplicates="error")
+        expected_result("scatter_nd", duplicates="error")
     pair = excinfo.value.first, excinfo.value.second
     assert pair == (in_memory.value.first, in_memory.value.second)
     assert not Path("new.zarr").exists()

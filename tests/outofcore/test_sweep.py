@@ -94,7 +94,7 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
         )
         idx = np.stack(np.unravel_index(linear_indices, (1024, 1024)), -1)
     elif kind == "region":
-        idx[..., 0] = 700 + idx[..., 0] % 128
+        idx[..., 0] = 700 + idx[..., 0] % 32  # few pages, whatever a page costs
     save(idx=idx)
     limit = "8MiB" if kind == "fits in memory" else "1MiB"
     result = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")

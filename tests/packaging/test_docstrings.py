@@ -73,7 +73,7 @@ def test_a_docstring_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_examples_run(module: str) -> None:
-    for library in {"ndtool.questions.files": ["onnx"], "ndtool.xarray": ["dask", "xarray"]}.get(
+    for library in {"ndtool.questions": ["onnx"], "ndtool.xarray": ["dask", "xarray"]}.get(
         module, []
     ):
         pytest.importorskip(library)

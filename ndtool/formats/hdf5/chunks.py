@@ -19,7 +19,7 @@ from ndtool.arrays.source import AccessedElements, ArrayMetadata
 from ndtool.engine import layouts
 from ndtool.formats import codecs
 from ndtool.formats.codecs import Chain
-from ndtool.formats.hdf5 import datasets
+from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StoredDataset
 from ndtool.formats.hdf5.hierarchy import OpenFile
 from ndtool.formats.hdf5.library import library
@@ -157,6 +157,25 @@ class DatasetSource(ChunkedSource):
         return self._storage.read(position, nbytes, self.name)
 
     def read_chunk(self, index: int, box: grid.Box) -> Any:
+        """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
+        if self._stored.extent == self.metadata.shape:
+            return self._read(index, box)
+        pairs = zip(box, self._stored.extent, strict=True)
+        stored_box = tuple((first, max(first, min(stop, size))) for (first, stop), size in pairs)
+        if stored_box == box:
+            return self._read(index, box)
+        import numpy as np
+
+        padding = hierarchy.padding_value(self._dataset, self._stored.dtype, self.fill)
+        block = np.full(grid.box_shape(box), padding)
+        sizes = grid.box_shape(stored_box)
+        if all(sizes):
+            chunk = self._read(index, stored_box)
+            selection = tuple(map(slice, sizes))
+            block[selection] = self.fill if chunk is None else chunk[selection]
+        return block
+
+    def _read(self, index: int, box: grid.Box) -> Any:
         if self._stored.kind != "chunked":
             return self._read_by_library(box)
         chunk = self._find_chunk(index)

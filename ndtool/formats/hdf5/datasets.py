@@ -50,14 +50,15 @@ class StoredDataset(NamedTuple):
     """The metadata of a dataset, and how its values are stored.
 
     dtype: NumPy's, of the values as h5py reads them. inner_shape: of the array that an element is,
-    else (). kind: "contiguous", "compact" or "chunked". position: the offset of contiguous values,
-    None if there are none. filters: in order of encoding. is_native: whether the bytes in the file
-    are NumPy's.
+    else (). extent: the shape without elements that NetCDF adds. kind: "contiguous", "compact" or
+    "chunked". position: the offset of contiguous values, None if there are none.
+    filters: in order of encoding. is_native: whether the bytes in the file are NumPy's.
     """
 
     metadata: ArrayMetadata
     dtype: Any
     inner_shape: Shape
+    extent: Shape
     kind: str
     position: int | None
     filters: tuple[Filter, ...]
@@ -75,10 +76,11 @@ class StoredDataset(NamedTuple):
     @property
     def keeps_bits(self) -> bool:
         """Whether written values are stored without loss."""
+        is_complete = self.extent == self.metadata.shape
         is_lossless = all(
             item.number in FILTERS and item.number not in _LOSSY for item in self.filters
         )
-        return self.is_native and not self.inner_shape and is_lossless
+        return self.is_native and not self.inner_shape and is_complete and is_lossless
 
 
 def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
@@ -92,7 +94,10 @@ def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
     if dataset.get_space().get_simple_extent_type() == library().h5s.NULL:
         refuse(label, "a null dataset, without values")
     element = numpytypes.from_numpy(dtype)
-    shape = (*map(int, dataset.shape), *inner_shape)
+    extent = (*map(int, dataset.shape), *inner_shape)
+    shape = extent
+    if kind == "chunked" and not inner_shape:
+        shape = file.shape(dataset, name)
     chunks = None
     if kind == "chunked":
         chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
@@ -111,14 +116,14 @@ def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
             itemsize = prod(inner_shape) * element.itemsize
             blocks = (*default_chunks(dataset.shape, itemsize, _BLOCK_BYTES), *inner_shape)
         metadata = ArrayMetadata(element, shape, "C", blocks, notes)
-        return StoredDataset(metadata, dtype, inner_shape, kind, position, (), is_native)
+        return StoredDataset(metadata, dtype, inner_shape, extent, kind, position, (), is_native)
     filters = tuple(
         _parse_filter(creation_properties, i, element.itemsize)
         for i in range(creation_properties.get_nfilters())
     )
     chunk_layout = ChunkLayout(chunks, None, tuple(item.name for item in filters), None)
     metadata = ArrayMetadata(element, shape, "C", chunks, {}, chunk_layout)
-    return StoredDataset(metadata, dtype, inner_shape, kind, None, filters, is_native)
+    return StoredDataset(metadata, dtype, inner_shape, extent, kind, None, filters, is_native)
 
 
 _SAVE_DATASET = "import h5py, numpy as np; np.save({2!r}, h5py.File({0!r})[{1!r}][...])"

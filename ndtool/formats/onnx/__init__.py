@@ -21,7 +21,7 @@ from ndtool.formats import members
 from ndtool.formats.onnx import modelproto, tensordata
 from ndtool.formats.onnx.modelproto import UNKNOWN, Node, Value
 from ndtool.formats.onnx.tensordata import Folder
-from ndtool.formats.onnx.wire import FIXED32, VARINT, Message
+from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Message
 from ndtool.publish.targets import Target
 from ndtool.rules import specs
 from ndtool.storage.local import LocalFile
@@ -29,14 +29,34 @@ from ndtool.storage.local import LocalFile
 MAX_TENSORS = 1 << 20  # maximum number of tensors in a model
 OPERATORS = {row.title: row.operator for row in specs.table() if row.standard == "onnx"}
 OPERATORS["Scatter"] = "scatter_elements"  # the name of ScatterElements before opset 11
+# The fields of a ModelProto, with their wire types.
+_WIRE_TYPES = {
+    1: VARINT, 2: LENGTH, 3: LENGTH, 4: LENGTH, 5: VARINT, 6: LENGTH, 7: LENGTH, 8: LENGTH,
+    14: LENGTH, 20: LENGTH, 25: LENGTH, 26: LENGTH,
+}  # fmt: skip
+
+
+def recognises(storage: LocalFile) -> bool:
+    """Whether all fields of a file are those of a ModelProto, which has no magic number."""
+    if storage.peek(0, 1) != b"\x08":
+        return False
+    message, numbers = Message(storage.peek, 0, storage.size, ""), set()
+    try:
+        for field in message.fields():
+            numbers.add(field.number)
+            if _WIRE_TYPES.get(field.number) != field.wire_type:
+                return False
+        return {modelproto.IR_VERSION, modelproto.GRAPH} <= numbers
+    except InputError:
+        return False
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all tensors, or of one; an unreadable tensor has no metadata."""
     folder = Folder(path, storage)
     if member is not None:
-        return [_entry(_choose(storage, path, member), path, folder)]
-    return [_entry(value, path, folder) for value in _values(storage, path)]
+        return [_entry(_choose(storage, path, member), storage, path, folder)]
+    return [_entry(value, storage, path, folder) for value in _values(storage, path)]
 
 
 def nodes(storage: LocalFile, path: str) -> list[OperatorNode]:
@@ -156,7 +176,7 @@ def _values(storage: LocalFile, path: str) -> list[Value]:
     return values
 
 
-def _entry(value: Value, path: str, folder: Folder) -> MemberInfo:
+def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> MemberInfo:
     try:
         tensor = value.tensor(path)
     except InputError as exc:
@@ -172,7 +192,7 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     folder, values = Folder(path, storage), _values(storage, path)
 
     def describe(value: Value) -> str:
-        return _entry(value, path, folder).label
+        return _entry(value, storage, path, folder).label
 
     if name is None and not values:
         refuse(path, "the model has no initializers and no constants")

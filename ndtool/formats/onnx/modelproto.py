@@ -17,7 +17,7 @@ from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
 
 MAX_DEPTH = 32  # maximum depth of nested graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
-GRAPH, OPSETS, FUNCTIONS = 7, 8, 25  # of a ModelProto
+IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
 # The fields of a GraphProto and a FunctionProto: nodes, tensors, and values with declared types.
 _GRAPH_FIELDS = {
     1: "node", 5: "initializer", 11: "input", 12: "output", 13: "value", 15: "sparse initializer"

@@ -1,7 +1,7 @@
 """The .pb format: a file of one ONNX TensorProto."""
 
 from ndtool.arrays.source import ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import OutputError, UsageError, printable, refuse
+from ndtool.errors import InputError, OutputError, UsageError, printable, refuse
 from ndtool.formats.decoding import convert_stored
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
@@ -24,7 +24,21 @@ from ndtool.storage.local import LocalFile
 DEFAULT_NAME = "output"  # name of a written tensor if none is given
 MAX_MESSAGE_BYTES = 2**31 - 1  # maximum size of a message in Google's protobuf library
 _ALIGNMENT = 64
+# The key of the first field: dims, unpacked or packed, or data_type of a scalar.
+_FIRST_KEYS = (b"\x08", b"\x0a", b"\x10")
 _CODES = {element.dtype.name: code for code, element in tensorproto.ELEMENTS.items()}
+
+
+def recognises(storage: LocalFile) -> bool:
+    """Whether all fields of a file are those of a TensorProto, which has no magic number."""
+    if storage.peek(0, 1) not in _FIRST_KEYS:
+        return False
+    try:
+        message = Message(storage.peek, 0, storage.size, "")
+        tensorproto.read(message)
+        return all(field.number in tensorproto.FIELDS for field in message.fields())
+    except InputError:
+        return False
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:

@@ -24,7 +24,7 @@ VALUES = {
     10: ("double_data", wire.FIXED64),
     11: ("uint64_data", wire.VARINT),
 }
-_SINGULAR_FIELDS = (DATA_TYPE, SEGMENT, NAME, LOCATION, *VALUES)
+FIELDS = {DIMS, DATA_TYPE, SEGMENT, NAME, DOC, EXTERNAL_DATA, LOCATION, METADATA, *VALUES}
 _WIRE_TYPES = {
     DATA_TYPE: wire.VARINT, SEGMENT: wire.LENGTH, DOC: wire.LENGTH, LOCATION: wire.VARINT,
     METADATA: wire.LENGTH,
@@ -145,7 +145,7 @@ def read(message: Message) -> Tensor:
                 refuse(label, f"dims has more than {MAX_RANK} entries")
         elif number == EXTERNAL_DATA:
             _add_external(message, field, external)
-        elif number in _SINGULAR_FIELDS:
+        elif number in FIELDS and number not in (DOC, METADATA):
             if number in found:
                 refuse(label, f"{name} appears twice: valid once")
             found[number] = field

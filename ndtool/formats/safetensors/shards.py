@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from ndtool.storage.local import File, LocalFile
 
 _MAP_KEY = "weight_map"
+_PROBE_SIZE = 1 << 14  # bytes in which the key of the map is looked for
+
+
+def recognises(storage: LocalFile) -> bool:
+    """Whether a file is a JSON object whose beginning or end has the map of tensors."""
+    head = storage.peek(0, _PROBE_SIZE)
+    tail = storage.peek(max(0, storage.size - _PROBE_SIZE), _PROBE_SIZE)
+    return head.lstrip(b" \t\n\r")[:1] == b"{" and f'"{_MAP_KEY}"'.encode() in head + tail
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:

@@ -30,6 +30,11 @@ _MAX_DESCRIBED = 32  # columns with metadata in `entries`
 stored_dtype = writer.stored_dtype
 
 
+def recognises(storage: File) -> bool:
+    """Return False: any bytes may be text, which only a suffix or `text:` identifies."""
+    return False
+
+
 def array_names(storage: File, path: str) -> list[str]:
     """Return the names of the columns; reads lines up to the header."""
     suffix = _suffix(path)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, NoReturn
 
@@ -102,12 +103,12 @@ def _refuse_object(element: Any, selected: tuple[str, ...], location: str, label
     if type(element) not in (dict, _Object):
         expected = f"expected an object with {printable(selected[0])}"
         refuse(label, f"{location}: {_describe(element)}: {expected}")
-    keys = list(element) if type(element) is dict else [key for key, _ in element]
-    for key in keys:
-        if keys.count(key) > 1:
-            refuse(label, f"{location}: the key {format_value(key)} {keys.count(key)} times")
+    keys = Counter(element if type(element) is dict else [key for key, _ in element])
+    for key, count in keys.items():
+        if count > 1:
+            refuse(label, f"{location}: the key {format_value(key)} {count} times")
     missing = next(key for key in selected if key not in keys)
-    expected = printable(", ".join(keys[:10]))
+    expected = printable(", ".join(islice(keys, 10)))
     refuse(label, f"{location}: no key {printable(repr(missing))}: expected one of {expected}")
 
 

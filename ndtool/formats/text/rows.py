@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ _FIELDS = {  # a quoted field, or one without quotes around it
 _MAX_BATCH_ROWS = 4096  # rows of which the fields are converted together
 _VALID_BYTES = {"q": b"0123456789-", "d": b"0123456789-+.eE"}
 _NEWLINE, _QUOTE = b'\n"'
+_QUOTED = re.compile(b'"[^"]*"')
 
 
 class Table(NamedTuple):
@@ -154,15 +156,17 @@ def _select_columns(table: Table, selected: tuple[str, ...] | None, label: str) 
     if selected is None:
         return tuple(range(table.width))
     names = table.names or tuple(map(str, range(table.width)))
+    counts = Counter(names)
     for name in selected:
-        if names.count(name) != 1:
-            reason = f"names {names.count(name)} columns" if name in names else "is not a column"
+        if counts[name] != 1:
+            reason = f"names {counts[name]} columns" if counts[name] else "is not a column"
             listing = members.listing(((column, "a column") for column in names), len(names))
             explanation = "" if table.names else ": without a header, columns have numbers from 0"
             refuse(
                 label, f"{printable(repr(name))} {reason} of the file{explanation}", places=listing
             )
-    return tuple(map(names.index, selected))
+    positions = {name: position for position, name in enumerate(names)}
+    return tuple(positions[name] for name in selected)
 
 
 def _add_rows(
@@ -325,8 +329,8 @@ def _parse_by_numpy(
     import numpy as np
 
     valid = _VALID_BYTES[kind] + b"\n " + delimiter + b"\t" * (delimiter != b"\t")
-    if block.translate(None, valid + b'"'):
-        return None
+    if block.translate(None, valid + b'"') or any(delimiter in x for x in _QUOTED.findall(block)):
+        return None  # loadtxt does not count the fields of a row
     rows = [line for line in block.decode().split("\n") if line.strip(" \t")]
     if not rows:
         return np.empty(0, np.int64)

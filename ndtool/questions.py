@@ -1,6 +1,6 @@
-"""Questions about calls of operators, answered as by the commands of the same names.
+"""The inspection commands, and convert, as Python functions: questions with answers.
 
-Arguments are those of the command: a str or a path is a file, as in ndtool.files; an array is also
+Arguments are those of the command of the same name: a str or a path is a file, an array is also
 accepted. Answers have the fields of the command's --json, that of `verify` those of a comparison in
 `comparison`.
 
@@ -12,15 +12,26 @@ accepted. Answers have the fields of the command's --json, that of `verify` thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsIndex, TypedDict, Unpack
 
+from ndtool.analysis import engines, typed
+from ndtool.analysis import explain as explaining
+from ndtool.analysis import infer as inferring
+from ndtool.analysis import inspect as inspecting
+from ndtool.analysis import model as models
+from ndtool.analysis import stats as statistics
+from ndtool.analysis import verify as verifying
 from ndtool.analysis.explain import Explanation
 from ndtool.analysis.infer import Inferred
+from ndtool.analysis.inspect import Converted, Inspection
+from ndtool.analysis.model import Model
 from ndtool.analysis.stats import Stats
 from ndtool.analysis.verify import Verification
+from ndtool.arrays.source import Source
 from ndtool.errors import UsageError
-from ndtool.inmemory.arguments import integer
+from ndtool.inmemory.arguments import array, integer, string
 from ndtool.options import (
     ArrayOrFile,
     Progress,
@@ -29,25 +40,26 @@ from ndtool.options import (
     array_source,
     engine_names,
     engine_settings,
+    file_name,
     file_names,
     operator_name,
+    path,
     request_of,
     validate_attributes,
+    validate_options,
 )
 from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
-from ndtool.signatures import CallOptions, OperatorName, Reduction, WriteMode
+from ndtool.runs import convert as converting
+from ndtool.runs.calls import OpenCall, Request
+from ndtool.signatures import Duplicates, Mode, OperatorName, Reduction, WriteMode
 
-if TYPE_CHECKING:
-    from ndtool.arrays.source import Source
-    from ndtool.runs.calls import OpenCall, Request
-
-__all__ = ["explain", "infer", "stats", "verify"]
+__all__ = ["convert", "explain", "infer", "inspect", "model", "stats", "verify"]
 _Position = int | tuple[int, ...]
 _Positions = _Position | Sequence[tuple[int, ...]] | None
 
 
-class AttributeOptions(CallOptions, total=False):
+class AttributeOptions(TypedDict, total=False):
     """The attributes of an operator, keyword arguments of questions about its calls.
 
     batch_dims, axis, reduction, mode: attributes in the standards. out_of_bounds, fill, pad,
@@ -58,6 +70,13 @@ class AttributeOptions(CallOptions, total=False):
     axis: SupportsIndex | None
     reduction: Reduction
     mode: WriteMode
+    out_of_bounds: Mode
+    fill: object
+    pad: SupportsIndex | None
+    negatives: bool
+    include_self: bool
+    duplicates: Duplicates
+    index_base: SupportsIndex
 
 
 def infer(
@@ -80,8 +99,6 @@ def infer(
     >>> infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).output.shape
     (8, 5, 64)
     """
-    from ndtool.analysis import infer as inferring
-
     inputs = arguments_by_role(operator, arguments)
     files = file_names(inputs)
     types = {
@@ -124,9 +141,6 @@ def explain(
     >>> explain("scatter_nd", [1, 2], [[0], [0]], [5, 7], at=0, reduction="add").steps[-1].result
     13
     """
-    from ndtool.analysis import explain as explaining
-    from ndtool.analysis import typed
-
     outputs, origins = _positions("at", at), _positions("from_", from_)
     if not outputs and not origins:
         raise UsageError("missing element: expected at or from_ with a position")
@@ -165,8 +179,6 @@ def stats(
     >>> stats("gather_nd", "float32[4,3]", [[0], [9], [0]]).out_of_bounds
     1
     """
-    from ndtool.analysis import stats as statistics
-
     roles = None if operator_name(operator) in LOWERED else ("data", "indices")
     inputs = arguments_by_role(operator, arguments, roles)
     options = {"spec": spec, "dtype": dtype, "text": text, "memory": memory}
@@ -209,8 +221,6 @@ def verify(
     >>> verify("gather", [10, 20, 30], [2, 0], [30, 10]).verified
     True
     """
-    from ndtool.analysis import engines, verify as verifying  # noqa: I001
-
     roles = (*operator_of(operator_name(operator)).inputs, "output")
     inputs = arguments_by_role(operator, arguments, roles, optional=against is not None)
     options = {"dtype": dtype, "text": text, "threads": threads, "memory": memory}
@@ -219,13 +229,131 @@ def verify(
         _open(verifying.open_call, operator, inputs, attributes, options) as call,
         ProgressReporter("verify", progress) as report,
     ):
-        if against is None:
-            return verifying.verify(call, report, settings.within)
-        answer = engines.verify(
-            call, engine_names(against), settings, lambda fraction, _: report(fraction)
+        names = None if against is None else engine_names(against)
+        answer = engines.verify(call, names, settings, lambda fraction, _: report(fraction))
+    answer.raise_error()
+    return answer
+
+
+def inspect(*names: str | os.PathLike[str]) -> Inspection:
+    """List the arrays in files, and the gather and scatter nodes of ONNX models, from headers.
+
+    names: files or URLs of any format that ndtool reads.
+
+    Returns the arrays, with dtype, shape, bytes and offset, and the nodes.
+    Raises InputError for a file that cannot be read, UsageError without names.
+
+    >>> import numpy as np, os, tempfile
+    >>> name = os.path.join(tempfile.mkdtemp(), "x.npy")
+    >>> np.save(name, np.zeros((2, 3)))
+    >>> inspect(name).arrays[0].shape
+    (2, 3)
+    """
+    answer = inspecting.inspect([path("names", name) for name in names])
+    answer.raise_error()
+    return answer
+
+
+def model(
+    model: str | os.PathLike[str],
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    save: str | os.PathLike[str] | None = None,
+    within: SupportsIndex = 0,
+    against: str | Sequence[str] | None = None,
+    runs: SupportsIndex = 5,
+    timeout: SupportsIndex = 600,
+    threads: int | None = None,
+    progress: Progress = False,
+) -> Model:
+    """Show the gather and scatter nodes of an ONNX model; with inputs, run it.
+
+    model: an .onnx file. inputs: the model's inputs by name, an archive of them, or a folder with
+    input_0.pb and so on, as in ONNX's backend tests; ndtool computes these nodes and onnxruntime
+    the others, without it the onnx package. save: a folder for the tensors of each node, as files
+    for `explain`. within: the accepted distance of elements, in ulp (units in the last place).
+    against: other engines to compare, such as "onnxruntime" or "auto". runs, timeout, threads: runs
+    of each engine with several threads, seconds for one, the most threads. progress: True for a
+    line on a terminal, or a callback for the completed fraction.
+
+    Returns the nodes, with the dtypes and shapes of their inputs and outputs.
+    Raises InputError for a file that is no model, the error of a node that fails (BoundsError,
+    RuleError, DtypeError), DifferenceError if an engine differs, UsageError or OutputError.
+
+    >>> import onnx.parser, os, tempfile
+    >>> made = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 13]> '
+    ...     'g (float[3] x, int64[2] i) => (float[2] y) {y = Gather(x, i)}')
+    >>> name = os.path.join(tempfile.mkdtemp(), "m.onnx")
+    >>> onnx.save(made, name)
+    >>> model(name).nodes[0].output.shape
+    (2,)
+    """
+    model_path = path("model", model)
+    if inputs is None:
+        if against is not None or save is not None:
+            name = "save" if against is None else "against"
+            raise UsageError(f"{name} requires inputs: it needs the tensors of a run")
+        return models.nodes(model_path)
+    feeds: Any
+    if isinstance(inputs, Mapping):
+        inputs = {string("a name in inputs", name): inputs[name] for name in inputs}
+        feeds = {name: array(f"inputs[{name!r}]", value) for name, value in inputs.items()}
+    else:
+        feeds = path("inputs", inputs)
+    settings = engine_settings(within, runs, timeout, threads)
+    folder = None if save is None else path("save", save)
+    names = () if against is None else engine_names(against)
+    with ProgressReporter("model", progress) as report:
+        answer = models.run(
+            model_path, feeds, names, settings, lambda fraction, _: report(fraction), folder
         )
     answer.raise_error()
     return answer
+
+
+def convert(
+    source: ArrayOrFile,
+    output: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    as_void: bool = False,
+    clobber: bool = True,
+    only: bool = False,
+    sync: bool = False,
+    chunks: tuple[int, ...] | None = None,
+    shards: tuple[int, ...] | None = None,
+    codec: str | None = None,
+    progress: Progress = False,
+) -> Converted:
+    """Copy an array to a file of another format: the same values, in row-major order.
+
+    source: an array, or a file of any format that ndtool reads. output: the file to write, whose
+    suffix is its format; it appears or is replaced atomically. dtype: the actual dtype of void
+    data. as_void: whether a dtype that the format lacks, such as bfloat16, may be stored as void.
+    clobber: whether output may replace an existing file. only: whether its archive drops other
+    members. sync: whether to flush it to the disk (fsync). chunks, shards, codec: the encoding of a
+    Zarr or HDF5 output. progress: True for a line on a terminal, or a callback for the completed
+    fraction.
+
+    Returns the source and the output, with dtype, shape and bytes, and the duration in seconds.
+    Raises InputError, OutputError, ResourceError, DtypeError or UsageError.
+
+    >>> import os, tempfile
+    >>> convert([[1, 2], [3, 4]], os.path.join(tempfile.mkdtemp(), "x.csv")).output.shape
+    (2, 2)
+    """
+    encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
+    keywords = validate_options(
+        {key: value for key, value in encoding.items() if value is not None}
+    )
+    name = file_name("source", source)
+    given = array_source("source", source) if name is None else None
+    converted = converting.Conversion(
+        name or "source", path("output", output), given, as_void=as_void, clobber=clobber,
+        only=only, sync=sync, **keywords,
+    )  # fmt: skip
+    with converted as conversion, ProgressReporter("convert", progress) as report:
+        return inspecting.converted(conversion, conversion.run(report))
 
 
 def _open(
