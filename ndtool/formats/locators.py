@@ -250,7 +250,7 @@ def open_location(argument: str) -> tuple[File | Folder, Locator]:
     locator = parse(argument)
     path = locator.path
     if locations.is_url(path):
-        return _open_object_or_store(path), locator
+        return _open_remote(argument, locator)
     try:
         return locations.open_storage(path), locator
     except InputError:
@@ -270,6 +270,20 @@ def path_without_member(argument: str) -> str:
     file_path, index = argument.rpartition(":")[0], _folder_end(argument)
     exists = ":" in argument[index:] and os.path.exists(file_path) and not os.path.isdir(file_path)
     return file_path if exists and not os.path.lexists(argument) else ""
+
+
+def _open_remote(argument: str, locator: Locator) -> tuple[File | Folder, Locator]:
+    """Open a URL; if it does not exist, split a member off at the last colon and try again."""
+    try:
+        return _open_object_or_store(locator.path), locator
+    except InputError as exc:
+        file_path, _, member = argument.rpartition(":")
+        if locator.member is None and "/" not in member and locations.is_url(file_path):
+            try:
+                return _open_object_or_store(file_path), Locator(file_path, member)
+            except InputError:
+                raise exc from None
+        raise
 
 
 def _open_object_or_store(url: str) -> File | Folder:
