@@ -129,45 +129,6 @@ cdef void read_array(Array* a, PyObject* array, int itemsize) noexcept:
         a.nbytes *= a.shape[d]
 
 
-cdef void fill_strides(Py_ssize_t* strides, const Array* a, bint keeps_order) noexcept:
-    """Fill in the strides of a dense array of a's shape, in row-major order or in a's order."""
-    cdef int d, e
-    cdef Py_ssize_t stride, other
-    cdef bint is_inner
-    for d in range(a.rank):
-        strides[d], stride = a.itemsize, max(a.strides[d], -a.strides[d])
-        for e in range(a.rank):
-            other, is_inner = max(a.strides[e], -a.strides[e]), e > d
-            if keeps_order and other != stride:
-                is_inner = other < stride
-            if is_inner:
-                strides[d] *= a.shape[e]
-
-
-cdef bint is_dense(const Array* a) noexcept:
-    """Return whether an array is contiguous in some order of its axes."""
-    cdef Py_ssize_t strides[_blocks.MAX_RANK]
-    cdef int d
-    cdef bint result = True
-    fill_strides(strides, a, True)
-    for d in range(a.rank):
-        result &= a.shape[d] == 1 or a.strides[d] == strides[d]
-    return result
-
-
-cdef void sort_axes(Array* a, const Py_ssize_t* strides) noexcept:
-    """Sort the axes of an array: the one with the least of `strides` is the last."""
-    cdef Py_ssize_t keys[_blocks.MAX_RANK]
-    cdef Py_ssize_t key, size, stride
-    cdef int d, n
-    for d in range(a.rank):
-        key, size, stride, n = max(strides[d], -strides[d]), a.shape[d], a.strides[d], d
-        while n and keys[n - 1] < key:
-            keys[n], a.shape[n], a.strides[n] = keys[n - 1], a.shape[n - 1], a.strides[n - 1]
-            n -= 1
-        keys[n], a.shape[n], a.strides[n] = key, size, stride
-
-
 cdef struct CallPlan:
     # N index tuples of k components, each of which selects a slice of data, as in rules/plans.py
     int rank                          # of the output
@@ -208,8 +169,8 @@ cdef struct Job:
     int64_t units            # of panels; 0 if tuples select slices
     uint8_t* tiles           # packed tiles of panels, of `tile_bytes` for each thread; or NULL
     Py_ssize_t tile_bytes
-    View slice               # of strided slices; of rank 0 if they are contiguous
-    int64_t update_strides[_blocks.MAX_RANK]    # along its axes
+    View slice               # of strided slices; of rank 0 if all are contiguous
+    int64_t listed_strides[_blocks.MAX_RANK]    # of updates or the output, along its axes
     const uint8_t* fill_value
     uint8_t* target
     Py_ssize_t target_bytes
@@ -348,6 +309,85 @@ cdef bint infer_call(
     return True
 
 
+cdef void fill_strides(Array* a, const int* order=NULL) noexcept nogil:
+    """Fill in the strides of a contiguous array, or of one that is contiguous in this order."""
+    cdef Py_ssize_t stride = a.itemsize
+    cdef int d, axis
+    for d in reversed(range(a.rank)):
+        axis = d if order == NULL else order[d]
+        a.strides[axis] = stride
+        stride *= max(1, a.shape[axis])
+
+
+cdef bint sort_axes(
+    int* order, const Array* a, const CallPlan* p, int rank, int fixed
+) noexcept nogil:
+    """Sort data's axes by the strides of an array, the smallest last; return whether any moves.
+
+    a: of data's axes or the output's. fixed: how many axes stay; axes of size 1 or stride 0 do not
+    move themselves.
+    """
+    cdef Py_ssize_t keys[_blocks.MAX_RANK]
+    cdef Py_ssize_t key
+    cdef int d, n, axis
+    cdef bint is_moved = False
+    for d in range(rank):
+        axis, n = d if d < p.first else d + a.rank - rank, d
+        key = PY_SSIZE_T_MAX if d <= fixed else keys[d - 1]
+        if axis >= 0 and a.shape[axis] != 1 and a.strides[axis]:
+            key = max(a.strides[axis], -a.strides[axis])
+        while n > fixed and keys[n - 1] < key:
+            keys[n], order[n] = keys[n - 1], order[n - 1]
+            n -= 1
+        keys[n], order[n] = key, d
+        is_moved |= n != d
+    return is_moved
+
+
+cdef void order_output(
+    int* output_order, const int* order, const CallPlan* p, int rank, int output_rank
+) noexcept nogil:
+    """Fill in the order of the axes of slices' positions and slices, from that of data's axes."""
+    cdef int d, e, n = 0
+    for d in range(rank):
+        if order[d] == p.first:
+            for e in range(p.first, p.first + p.k + output_rank - rank):
+                output_order[n] = e
+                n += 1
+        elif not p.first < order[d] < p.first + p.k:
+            output_order[n] = order[d] if order[d] < p.first else order[d] + output_rank - rank
+            n += 1
+
+
+cdef void permute_axes(Array* a, const int* order) noexcept nogil:
+    """Permute the axes of an array."""
+    cdef Array given = a[0]
+    cdef int d
+    for d in range(a.rank):
+        a.shape[d], a.strides[d] = given.shape[order[d]], given.strides[order[d]]
+
+
+cdef bint order_as(Array* a, const Array* target, const CallPlan* p) noexcept nogil:
+    """Sort a's axes by the strides of the target; return whether it is contiguous then."""
+    cdef Array ordered = target[0]
+    cdef int order[_blocks.MAX_RANK]
+    cdef View view
+    sort_axes(order, target, p, target.rank, 0)
+    permute_axes(a, order)
+    permute_axes(&ordered, order)
+    return merge_view(&view, ordered.shape, ordered.strides, 0, ordered.rank, a.itemsize) == 0
+
+
+cdef bint has_smaller_stride(const Array* a, int axis) noexcept nogil:
+    """Return whether an axis before the given one has a smaller stride."""
+    cdef Py_ssize_t stride = max(a.strides[axis], -a.strides[axis])
+    cdef int d
+    for d in range(axis):
+        if a.shape[d] != 1 and max(a.strides[d], -a.strides[d]) < stride:
+            return True
+    return False
+
+
 cdef bint start_runs(
     const Array* indices, int kind, int64_t size, int64_t run, int64_t* firsts
 ) noexcept nogil:
@@ -450,32 +490,6 @@ cdef int64_t fill_row_space(
         )
     space.lowest, space.span, space.fits_in_cache = 0, rows, False
     return rows
-
-
-cdef void copy_to_view(const uint8_t* source, uint8_t* target, const View* view) noexcept nogil:
-    """Copy contiguous elements to an array of any strides."""
-    cdef int64_t coordinates[_blocks.MAX_RANK]
-    cdef int64_t i, stride, n
-    cdef int d, last = view.rank - 1
-    if view.rank == 0:
-        return
-    memset(coordinates, 0, view.rank * sizeof(int64_t))
-    n, stride = view.sizes[last], view.strides[last]
-    while True:
-        for i in range(n):
-            memcpy(target + i * stride, source, view.itemsize)
-            source += view.itemsize
-        d = last - 1
-        while d >= 0:
-            coordinates[d] += 1
-            target += view.strides[d]
-            if coordinates[d] < view.sizes[d]:
-                break
-            target -= view.sizes[d] * view.strides[d]
-            coordinates[d] = 0
-            d -= 1
-        if d < 0:
-            return
 
 
 cdef void copy_source(
@@ -596,7 +610,10 @@ cdef void finish_job(Job* job) noexcept nogil:
         swap_units(job.target, job.target_bytes // job.data.swap, job.data.swap)
     if job.out != NULL and job.target_bytes:
         if job.out_view.rank:
-            copy_to_view(job.target, job.out, &job.out_view)
+            copy_view(
+                job.target, job.out, &job.out_view, 0, job.target_bytes // job.out_view.itemsize,
+                False,
+            )
         else:
             memcpy(job.out, job.target, job.target_bytes)
 
@@ -679,6 +696,19 @@ cdef uint64_t execute_item(
         if job.scatters:
             units.updates = updates[0]
         return run_tasks(scatter_unit if job.scatters else gather_unit, &units, count, threads)
+    if job.slice.rank:
+        s.walk, s.updates, s.target = walk, updates[0], target
+        s.count, s.width = count, job.slice.itemsize
+        if not job.scatters:
+            s.walk.first = first
+            if job.space.repeats == 1:
+                s.walk.index += first * walk.tuple_bytes
+            s.target, s.updates.first = <uint8_t*> job.data.data, target + first * updates.pitch
+        strided = Strided(
+            s, not job.scatters, &job.slice, &job.listed_strides[0],
+            column // job.slice.itemsize, width // job.slice.itemsize, False, job.fill_value
+        )
+        return run_strided(&strided, threads)
     if job.scatters:
         s.walk, s.updates, s.target = walk, updates[0], target
         s.count, s.width = count, width
@@ -688,14 +718,6 @@ cdef uint64_t execute_item(
             s.non_temporal &= job.slab >= 8 * LONG_SLAB
             runs = Runs(s, job.data.data, job.slab)
             return run_tasks(copy_runs_task, &runs, s.tasks, threads)
-        if job.slice.rank:
-            if updates.counts.table.keys:    # all threads would number slices in it
-                threads = 1
-            s.tasks, s.walk.redirect_offset = threads, DROPPED
-            strided = Strided(
-                s, &job.slice, &job.update_strides[0], count_elements(&job.slice)
-            )
-            return run_tasks(scatter_strided_task, &strided, threads, threads)
         return run_scatter(
             &s, job.space.per_batch != count
             and (width <= _blocks.LINE or count // job.space.per_batch >= threads), threads
@@ -706,12 +728,7 @@ cdef uint64_t execute_item(
     target += first * job.width + column
     g.walk, g.target, g.count, g.width = walk, target, count, width
     g.non_temporal = job.non_temporal
-    if job.slice.rank:
-        g.walk.redirect_offset = DROPPED
-        g.view, g.source, g.fill_value = &job.slice, job.data.data, job.fill_value
-        g.element = column // job.slice.itemsize
-        return run_gather(&g, threads)
-    g.view, g.source = NULL, job.data.data + column
+    g.source = job.data.data + column
     g.walk.redirect_offset = job.fill_value - g.source
     if count == job.tuples and job.space.repeats > 1 and job.space.per_batch > _blocks.SHORT_BLOCK:
         if threads == 1 or job.space.per_batch * width >= LARGE:
@@ -760,13 +777,20 @@ cdef bint overlap(const Array* a, const Array* b) noexcept nogil:
 
 
 cdef bint may_overlap_itself(const View* view) noexcept nogil:
-    """Return whether elements may share memory, as `layouts.may_overlap` does."""
+    """Return whether elements may share memory: unless each stride exceeds all inner extents.
+
+    Slices and transposes of contiguous arrays give False; interleaved strides always give True.
+    """
     cdef int64_t strides[_blocks.MAX_RANK]
     cdef int64_t sizes[_blocks.MAX_RANK]
     cdef int64_t extent = view.itemsize, stride
     cdef int d, n
     for d in range(view.rank):
+        if view.sizes[d] == 0:
+            return False
         stride, n = max(view.strides[d], -view.strides[d]), d
+        if view.sizes[d] == 1:
+            stride = PY_SSIZE_T_MAX
         while n and strides[n - 1] > stride:
             strides[n], sizes[n] = strides[n - 1], sizes[n - 1]
             n -= 1
@@ -799,57 +823,50 @@ cdef inline bint are_multiples(const Array* a, Py_ssize_t unit) noexcept:
 
 
 cdef bint describe_slices(
-    Job* job, const Array* target, Array* updates, const CallPlan* p, int slice_rank, bint folds,
+    Job* job, const Array* selected, Array* listed, const CallPlan* p, int slice_rank, bint folds,
     bint merges_rows, bint needs_copy,
 ) noexcept:
-    """Describe strided slices of a scatter and their updates; return whether to copy these.
+    """Describe the slices that tuples select, and the array where they are listed.
 
-    slice_rank: their axes in the target, the last ones. folds: whether the axes before the indexed
-    one are axes of a slice, too. merges_rows: whether contiguous bytes are one element.
+    That is updates, or the output of a gather; the result is whether it needs a copy. slice_rank:
+    axes of slices, the last ones. folds: whether the axes before the indexed one are axes of a
+    slice, too. merges_rows: whether contiguous bytes are one element.
     """
-    cdef Array slices, strided_updates    # of the same axes
     cdef int64_t sizes[_blocks.MAX_RANK]
     cdef int64_t strides[_blocks.MAX_RANK]
     cdef View* view = &job.slice
-    cdef int first = p.first if folds else 0, last = updates.rank - slice_rank, d, n
-    cdef int rows = merge(updates.shape, updates.strides, first, last, sizes, strides)
+    cdef int first = p.first if folds else 0, last = listed.rank - slice_rank, d, n
+    cdef int rows = merge(listed.shape, listed.strides, first, last, sizes, strides)
+    cdef Py_ssize_t stride, size
     if rows > 1 or needs_copy:
         needs_copy = True
-        fill_strides(updates.strides, updates, False)
-        rows = merge(updates.shape, updates.strides, first, last, sizes, strides)
-    slices.rank = 0
-    for d in range(updates.rank):
-        if d < first or d >= last:
-            n = slices.rank
-            slices.shape[n] = strided_updates.shape[n] = updates.shape[d]
-            slices.strides[n] = target.strides[d if d < first else d - updates.rank + target.rank]
-            strided_updates.strides[n] = updates.strides[d]
-            slices.rank += 1
-    strided_updates.rank, view.rank, view.itemsize = slices.rank, 0, target.itemsize
-    sort_axes(&strided_updates, slices.strides)
-    sort_axes(&slices, slices.strides)
-    for d in range(slices.rank):
-        if slices.shape[d] == 1:
+        fill_strides(listed)
+        rows = merge(listed.shape, listed.strides, first, last, sizes, strides)
+    view.rank, view.itemsize, job.width = 0, selected.itemsize, selected.itemsize
+    for d in range(listed.rank):
+        size = listed.shape[d]
+        if first <= d < last or size == 1:
             continue
+        job.width *= size
+        stride = selected.strides[d if d < first else d - listed.rank + selected.rank]
         n = view.rank - 1
-        if n >= 0 and view.strides[n] == slices.shape[d] * slices.strides[d] and (
-            job.update_strides[n] == slices.shape[d] * strided_updates.strides[d]
+        if n >= 0 and view.strides[n] == size * stride and (
+            job.listed_strides[n] == size * listed.strides[d]
         ):
-            view.sizes[n] *= slices.shape[d]
+            view.sizes[n] *= size
         else:
             n += 1
-            view.sizes[n], view.rank = slices.shape[d], n + 1
-        view.strides[n], job.update_strides[n] = slices.strides[d], strided_updates.strides[d]
+            view.sizes[n], view.rank = size, n + 1
+        view.strides[n], job.listed_strides[n] = stride, listed.strides[d]
     n = view.rank - 1
     if merges_rows and n >= 0 and (
-        view.strides[n] == view.itemsize and job.update_strides[n] == view.itemsize
+        view.strides[n] == view.itemsize and job.listed_strides[n] == view.itemsize
     ):
         view.itemsize *= view.sizes[n]
         view.rank = n
     job.update.pitch = strides[0] if rows else view.itemsize
     if view.rank == 0 and job.update.pitch != view.itemsize:    # one element
-        view.rank, view.sizes[0], view.strides[0], job.update_strides[0] = 1, 1, 0, 0
-    job.width = view.itemsize
+        view.rank, view.sizes[0], view.strides[0], job.listed_strides[0] = 1, 1, 0, 0
     return needs_copy
 
 
@@ -999,29 +1016,40 @@ cdef class Calls:
         self.recent[slot] = recent
         return value
 
-    cdef object _new_array(
-        self, int rank, const Py_ssize_t* shape, const Py_ssize_t* strides, PyObject* dtype
-    ):
+    cdef object _new_array(self, const Array* a, const int* order, bint has_order, PyObject* dtype):
+        """Return a new array, of another order of axes than a if `order` is not NULL."""
+        cdef Array given = a[0]
+        cdef int d
+        if order != NULL:
+            for d in range(a.rank):
+                given.shape[order[d]], given.strides[order[d]] = a.shape[d], a.strides[d]
         Py_INCREF(<object> dtype)    # it takes the reference
-        return self.new_array(<PyObject*> self.array, dtype, rank, shape, strides, NULL, 0, NULL)
+        return self.new_array(
+            <PyObject*> self.array, dtype, a.rank, given.shape,
+            given.strides if has_order else NULL, NULL, 0, NULL
+        )
 
     cdef object _execute(self, PyObject** arguments, Py_ssize_t n, Temporaries* memory):
-        cdef Array ordered    # data, its axes in the target's order
+        cdef Array contiguous, ordered    # of data's shape; data in the target's order
         cdef Array views[5]    # data, indices, updates, output, circular write indices
         cdef CallPlan p
         cdef Job job
         cdef TypedCall c
-        cdef Py_ssize_t contiguous[_blocks.MAX_RANK]
-        cdef const Py_ssize_t* strides
+        cdef int order[_blocks.MAX_RANK]    # of data's axes, by their strides
+        cdef int output_order[_blocks.MAX_RANK]
+        cdef const Array* key
+        cdef const Array* selected
+        cdef Array* listed
         cdef const Py_ssize_t* batch_shape
         cdef Array* target_view = &views[3]
-        cdef Py_ssize_t limit = 0, moved, gathered
+        cdef Py_ssize_t limit = 0, moved, gathered, size
         cdef PyObject* out = arguments[3]
         cdef PyObject* dtype = (<const Fields*> arguments[0]).dtype
         cdef bint in_place = out == arguments[0], needs_temporary, is_arithmetic
-        cdef bint releases, is_bad, keeps_order, is_direct, is_described, needs_copy, folds
-        cdef int family, d
-        cdef int64_t size, batch_dims, low, high
+        cdef bint is_new, keeps_order, is_permuted, is_dense, is_direct, is_listed, needs_copy
+        cdef bint folds, releases, is_bad
+        cdef int family, fixed, slice_rank, d
+        cdef int64_t batch_dims, axis, low, high
         cdef int64_t* firsts
         cdef object result
         job.scatters = arguments[2] != <PyObject*> None
@@ -1045,7 +1073,7 @@ cdef class Calls:
             views[1].rank, views[1].itemsize, views[1].strides[0] = min(1, views[0].rank), 8, 8
             views[1].nbytes = 8 * views[0].shape[0] if views[0].rank else 8
             views[1].data = allocate(memory, views[1].nbytes, True)
-        family, batch_dims = c.family, c.batch_dims
+        family, batch_dims, axis = c.family, c.batch_dims, c.axis
         if not infer_call(
             family, batch_dims, c.axis, c.itemsize, &views[0], &views[1],
             &views[2] if job.scatters else NULL, &p,
@@ -1071,20 +1099,68 @@ cdef class Calls:
                     family, 1, c.axis, c.itemsize, &views[0], &views[1], &views[2], &p
                 )
         in_place = in_place and job.scatters
-        moved = views[1].nbytes + gathered
+        is_new = out == <PyObject*> None
         is_arithmetic = job.scatters and c.spec.op != 0
-        merge_view(&job.out_view, views[0].shape, views[0].strides, 0, views[0].rank, c.itemsize)
-        # a new output keeps the order of data, unless more updates are faster in row-major order
-        keeps_order = (
-            job.scatters and out == <PyObject*> None and job.out_view.rank != 0
-            and 2 * gathered < views[0].nbytes and not (is_arithmetic and c.data_swap)
-        )
+        keeps_order = False
+        moved = views[1].nbytes + gathered
+        # the order of axes by strides, in which memory is contiguous as far as possible
+        if not is_new:
+            read_array(target_view, out, c.itemsize)
+            if target_view.rank != p.rank:
+                return None
+        elif job.scatters:
+            target_view[0] = views[0]
+            keeps_order = gathered <= views[0].nbytes and sort_axes(
+                order, &views[0], &p, views[0].rank, 0
+            )
+            fill_strides(target_view, order if keeps_order else NULL)
         if job.scatters and not in_place and not keeps_order:
             moved += views[0].nbytes
         if moved > (4 * limit if p.run else limit) and job.scatters:    # runs are copied faster
             return None
         if keeps_order:
             moved += views[0].nbytes
+        key, fixed = target_view, <int> batch_dims
+        if family == BY_TUPLES:
+            fixed = p.first + p.k
+        elif family == BY_RUNS:
+            fixed = p.first + 1
+        if family == BY_ELEMENTS and (in_place or not job.scatters and is_new):
+            key = &views[1]
+        elif is_new and not keeps_order:
+            key = &views[2 if job.scatters else 0]
+        is_permuted = sort_axes(order, key, &p, views[0].rank, fixed)
+        if is_permuted and not job.scatters and is_new and gathered >= 2 * views[0].nbytes:
+            size = c.itemsize    # whether slices are longer so than in a copy of data
+            for d in reversed(range(views[0].rank)):
+                if order[d] == p.first:
+                    break
+                size *= views[0].shape[order[d]]
+            is_permuted = family == BY_ELEMENTS or size >= p.width
+        if is_permuted:
+            d = views[2].rank if job.scatters else p.rank
+            order_output(output_order, order, &p, views[0].rank, d)
+            permute_axes(&views[0], order)
+            if family == BY_ELEMENTS:
+                permute_axes(&views[1], order)
+            if job.scatters:
+                permute_axes(&views[2], output_order)
+                memcpy(output_order, order, sizeof(order))
+            if not is_new or keeps_order:
+                permute_axes(target_view, output_order)
+            for d in range(views[0].rank):
+                if order[d] == p.first:
+                    axis = d
+                    break
+            infer_call(
+                family, batch_dims, axis, c.itemsize, &views[0], &views[1],
+                &views[2] if job.scatters else NULL, &p,
+            )
+        if is_new and not keeps_order:
+            target_view.rank, target_view.itemsize = p.rank, c.itemsize
+            memcpy(target_view.shape, p.shape, p.rank * sizeof(p.shape[0]))
+            fill_strides(target_view)
+        merge_view(&job.out_view, target_view.shape, target_view.strides, 0, p.rank, c.itemsize)
         job.threads, job.non_temporal = 1, False
         job.target_bytes = views[0].nbytes if job.scatters else gathered
         releases = moved >= <Py_ssize_t> self.tuning["RELEASING"]
@@ -1092,8 +1168,8 @@ cdef class Calls:
             if c.threads > 1:
                 job.threads = self.limit_threads(c.threads, moved)
             job.non_temporal = job.target_bytes >= self.tuning["NON_TEMPORAL"]
-            if job.scatters and not (
-                job.out_view.rank and (in_place or keeps_order)
+            if job.scatters and not is_permuted and not keeps_order and not (
+                job.out_view.rank and in_place
             ) and moved >= LARGE and p.tuples and p.width and self.algorithms(
                 c.is_counted, job.target_bytes, p.width, p.tuples, p.per_batch,
                 p.by_panels, in_place, job.threads,
@@ -1112,117 +1188,115 @@ cdef class Calls:
         if not gathered and job.stored_tuples and c.indices.mode != ERROR:
             return None    # only an axis of size 0 makes an index out of bounds
         # output
-        job.out, job.out_view.rank = NULL, 0
-        job.validates = c.is_distinct or not gathered
-        is_direct = False
-        fill_strides(contiguous, &views[0], keeps_order)
+        job.out, job.validates = NULL, c.is_distinct or not gathered
+        contiguous = views[0]
+        fill_strides(&contiguous)
         result = <object> out
-        if out == <PyObject*> None:
-            result = self._new_array(p.rank, p.shape, contiguous if keeps_order else NULL, dtype)
-            job.target = (<const Fields*> <PyObject*> result).data
-        if out != <PyObject*> None or keeps_order:
-            out = <PyObject*> result
-            read_array(target_view, out, c.itemsize)
+        if is_new:
+            result = self._new_array(
+                target_view, output_order if is_permuted else NULL, is_permuted or keeps_order,
+                dtype,
+            )
+            target_view.data = (<const Fields*> <PyObject*> result).data
+        else:
             if not is_same_shape(target_view, &p) or (
                 (<const Fields*> out).dtype != dtype and result.dtype != <object> dtype
             ) or (<const Fields*> out).flags & (WRITEABLE | WARNS) != WRITEABLE:
                 return None
-            job.target = target_view.data
             if overlap(target_view, &views[4 if c.is_circular else 1]) or (
                 job.scatters and overlap(target_view, &views[2])
             ) or (not in_place and overlap(target_view, &views[0])):
                 return None
-            merge_view(
-                &job.out_view, target_view.shape, target_view.strides, 0, p.rank, c.itemsize
-            )
             if may_overlap_itself(&job.out_view):
                 return None
-            if is_arithmetic and (
+        job.target = target_view.data
+        describe(&job.data, &views[0], c.data_swap)
+        is_direct = job.out_view.rank != 0    # strided where it is
+        selected = &views[0]
+        if job.scatters:
+            needs_temporary = is_arithmetic and (
                 (in_place and c.data_swap)
                 or not is_aligned(target_view.data, &job.out_view, c.itemsize)
-            ):
-                needs_temporary = True
-            elif job.out_view.rank == 0:
-                needs_temporary = False
-            else:
+            )
+            if is_direct and not needs_temporary:    # a copy costs less than more updates
                 ordered = views[0]
-                sort_axes(&ordered, target_view.strides)
-                is_direct = job.scatters and not (
-                    c.spec.mean_type and not are_multiples(target_view, c.itemsize)
-                ) and (    # a copy costs less than more updates
-                    gathered <= 4 * views[0].nbytes if in_place else is_dense(target_view)
-                )
-                needs_temporary = not is_direct
+                is_dense = order_as(&ordered, target_view, &p)
+                needs_temporary = not (gathered <= 4 * views[0].nbytes if in_place else is_dense)
+                needs_temporary |= c.spec.mean_type and not are_multiples(target_view, c.itemsize)
             if needs_temporary:
-                if job.target_bytes > limit and job.scatters:
+                if job.target_bytes > limit:
                     return None
                 job.out, job.target = job.target, allocate(memory, job.target_bytes)
-                fill_strides(contiguous, &views[0], False)
+            is_direct &= not needs_temporary
+            if is_direct:
+                describe(&job.data, &ordered, c.data_swap)
+            selected = target_view if is_direct else &contiguous
         job.copies_data = job.scatters and (not in_place or job.out != NULL)
-        job.validates |= arguments[3] != <PyObject*> None and job.out == NULL
-        describe(&job.data, &ordered if is_direct and not in_place else &views[0], c.data_swap)
-        # slices and updates
-        job.tuples, job.width, job.slice.rank, folds = p.tuples, p.width, 0, False
-        strides = contiguous
-        if is_direct:
-            strides = target_view.strides
-        if not job.scatters:
-            strides = views[0].strides
-            merge_view(
-                &job.slice, views[0].shape, strides,
-                views[0].rank if family == BY_ELEMENTS else p.first + p.k, views[0].rank,
-                c.itemsize,
-            )
-        else:
-            job.update.pitch = p.width
-            describe(&job.updates, &views[2], c.updates_swap)
-            is_described = not is_direct or family == BY_ELEMENTS or not gathered
-            needs_copy = c.updates_swap != 0 or (
-                is_arithmetic and not is_aligned(job.updates.data, &job.updates.view, c.itemsize)
-            ) or (job.updates.view.rank != 0 and (is_described or c.spec.state == NEUTRAL))
-            if not is_described:
-                if p.k == 1 and not p.run and batch_dims == 0:
-                    folds = p.per_batch <= FEW
-                    for d in range(p.first):
-                        folds |= abs(strides[d]) < abs(strides[p.first])
-                needs_copy = describe_slices(
-                    &job, target_view, &views[2], &p,
-                    views[0].rank - p.first - (0 if p.run else p.k), folds, not c.spec.mean_type,
-                    needs_copy,
-                )
-            if needs_copy:
-                job.updates.copy = allocate(memory, views[2].nbytes)
-        if folds:
-            job.tuples = p.per_batch
-        job.slab = 0
-        if p.run and job.copies_data and not is_direct and not job.data.view.rank and (
-            gathered and views[0].nbytes // p.tuples >= LONG_SLAB
-        ):
-            job.copies_data, job.slab = False, views[0].nbytes // p.tuples
         # tuples
         job.moved = moved
         job.units = job.rows.size = 0
         job.tiles = NULL
         batch_shape = &views[1 if family == BY_ELEMENTS else 0].shape[0]
-        fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
-        if folds:
-            job.space.batch_rank = 0
-            complete_space(&job.space, p.per_batch, 1)
+        fill_space(&job.space, &views[0], batch_shape, selected.strides, &p, c.indices)
         job.walk.space, job.walk.kind = &job.space, c.indices.kind
         job.walk.index = job.indices.data
         job.walk.tuple_bytes = p.k * (job.walk.kind & ITEMSIZE_MASK)
         job.walk.first, job.walk.mode = 0, c.indices.mode
         job.walk.redirect_offset = DROPPED
         job.walk.has_pad, job.walk.pad = c.indices.has_pad, c.indices.pad_bits
-        if not job.scatters and job.data.view.rank and self._packs_data(
-            &job, &p, gathered, c.itemsize
-        ):
-            job.data.copy, strides = allocate(memory, views[0].nbytes), contiguous
+        # slices, and where their elements are listed: updates, or the output of a gather
+        job.tuples, job.width, job.update.pitch, job.slab = p.tuples, p.width, p.width, 0
+        slice_rank = 0 if family == BY_ELEMENTS else views[0].rank - p.first - (0 if p.run else p.k)
+        merge_view(
+            &job.slice, selected.shape, selected.strides, selected.rank - slice_rank, selected.rank,
+            c.itemsize,
+        )
+        listed = target_view
+        if job.scatters:
+            listed = &views[2]
+            describe(&job.updates, listed, c.updates_swap)
+            needs_copy = c.updates_swap != 0 or (
+                is_arithmetic and not is_aligned(listed.data, &job.updates.view, c.itemsize)
+            ) or (job.updates.view.rank and c.spec.state == NEUTRAL)
+            is_listed = is_direct or (
+                job.updates.view.rank and not needs_copy and not p.run
+                and p.width * p.repeats >= FEW * c.itemsize
+            )
+        else:
+            needs_copy = False
+            if job.data.view.rank and self._packs_data(&job, &p, gathered, c.itemsize):
+                job.data.copy, selected = allocate(memory, views[0].nbytes), &contiguous
+                job.slice.rank = 0
+                fill_space(&job.space, &views[0], batch_shape, selected.strides, &p, c.indices)
+            is_listed = is_direct or job.slice.rank != 0
+        folds = family == ALONG_AXIS and batch_dims == 0 and p.first > 0 and (
+            has_smaller_stride(selected, p.first)
+            or (listed.rank >= views[0].rank and has_smaller_stride(listed, p.first))
+            or (p.per_batch <= FEW and (is_listed or p.width <= _blocks.LINE))
+        )
+        if gathered and family != BY_ELEMENTS and (is_listed or folds):
+            needs_copy = describe_slices(
+                &job, selected, listed, &p, slice_rank, folds,
+                not (job.scatters and c.spec.mean_type), needs_copy,
+            )
+            if folds:
+                job.tuples, job.space.batch_rank = p.per_batch, 0
+                complete_space(&job.space, p.per_batch, 1)
+        else:
             job.slice.rank = 0
-            fill_space(&job.space, &views[0], batch_shape, strides, &p, c.indices)
+            needs_copy |= job.updates.view.rank != 0 if job.scatters else is_direct
+            if p.run and job.copies_data and not job.data.view.rank and (
+                gathered and views[0].nbytes // p.tuples >= LONG_SLAB
+            ):
+                job.copies_data, job.slab = False, views[0].nbytes // p.tuples
+        if needs_copy and job.scatters:
+            job.updates.copy = allocate(memory, views[2].nbytes)
+        elif needs_copy:
+            job.out, job.target = job.target, allocate(memory, job.target_bytes)
+        job.validates |= arguments[3] != <PyObject*> None and job.out == NULL
         self._choose_validation(&job, &p, c.is_distinct, memory)
         if p.by_panels and gathered:
-            self._divide_panels(&job, c, &p, views, strides, memory)
+            self._divide_panels(&job, c, &p, views, selected.strides, memory)
         if c.is_distinct and job.stored_tuples:
             job.rows.size = fill_row_space(
                 &job.row_space, &views[0], &views[1], family, <int> batch_dims, &p,
@@ -1374,7 +1448,7 @@ cdef class Calls:
         """
         cdef Counts counts = no_counts()
         cdef int current = c.spec.state
-        cdef Py_ssize_t width = job.width
+        cdef Py_ssize_t width = job.slice.itemsize if job.slice.rank else job.width
         if current == NEUTRAL and (width > _blocks.LINE or float_state() != DEFAULT_STATE):
             current = REPLACED
         if nbytes and (current == REPLACED or c.spec.mean_type):

@@ -30,6 +30,8 @@ class Addressing:
 @final
 class Layout:
     pieces: int
+    @property
+    def may_overlap(self) -> bool: ...
     def __new__(cls, sizes: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Layout: ...
 
 @final

@@ -41,8 +41,7 @@ from ndtool.loops.counts cimport Counts, Means, divide_task, no_counts
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.floats cimport DEFAULT_STATE, float_state, set_float_state
 from ndtool.loops.gathers cimport (
-    SHARED_CACHE_BYTES, Gather, gather_by_row_task, gather_strided_task, gather_task,
-    is_gather_by_row,
+    SHARED_CACHE_BYTES, Gather, gather_by_row_task, gather_task, is_gather_by_row,
 )
 from ndtool.loops.indices cimport (
     CLIP, ENTRIES, ERROR, ITEMSIZE_MASK, REDIRECT, SWAPPED, UNSIGNED, UNVECTORIZED, WRAP,
@@ -63,9 +62,9 @@ from ndtool.loops.scatters cimport (
 from ndtool.loops.startable cimport (
     bytes_per_wake, lock_admission, prepare, team_size, unlock_admission,
 )
-from ndtool.loops.strided cimport FEW, Strided, scatter_strided_task
+from ndtool.loops.strided cimport FEW, Strided, strided_task
 from ndtool.loops.views cimport (
-    Copy, Strips, View, copy_strip, copy_task, count_strips, has_strips,
+    Copy, Strips, View, copy_strip, copy_task, copy_view, count_strips, has_strips,
 )
 
 # Constants of the loops that Python code needs, too.
@@ -127,12 +126,6 @@ cdef int run_released(Task task, const void* args, int64_t tasks, int threads) n
 
 cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
     """Gather with at most `threads` threads; few long slices by columns."""
-    cdef int64_t elements
-    if g.view != NULL:
-        g.tasks = task_count(threads)
-        elements = g.width // g.view.itemsize
-        g.by_columns = g.count < g.tasks * _blocks.SHORT_BLOCK and elements >= 16 * g.tasks > 16
-        return run_tasks(gather_strided_task, g, g.tasks, threads)
     g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536
     g.tasks = threads if g.by_columns else task_count(threads)
     g.is_local = (
@@ -142,6 +135,18 @@ cdef uint64_t run_gather(Gather* g, int threads) noexcept nogil:
     return run_tasks(
         gather_by_row_task if is_gather_by_row(g) else gather_task, g, g.tasks, threads
     )
+
+
+cdef uint64_t run_strided(Strided* a, int threads) noexcept nogil:
+    """Gather or scatter strided slices: threads have some elements of all, or some of a gather."""
+    cdef Scatter* s = &a.scatter
+    if not a.gathers and s.updates.counts.table.keys:    # all threads would number slices in it
+        threads = 1
+    s.tasks = task_count(threads)
+    a.by_tuples = a.gathers and (
+        s.count >= s.tasks * _blocks.SHORT_BLOCK or a.elements < 16 * s.tasks
+    )
+    return run_tasks(strided_task, a, s.tasks, threads)
 
 
 cdef uint64_t run_scatter(Scatter* s, bint by_batches, int threads) noexcept nogil:
@@ -238,31 +243,51 @@ def gather(
     """
     cdef Gather g
     cdef uint64_t bad
-    cdef int64_t lowest = 0, end = item.column + item.width
-    g.view = NULL
     if layout is not None:
-        g.view = &layout.view
-        g.element = item.column // g.view.itemsize
-        lowest, end = layout.lowest, layout.highest + g.view.itemsize
+        return gather_strided(a, data, origin, indices, item, out, options, layout)
     a._bind(&g.walk, indices, item.first, item.tuples)
-    a._check_span(data.shape[0], origin, lowest, end)
+    a._check_span(data.shape[0], origin, 0, item.column + item.width)
     if out.shape[0] < item.tuples * item.width:
         raise ValueError("the output buffer is shorter than its shape")
-    g.fill_value = indices._fill_value(item.width)
-    g.source = &data[0] + origin
-    if layout is None:
-        g.source += item.column
-        g.walk.redirect_offset = g.fill_value - g.source
-    elif item.column % g.view.itemsize or item.width % g.view.itemsize or (
-        item.column + item.width > layout.nbytes
-    ):
-        raise ValueError("a work item is within its slices")
+    g.source = &data[0] + origin + item.column
+    g.walk.redirect_offset = indices._fill_value(item.width) - g.source
     g.target = &out[0]
     g.count = item.tuples
     g.width = item.width
     g.non_temporal = options.non_temporal
     with nogil:
         bad = run_gather(&g, options.threads)
+    return bad != 0
+
+
+cdef int gather_strided(
+    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, WorkItem item,
+    uint8_t[::1] out, KernelOptions options, Layout layout,
+) except -1:
+    cdef Strided s
+    cdef uint64_t bad
+    cdef const View* view = &layout.view
+    cdef int64_t strides[_blocks.MAX_RANK]
+    cdef int d
+    a._bind(&s.scatter.walk, indices, item.first, item.tuples)
+    a._check_span(data.shape[0], origin, layout.lowest, layout.highest + view.itemsize)
+    if out.shape[0] < item.tuples * item.width:
+        raise ValueError("the output buffer is shorter than its shape")
+    if item.column % view.itemsize or item.width % view.itemsize or (
+        item.column + item.width > layout.nbytes
+    ):
+        raise ValueError("a work item is within its slices")
+    strides[view.rank - 1] = view.itemsize
+    for d in reversed(range(view.rank - 1)):
+        strides[d] = strides[d + 1] * view.sizes[d + 1]
+    s.scatter.target = <uint8_t*> &data[0] + origin
+    s.scatter.updates.first, s.scatter.updates.pitch = &out[0] - item.column, item.width
+    s.scatter.count, s.scatter.width = item.tuples, view.itemsize
+    s.gathers, s.view, s.listed_strides = True, view, strides
+    s.first, s.elements = item.column // view.itemsize, item.width // view.itemsize
+    s.fill_value = indices._fill_value(item.width)
+    with nogil:
+        bad = run_strided(&s, options.threads)
     return bad != 0
 
 

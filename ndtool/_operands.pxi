@@ -484,6 +484,11 @@ cdef class Layout:
             extend(&self.lowest, &self.highest, self.view.sizes[d], self.view.strides[d])
         self.pieces = count_pieces(&self.view, self.nbytes)
 
+    @property
+    def may_overlap(self) -> bool:
+        """Whether elements may share memory (see `may_overlap_itself`)."""
+        return may_overlap_itself(&self.view)
+
 
 cdef void fill_panels(
     Panels* p, int rank, int64_t data_rows, const Py_ssize_t* shape, const Py_ssize_t* strides,

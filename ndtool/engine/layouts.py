@@ -69,24 +69,6 @@ def is_scattered(shape: Shape, strides: Strides) -> bool:
     return len(merged_strides) > 1 and abs(merged_strides[-1]) >= LINE
 
 
-def may_overlap(shape: Shape, strides: Strides, itemsize: int) -> bool:
-    """Whether elements of an array may overlap: False if each stride exceeds all inner extents.
-
-    Slices and transposes of contiguous arrays give False; interleaved strides always give True.
-
-    >>> may_overlap((3, 2), (8, 4), 4), may_overlap((3, 2), (4, 4), 4)
-    (False, True)
-    """
-    if 0 in shape:
-        return False
-    extent = itemsize
-    for stride, size in sorted(zip(map(abs, strides), shape, strict=True)):
-        if size > 1 and stride < extent:
-            return True
-        extent += stride * (size - 1)
-    return False
-
-
 def unravel_index(index: int, shape: Shape) -> tuple[int, ...]:
     """Return the coordinates of the element at flat index `index`, in row-major order."""
     coordinates = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.engine import layouts
+from ndtool._kernels import Layout
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, format_value
 from ndtool.inmemory import nulls, tensors
 from ndtool.machine import threads as _threads
@@ -405,7 +405,7 @@ def output_buffer(out: object, plan: Plan, dtype: np.dtype[Any]) -> Array:
         )
     if not buffer.flags.writeable:
         raise RuleError("out is read-only: it must be writeable")
-    if not buffer.flags.c_contiguous and layouts.may_overlap(shape, buffer.strides, dtype.itemsize):
+    if not buffer.flags.c_contiguous and Layout(shape, buffer.strides, dtype.itemsize).may_overlap:
         raise RuleError("out overlaps itself: its elements must not share memory")
     return buffer
 

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, CACHE_BYTES, DROPPED, FEW, LINE, MAX_RANK, SHORT_BLOCK, Cursor, IndexSpace, Walk,
+    BLOCK, CACHE_BYTES, FEW, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk,
     block_size, convert_next_offsets, has_row_indices, has_shared_tuples, next_batch, next_offsets,
     seek, stored_index, task_column,
 )
@@ -17,7 +17,6 @@ from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
 from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
-from ndtool.loops.views cimport View, copy_view, seek_element
 
 cdef extern from *:
     """
@@ -35,7 +34,6 @@ cdef enum:
     SHARED_CACHE_BYTES = 8388608    # bytes that fit in the last level of most caches
     SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
     MANY_LINES = 2048  # bytes of a slice that is streamed although its ends do not fill lines
-    STRIDED_BYTES = 32768    # bytes of slices that are gathered element by element
 
 cdef enum:           # where elements of a row index are
     CONTIGUOUS = 0   # one after the other
@@ -45,16 +43,13 @@ cdef enum:           # where elements of a row index are
 
 cdef struct Gather:
     Walk walk
-    const uint8_t* source    # the first byte to gather of the slice at offset 0, or of its view
+    const uint8_t* source    # the first byte to gather of the slice at offset 0
     uint8_t* target          # `width` bytes per tuple, contiguous
     int64_t count, tasks
     Py_ssize_t width
-    bint by_columns          # tasks have some bytes or elements of all slices
+    bint by_columns          # tasks have some bytes of all slices
     bint non_temporal
     bint is_local            # tuples are spatially local: the hardware prefetches short slices
-    const View* view         # of slices that are not contiguous; NULL
-    int64_t element          # of a view: the first element to gather
-    const uint8_t* fill_value    # replaces slices of a view whose offsets are DROPPED
 
 
 cdef inline uint64_t gather_task(const void* args, int64_t task, int thread) noexcept nogil:
@@ -213,74 +208,6 @@ cdef inline void gather_rows(
             stream(target + i * pitch, source + offsets[i], width)
         else:
             memcpy(target + i * pitch, source + offsets[i], width)
-
-
-cdef inline uint64_t gather_strided_task(
-    const void* args, int64_t task, int thread
-) noexcept nogil:
-    """Gather the slices of a task's tuples: an element of many slices, or a slice at a time."""
-    cdef const Gather* g = <const Gather*> args
-    cdef const View* view = g.view
-    cdef int64_t offsets[BLOCK]
-    cdef Cursor cursor
-    cdef int64_t first = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
-    cdef Py_ssize_t itemsize = view.itemsize, pitch = g.width
-    cdef int64_t elements = pitch // itemsize, begin = 0, end = elements, element, step, i, n
-    cdef uint8_t* target
-    if g.by_columns:
-        first, stop = 0, g.count
-        begin, end = elements * task // g.tasks, elements * (task + 1) // g.tasks
-    seek(&cursor, &g.walk, first)
-    while first < stop:
-        n = min(block_size(g.walk.space), stop - first)
-        if next_offsets(&cursor, &g.walk, first, n, offsets):
-            return 1
-        target = g.target + first * pitch
-        if n >= SHORT_BATCH and g.fill_value == NULL:
-            step, element = max(1, STRIDED_BYTES // (n * itemsize)), begin
-            while element < end:
-                gather_elements(
-                    target + element * itemsize, g, offsets, n, pitch, g.element + element,
-                    min(step, end - element),
-                )
-                element += step
-        else:
-            for i in range(n):
-                if offsets[i] == DROPPED:
-                    memcpy(
-                        target + i * pitch + begin * itemsize, g.fill_value,
-                        (end - begin) * itemsize
-                    )
-                    continue
-                copy_view(
-                    target + i * pitch + begin * itemsize, g.source + offsets[i], view,
-                    g.element + begin, end - begin
-                )
-        first += n
-    return 0
-
-
-cdef inline void gather_elements(
-    uint8_t* target, const Gather* g, const int64_t* offsets, Py_ssize_t n, Py_ssize_t pitch,
-    int64_t first, int64_t count,
-) noexcept nogil:
-    """Gather elements of the slices at n offsets: one of all slices, then the next, and so on."""
-    cdef const View* view = g.view
-    cdef int64_t coordinates[MAX_RANK]
-    cdef const uint8_t* source = g.source + seek_element(view, first, coordinates)
-    cdef int64_t element
-    cdef int d
-    for element in range(count):
-        gather_block(
-            target + element * view.itemsize, source, offsets, n, view.itemsize, pitch, 0
-        )
-        for d in reversed(range(view.rank)):
-            coordinates[d] += 1
-            source += view.strides[d]
-            if coordinates[d] < view.sizes[d]:
-                break
-            source -= view.sizes[d] * view.strides[d]
-            coordinates[d] = 0
 
 
 cdef struct RowBlock:

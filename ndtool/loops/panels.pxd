@@ -16,7 +16,7 @@ from ndtool.loops.moves cimport gather_block
 from ndtool.loops.scatters cimport (
     NEUTRAL, SINK, Updates, apply_block, divide_window, fill_pass, sink_offset, window_updates,
 )
-from ndtool.loops.views cimport copy_strided
+from ndtool.loops.views cimport copy_run
 
 cdef enum:
     ROWS_AHEAD = 4              # prefetch distance, in rows of a tile
@@ -156,10 +156,12 @@ cdef inline uint64_t tile_offsets(
 cdef inline void pack_tile(
     const Panels* p, const Unit* unit, const uint8_t* data, uint8_t* scratch
 ) noexcept nogil:
-    copy_strided(
-        scratch, data, unit.columns * p.itemsize, p.row_stride, p.data_rows, p.column_stride,
-        unit.columns, p.itemsize,
-    )
+    cdef int64_t i
+    for i in range(p.data_rows):
+        copy_run(
+            scratch + i * unit.columns * p.itemsize, p.itemsize, data + i * p.row_stride,
+            p.column_stride, unit.columns, p.itemsize,
+        )
 
 
 cdef inline void unpack_tile(

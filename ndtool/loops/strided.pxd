@@ -1,14 +1,17 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Scatters into slices that are not contiguous, from updates of any strides: where both are, without
-# copies of them. The twin of `gather_strided_task`.
+# Gathers and scatters of slices that are not contiguous, where they are: index tuples select slices
+# of data (of the output of a scatter), whose elements are listed in the output of a gather or the
+# updates of a scatter, at any strides, too.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, Cursor, block_size, next_offsets, seek
+from ndtool.loops.blocks cimport (
+    BLOCK, DROPPED, LINE, MAX_RANK, Cursor, block_size, next_offsets, seek,
+)
 from ndtool.loops.moves cimport copy_bytes, gather_block
 from ndtool.loops.scatters cimport FILL, Scatter, Updates, apply_block, apply_row, filter_owned
-from ndtool.loops.views cimport View
+from ndtool.loops.views cimport View, copy_run, seek_element
 
 cdef extern from *:
     """
@@ -22,120 +25,166 @@ cdef enum:
 
 
 cdef struct Strided:
-    # a scatter, whose width is that of an element of `view`
-    Scatter scatter
+    # a gather or a scatter, whose width is that of an element of `view`
+    Scatter scatter                  # of a gather: `target` is data, and `updates` the output
+    bint gathers
     const View* view                 # of a slice
-    const int64_t* update_strides    # of an update, along the same axes
-    int64_t elements                 # of a slice
+    const int64_t* listed_strides    # of an update or the output, along the same axes
+    int64_t first, elements          # elements of the slices: [first, first + elements)
+    bint by_tuples                   # tasks have some tuples, not some elements of all slices
+    const uint8_t* fill_value        # of a gather: an element for tuples that are DROPPED; or NULL
 
 
-cdef inline uint64_t scatter_strided_task(
-    const void* args, int64_t task, int thread
-) noexcept nogil:
-    """Update a task's elements of all slices: a slice at a time if these are near, else an element.
+cdef struct Elements:
+    # n elements of a slice, and of the update or of the output of a tuple
+    int64_t selected[BLOCK]
+    int64_t listed[BLOCK]
+    Py_ssize_t n
+    bint is_run    # both are at equal distances
 
-    Then as many elements are updated at a time as updates have in a cache line.
+
+cdef inline uint64_t strided_task(const void* args, int64_t task, int thread) noexcept nogil:
+    """Move a task's elements of all slices: a slice at a time if these are near, else an element.
+
+    Then as many elements are moved at a time as a cache line of updates or of the output has.
     """
     cdef const Strided* a = <const Strided*> args
     cdef const Scatter* s = &a.scatter
-    cdef int64_t targets[BLOCK]
-    cdef int64_t updates[BLOCK]
+    cdef const View* view = a.view
     cdef int64_t coordinates[MAX_RANK]
-    cdef int64_t element = a.elements * task // s.tasks, stop = a.elements * (task + 1) // s.tasks
-    cdef int64_t n = max(1, LINE // s.width), i, rest = element, target = 0, update = 0
-    cdef int64_t step = a.view.strides[a.view.rank - 1]
-    cdef int d
-    cdef bint by_slices = s.count <= FEW or (max(step, -step) < LINE and stop - element > FEW)
+    cdef int64_t t = 0, end = s.count, element = a.first, stop = a.first + a.elements
+    cdef int64_t selected, listed = 0, n = max(1, LINE // s.width), i
+    cdef int last = view.rank - 1, d
+    cdef int64_t size = view.sizes[last], step = view.strides[last], run
+    cdef int64_t listed_step = a.listed_strides[last]
+    cdef bint by_slices
+    cdef Elements e
+    if a.by_tuples:
+        t, end = end * task // s.tasks, end * (task + 1) // s.tasks
+    else:
+        element += a.elements * task // s.tasks
+        stop = a.first + a.elements * (task + 1) // s.tasks
+    by_slices = end - t <= FEW or (max(step, -step) < LINE and stop - element > FEW)
     if by_slices:
         n = BLOCK
-    for d in reversed(range(a.view.rank)):
-        coordinates[d] = rest % a.view.sizes[d]
-        target += coordinates[d] * a.view.strides[d]
-        update += coordinates[d] * a.update_strides[d]
-        rest //= a.view.sizes[d]
+    selected = seek_element(view, element, coordinates)
+    for d in range(view.rank):
+        listed += coordinates[d] * a.listed_strides[d]
     while element < stop:
-        n = min(n, stop - element)
-        for i in range(n):
-            targets[i], updates[i] = target, update
-            for d in reversed(range(a.view.rank)):
-                coordinates[d] += 1
-                target += a.view.strides[d]
-                update += a.update_strides[d]
-                if coordinates[d] < a.view.sizes[d]:
+        e.n = 0
+        while e.n < min(n, stop - element):
+            run = min(min(n, stop - element) - e.n, size - coordinates[last])
+            for i in range(run):
+                e.selected[e.n + i] = selected + i * step
+                e.listed[e.n + i] = listed + i * listed_step
+            e.is_run = e.n == 0
+            e.n += run
+            coordinates[last] += run
+            selected += run * step
+            listed += run * listed_step
+            for d in reversed(range(1, view.rank)):
+                if coordinates[d] < view.sizes[d]:
                     break
-                target -= a.view.sizes[d] * a.view.strides[d]
-                update -= a.view.sizes[d] * a.update_strides[d]
                 coordinates[d] = 0
-        if update_elements(s, targets, updates, n, by_slices):
+                coordinates[d - 1] += 1
+                selected += view.strides[d - 1] - view.sizes[d] * view.strides[d]
+                listed += a.listed_strides[d - 1] - view.sizes[d] * a.listed_strides[d]
+            if by_slices and size > FEW:    # a run at a time
+                break
+        if move_elements(a, t, end, &e, by_slices):
             return 1
-        element += n
+        element += e.n
     return 0
 
 
-cdef inline uint64_t update_elements(
-    const Scatter* s, const int64_t* targets, const int64_t* updates, Py_ssize_t elements,
-    bint by_slices,
+cdef inline uint64_t move_elements(
+    const Strided* a, int64_t t, int64_t end, const Elements* e, bint by_slices
 ) noexcept nogil:
-    """Update elements of all slices, which are at these offsets in a slice and in its update."""
+    """Move elements of the slices of tuples [t, end)."""
+    cdef const Scatter* s = &a.scatter
+    cdef uint8_t* listed = <uint8_t*> s.updates.first
     cdef int64_t offsets[BLOCK]
     cdef int64_t positions[BLOCK]
     cdef Cursor cursor
-    cdef int64_t t = 0, n, i, j
-    seek(&cursor, &s.walk, 0)
-    while t < s.count:
-        n = min(block_size(s.walk.space), s.count - t)
+    cdef int64_t n, i, j
+    seek(&cursor, &s.walk, t)
+    while t < end:
+        n = min(block_size(s.walk.space), end - t)
         if next_offsets(&cursor, &s.walk, t, n, offsets):
             return 1
+        if a.fill_value != NULL:
+            for i in range(n):
+                for j in range(e.n if offsets[i] == DROPPED else 0):
+                    copy_bytes(
+                        listed + (t + i) * s.updates.pitch + e.listed[j], a.fill_value, s.width
+                    )
         t += n
         n = filter_owned(offsets, positions, n, t - n, 0, 1)    # but for those that are DROPPED
         for i in range(n):
             positions[i] *= s.updates.pitch
         if by_slices:
             for i in range(n):
-                apply_strided(
-                    &s.updates, s.target + offsets[i], targets, s.updates.first + positions[i],
-                    updates, elements, s.width,
+                apply_elements(
+                    a, s.target + offsets[i], e.selected, listed + positions[i], e.listed, e.n,
+                    e.is_run,
                 )
         else:
-            for j in range(elements):
-                apply_strided(
-                    &s.updates, s.target + targets[j], offsets, s.updates.first + updates[j],
-                    positions, n, s.width,
+            for j in range(e.n):
+                apply_elements(
+                    a, s.target + e.selected[j], offsets, listed + e.listed[j], positions, n, False
                 )
     return 0
 
 
-cdef inline void apply_strided(
-    const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates,
-    const int64_t* update_offsets, Py_ssize_t n, Py_ssize_t width,
+cdef inline void apply_elements(
+    const Strided* a, uint8_t* selected, const int64_t* selected_offsets, uint8_t* listed,
+    const int64_t* listed_offsets, Py_ssize_t n, bint is_run,
 ) noexcept nogil:
-    """Apply n updates at offsets to elements at offsets, in order."""
+    """Gather n elements, or apply n updates in order."""
     cdef uint8_t packed[BLOCK * LINE]
-    cdef Py_ssize_t i
-    if width > LINE:
+    cdef const Updates* u = &a.scatter.updates
+    cdef Py_ssize_t width = a.scatter.width, i
+    if a.gathers:
+        move(listed, listed_offsets, selected, selected_offsets, n, width, is_run)
+    elif not (u.op or u.current == FILL or u.counts.data):
+        move(selected, selected_offsets, listed, listed_offsets, n, width, is_run)
+    elif width > LINE:
         for i in range(n):
-            apply_row(u, target + offsets[i], updates + update_offsets[i], width)
-    elif u.op or u.current == FILL or u.counts.data:
-        gather_block(packed, updates, update_offsets, n, width, width, 0)
-        apply_block(u, target, offsets, packed, n, width)
+            apply_row(u, selected + selected_offsets[i], listed + listed_offsets[i], width)
+    else:
+        gather_block(packed, listed, listed_offsets, n, width, width, 0)
+        apply_block(u, selected, selected_offsets, packed, n, width)
+
+
+cdef inline void move(
+    uint8_t* target, const int64_t* target_offsets, const uint8_t* source,
+    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width, bint is_run,
+) noexcept nogil:
+    """Copy n elements from offsets to offsets, in order; is_run: whether at equal distances."""
+    cdef Py_ssize_t i
+    if is_run and n > 1:
+        copy_run(
+            target + target_offsets[0], target_offsets[1] - target_offsets[0],
+            source + source_offsets[0], source_offsets[1] - source_offsets[0], n, width,
+        )
     elif width == 1:
-        move_fixed(target, offsets, updates, update_offsets, n, 1)
+        move_fixed(target, target_offsets, source, source_offsets, n, 1)
     elif width == 2:
-        move_fixed(target, offsets, updates, update_offsets, n, 2)
+        move_fixed(target, target_offsets, source, source_offsets, n, 2)
     elif width == 4:
-        move_fixed(target, offsets, updates, update_offsets, n, 4)
+        move_fixed(target, target_offsets, source, source_offsets, n, 4)
     elif width == 8:
-        move_fixed(target, offsets, updates, update_offsets, n, 8)
+        move_fixed(target, target_offsets, source, source_offsets, n, 8)
     else:
         for i in range(n):
-            copy_bytes(target + offsets[i], updates + update_offsets[i], width)
+            copy_bytes(target + target_offsets[i], source + source_offsets[i], width)
 
 
 cdef inline void move_fixed "ndtool_move_fixed"(
-    uint8_t* target, const int64_t* offsets, const uint8_t* updates,
-    const int64_t* update_offsets, Py_ssize_t n, Py_ssize_t width,
+    uint8_t* target, const int64_t* target_offsets, const uint8_t* source,
+    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width,
 ) noexcept nogil:
-    """Copy n updates of a constant width, in order."""
+    """move, with a constant width."""
     cdef Py_ssize_t i
     for i in range(n):
-        memcpy(target + offsets[i], updates + update_offsets[i], width)
+        memcpy(target + target_offsets[i], source + source_offsets[i], width)

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Views: copies of arrays of any strides to row-major order, by several threads. An array with a
-# large last stride is copied in strips, to read and write complete cache lines.
+# Views: copies of arrays of any strides to row-major order, by several threads, and back. An array
+# with a large last stride is copied in strips, to read and write complete cache lines.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -12,7 +12,7 @@ from ndtool.loops.moves cimport copy_bytes
 cdef extern from *:
     """
     static inline void ndtool_copy_fixed(
-        uint8_t *, uint8_t const *, int64_t, int64_t, int64_t, int64_t, int64_t, Py_ssize_t
+        uint8_t *, int64_t, uint8_t const *, int64_t, int64_t, Py_ssize_t
     ) ndtool_inline;
     static inline void ndtool_copy_square(
         uint8_t *, uint8_t const *, int64_t, int64_t, int
@@ -55,72 +55,67 @@ cdef inline int64_t seek_element(
 
 
 cdef inline void copy_view(
-    uint8_t* target, const uint8_t* source, const View* view, int64_t first, int64_t count
+    uint8_t* packed, uint8_t* strided, const View* view, int64_t first, int64_t count, bint packs
 ) noexcept nogil:
-    """Copy elements [first, first + count), in row-major order, to contiguous memory."""
+    """Copy elements [first, first + count), in row-major order, to or from contiguous memory."""
     cdef int64_t coordinates[MAX_RANK]
-    cdef int64_t last_size, stride, n
-    cdef int d
-    source += seek_element(view, first, coordinates)
-    last_size = view.sizes[view.rank - 1]
-    stride = view.strides[view.rank - 1]
+    cdef Py_ssize_t itemsize = view.itemsize
+    cdef int last = view.rank - 1, d
+    cdef int64_t stride = view.strides[last], n
+    strided += seek_element(view, first, coordinates)
     while count > 0:
-        n = min(count, last_size - coordinates[view.rank - 1])
-        copy_strided(target, source, 0, 0, 1, stride, n, view.itemsize)
-        target += n * view.itemsize
+        n = min(count, view.sizes[last] - coordinates[last])
+        if packs:
+            copy_run(packed, itemsize, strided, stride, n, itemsize)
+        else:
+            copy_run(strided, stride, packed, itemsize, n, itemsize)
+        packed += n * itemsize
         count -= n
-        coordinates[view.rank - 1] += n
-        source += n * stride
+        coordinates[last] += n
+        strided += n * stride
         for d in reversed(range(1, view.rank)):
             if coordinates[d] < view.sizes[d]:
                 break
-            source += view.strides[d - 1] - view.sizes[d] * view.strides[d]
+            strided += view.strides[d - 1] - view.sizes[d] * view.strides[d]
             coordinates[d] = 0
             coordinates[d - 1] += 1
 
 
-cdef inline void copy_strided(
-    uint8_t* target, const uint8_t* source, int64_t pitch, int64_t row_stride, int64_t rows,
-    int64_t stride, int64_t n, Py_ssize_t itemsize
+cdef inline void copy_run(
+    uint8_t* target, int64_t target_step, const uint8_t* source, int64_t source_step, int64_t n,
+    Py_ssize_t itemsize,
 ) noexcept nogil:
-    """Copy rows of n elements, `stride` bytes apart, to rows of contiguous elements.
-
-    row_stride, pitch: bytes from one row to the next in the source and in the target.
-    """
-    cdef int64_t i, j
-    if stride == itemsize:
-        for i in range(rows):
-            memcpy(target + i * pitch, source + i * row_stride, n * itemsize)
+    """Copy n elements at equal distances to others at equal distances, in order."""
+    cdef int64_t i
+    if source_step == itemsize == target_step:
+        memcpy(target, source, n * itemsize)
     elif itemsize == 1:
-        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 1)
+        copy_fixed(target, target_step, source, source_step, n, 1)
     elif itemsize == 2:
-        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 2)
+        copy_fixed(target, target_step, source, source_step, n, 2)
     elif itemsize == 4:
-        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 4)
+        copy_fixed(target, target_step, source, source_step, n, 4)
     elif itemsize == 8:
-        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 8)
+        copy_fixed(target, target_step, source, source_step, n, 8)
     elif itemsize == 16:
-        copy_fixed(target, source, pitch, row_stride, rows, stride, n, 16)
+        copy_fixed(target, target_step, source, source_step, n, 16)
     else:
-        for i in range(rows):
-            for j in range(n):
-                copy_bytes(
-                    target + i * pitch + itemsize * j, source + i * row_stride + j * stride,
-                    itemsize,
-                )
+        for i in range(n):
+            copy_bytes(target + i * target_step, source + i * source_step, itemsize)
 
 
 cdef inline void copy_fixed "ndtool_copy_fixed"(
-    uint8_t* target, const uint8_t* source, int64_t pitch, int64_t row_stride, int64_t rows,
-    int64_t stride, int64_t n, Py_ssize_t itemsize
+    uint8_t* target, int64_t target_step, const uint8_t* source, int64_t source_step, int64_t n,
+    Py_ssize_t itemsize,
 ) noexcept nogil:
-    """copy_strided, with a constant itemsize."""
-    cdef int64_t i, j
-    for i in range(rows):
-        for j in range(n):
-            memcpy(
-                target + i * pitch + itemsize * j, source + i * row_stride + j * stride, itemsize
-            )
+    """copy_run, with a constant itemsize; also with a constant step."""
+    cdef int64_t i
+    if target_step == itemsize:
+        for i in range(n):
+            memcpy(target + i * itemsize, source + i * source_step, itemsize)
+    else:
+        for i in range(n):
+            memcpy(target + i * target_step, source + i * source_step, itemsize)
 
 
 cdef inline int64_t copy_squares(
@@ -142,9 +137,9 @@ cdef inline int64_t copy_squares(
                 copy_square(target + 8 * j, source + 8 * i, pitch, stride, 2)
             source += n * stride
         for j in range(columns % n):
-            copy_strided(
-                target + (columns - columns % n + j) * itemsize, source + j * stride + 8 * i,
-                pitch, itemsize, n, 0, 1, itemsize,
+            copy_run(
+                target + (columns - columns % n + j) * itemsize, pitch, source + j * stride + 8 * i,
+                itemsize, n, itemsize,
             )
         source -= (columns - columns % n) * stride
         target += n * pitch
@@ -247,10 +242,10 @@ cdef inline uint64_t copy_strip(const void* args, int64_t task, int thread) noex
         n, copied = min(side, rows), 0
         if row_stride == itemsize:
             copied = copy_squares(target, source, pitch, stride, n, columns, itemsize)
-        copy_strided(
-            target + copied * pitch, source + copied * row_stride, pitch, row_stride, n - copied,
-            stride, columns, itemsize,
-        )
+        for row in range(copied, n):
+            copy_run(
+                target + row * pitch, itemsize, source + row * row_stride, stride, columns, itemsize
+            )
         target += side * pitch
         source += side * row_stride
         rows -= side
@@ -274,7 +269,10 @@ cdef inline uint64_t copy_task(const void* args, int64_t task, int thread) noexc
     cdef int64_t coordinates[MAX_RANK]
     if itemsize < LONG and view.rank:
         begin, end = c.count * task // c.tasks, c.count * (task + 1) // c.tasks
-        copy_view(c.target + begin * itemsize, c.source, view, c.first + begin, end - begin)
+        copy_view(
+            c.target + begin * itemsize, <uint8_t*> c.source, view, c.first + begin, end - begin,
+            True,
+        )
         return 0
     begin = task_column(task, c.tasks, c.count * itemsize)
     end = task_column(task + 1, c.tasks, c.count * itemsize)
