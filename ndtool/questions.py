@@ -288,23 +288,17 @@ def model(
     >>> model(name).nodes[0].output.shape
     (2,)
     """
-    model_path = path("model", model)
-    if inputs is None:
-        if against is not None or save is not None:
-            name = "save" if against is None else "against"
-            raise UsageError(f"{name} requires inputs: it needs the tensors of a run")
-        return models.nodes(model_path)
-    feeds: Any
+    feeds: Any = inputs
     if isinstance(inputs, Mapping):
         inputs = {string("a name in inputs", name): inputs[name] for name in inputs}
         feeds = {name: array(f"inputs[{name!r}]", value) for name, value in inputs.items()}
-    else:
+    elif inputs is not None:
         feeds = path("inputs", inputs)
+    model_path, folder = path("model", model), None if save is None else path("save", save)
     settings = engine_settings(within, runs, timeout, threads)
-    folder = None if save is None else path("save", save)
-    names = () if against is None else engine_names(against)
+    names = None if against is None else engine_names(against)
     with ProgressReporter("model", progress) as report:
-        answer = models.run(
+        answer = models.show(
             model_path, feeds, names, settings, lambda fraction, _: report(fraction), folder
         )
     answer.raise_error()

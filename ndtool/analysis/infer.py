@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ndtool.analysis.answers import Answer, Output, Typed, Value
-from ndtool.analysis.typed import type_source
+from ndtool.analysis.typed import header_source
 from ndtool.errors import argument_name, format_size
-from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.notebook import Table
 from ndtool.rules import inference
-from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
@@ -189,20 +187,8 @@ def infer(
             continue
         argument = arguments[role]
         data = next(iter(inputs.values())).dtype if role.startswith("update") else None
-        inputs[role] = _read_type(argument, streams, role.endswith("indices"), data)
+        literals = role.endswith("indices")
+        source = header_source(argument, streams, literals=literals, dtype=data, symbols=True)
+        inputs[role] = Input(argument, source.metadata.dtype, source.metadata.shape)
     call = inference.infer(operator, inputs, attributes, spec, dtype)
     return replace(inferred(call), assumed=call.trace.assumptions)
-
-
-def _read_type(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Input:
-    """Return the dtype and shape of an argument: a type, or a file, whose header is read."""
-    if (declared := type_source(argument, allow_symbols=True)) is not None:
-        return Input(argument, declared.metadata.dtype, declared.metadata.shape)
-    entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
-    metadata = entries[0].metadata if len(entries) == 1 else None
-    if metadata is None:
-        # open_source raises the error that says why.
-        source = locators.open_source(argument, streams, literals=literals, dtype=dtype)
-        metadata = source.metadata
-        source.close()
-    return Input(argument, metadata.dtype, metadata.shape)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.errors import NdtoolError, ResourceError, RuleError, library_message, printable
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    ResourceError,
+    RuleError,
+    library_message,
+    printable,
+)
 from ndtool.formats.onnx import OPERATORS as TITLES
 from ndtool.formats.onnx.modelproto import DOMAINS
 
@@ -29,6 +37,7 @@ Array = NDArray[Any]
 Compute = Callable[[Any, Sequence[Any], str], Any]
 
 _MAX_CONSTANT = 1 << 16  # bytes; larger constants are inputs of an engine's model, not copied
+_MAX_CHECKED = (1 << 31) - 1  # bytes of a model with its tensors; the package checks no larger ones
 _MAX_MESSAGE = 500  # characters of a message of an engine
 _MEMORY_MESSAGES = (
     "bad_alloc", "failed to map segment", "Cannot allocate memory", "bfc_arena", "allocate memory",
@@ -119,7 +128,8 @@ class ModelRun:
             elif _function_key(node) in self._functions:
                 results = self._call(self._functions[_function_key(node)], node, operands)
             elif self._is_computed_here(node):
-                results = self._run_control(node, operands, scope, opsets)
+                with _converted_errors(self._path, f"{_name(node)}: {node.op_type} fails"):
+                    results = self._control(node, operands, scope, opsets)
             else:
                 results = self._run_by_engine(node, scope, opsets)
             names = zip(node.output, results, strict=False)  # optional outputs may be missing
@@ -131,7 +141,7 @@ class ModelRun:
             return True
         if node.op_type in ("If", "Loop") and node.domain in DOMAINS:
             return True
-        graphs = graphs_of(node)
+        graphs = _graphs_of(node)
         return any(self._is_computed_here(inner) for graph in graphs for inner in graph.node)
 
     def _call(self, function: Any, node: Any, operands: list[Any]) -> list[Any]:
@@ -146,18 +156,6 @@ class ModelRun:
         values |= dict(zip(function.input, operands, strict=False))
         opsets = {opset.domain: opset.version for opset in function.opset_import}
         return self._results(body, ChainMap(values), opsets)
-
-    def _run_control(
-        self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
-    ) -> list[Any]:
-        """Return the outputs of a node with subgraphs; raise an error of ndtool if it fails."""
-        try:
-            return self._control(node, operands, scope, opsets)
-        except NdtoolError:
-            raise
-        except Exception as exc:
-            name = printable(node.name or next(iter(node.output), ""))
-            raise library_error(self._path, f"{name}: {node.op_type} fails", exc) from None
 
     def _control(
         self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
@@ -180,9 +178,8 @@ class ModelRun:
         raise self._subgraph_error(node)
 
     def _subgraph_error(self, node: Any) -> RuleError:
-        name = printable(node.name or next(iter(node.output), ""))
         return RuleError(
-            f"{printable(self._path)}: {name}: ndtool does not run the subgraphs of"
+            f"{printable(self._path)}: {_name(node)}: ndtool does not run the subgraphs of"
             f" {printable(node.op_type)}"
         )
 
@@ -196,7 +193,7 @@ class ModelRun:
         key = (id(node), tuple(types.values()))
         engines = [self._sessions[key][0]] if key in self._sessions else self._engines
         for engine in engines:
-            if engine.name == "onnx" and any(graphs_of(node)):  # it mixes up scan outputs
+            if engine.name == "onnx" and any(_graphs_of(node)):  # it mixes up scan outputs
                 raise self._subgraph_error(node)
             try:
                 if key not in self._sessions:
@@ -220,7 +217,7 @@ class ModelRun:
 
     def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
         title = "the onnx package" if engine.name == "onnx" else engine.name
-        return library_error(self._path, f"{title} cannot run it", exc)
+        return _library_error(self._path, f"{title} cannot run it", exc)
 
     def _node_model(
         self,
@@ -254,7 +251,7 @@ class ModelRun:
         return id(value) in self._constants
 
 
-def library_error(
+def _library_error(
     path: str, failure: str, exc: Exception, kind: type[NdtoolError] = RuleError
 ) -> NdtoolError:
     """Return the error about a model for an exception of a library; failure: what it says."""
@@ -314,6 +311,11 @@ def _evaluator(model: Any) -> Callable[[list[str], dict[str, Any]], list[Any]]:
     ]
 
 
+def _name(node: Any) -> str:
+    """Return the name of a node, or of its output, for messages."""
+    return printable(node.name or next(iter(node.output), ""))
+
+
 def is_own(node: Any) -> bool:
     """Whether ndtool computes a node."""
     return node.op_type in TITLES and node.domain in DOMAINS
@@ -325,7 +327,7 @@ def all_nodes(model: Any) -> Iterator[Any]:
     def walk(nodes: Any) -> Iterator[Any]:
         for node in nodes:
             yield node
-            for graph in graphs_of(node):
+            for graph in _graphs_of(node):
                 yield from walk(graph.node)
 
     yield from walk(model.graph.node)
@@ -337,7 +339,7 @@ def _function_key(node: Any) -> tuple[str, str, str]:
     return node.domain, node.op_type, getattr(node, "overload", "")
 
 
-def graphs_of(node: Any) -> Iterator[Any]:
+def _graphs_of(node: Any) -> Iterator[Any]:
     """Yield the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -350,7 +352,7 @@ def _names_read(nodes: Iterable[Any]) -> list[str]:
     names: list[str] = []
     for node in nodes:
         names += filter(None, node.input)
-        for graph in graphs_of(node):
+        for graph in _graphs_of(node):
             inner = {value.name for value in graph.input}
             inner |= {tensor.name for tensor in graph.initializer}
             inner |= {name for graph_node in graph.node for name in graph_node.output}
@@ -444,3 +446,60 @@ def _stack(values: list[Any], declared: Any) -> Array:
         raise RuleError(f"{printable(declared.name)} has no iteration and no declared type")
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     return np.zeros([0, *(size.dim_value for size in tensor.shape.dim)], dtype)
+
+
+@contextmanager
+def _converted_errors(
+    path: str, failure: str, kind: type[NdtoolError] = RuleError
+) -> Iterator[None]:
+    """Raise errors of ndtool for exceptions of a library, as `_library_error` says them."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except Exception as exc:
+        raise _library_error(path, failure, exc, kind) from None
+
+
+def load(path: str) -> Any:
+    """Load a model with its external data."""
+    onnx: Any = import_module("onnx")
+    with _converted_errors(path, "the onnx package cannot load it", InputError):
+        return onnx.load(path)
+
+
+def check(path: str) -> None:
+    """Raise RuleError for a model with invalid structure, operators or types."""
+    onnx: Any = import_module("onnx")
+    checker: Any = import_module("onnx.checker")
+    inference: Any = import_module("onnx.shape_inference")
+    model, newest = load(path), onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in DOMAINS and opset.version > newest:
+            raise RuleError(
+                f"{printable(path)} uses ONNX operator set {opset.version}:"
+                f" the installed onnx package supports 1..{newest}"
+            )
+    graphs = [model.graph, *(graph for node in all_nodes(model) for graph in _graphs_of(node))]
+    for tensor in (tensor for graph in graphs for tensor in graph.sparse_initializer):
+        name = printable(tensor.values.name)
+        raise RuleError(f"{printable(path)}: {name} is sparse, which ndtool does not run")
+    if model.ByteSize() > _MAX_CHECKED:
+        return
+    with _converted_errors(path, "the onnx package refuses it"):
+        unknown = []
+        for value in (*model.graph.input, *model.graph.output):
+            if value.type.HasField("tensor_type"):
+                if not value.type.tensor_type.elem_type:
+                    raise ValueError(f"{value.name} has no element type")
+                if not value.type.tensor_type.HasField("shape"):
+                    unknown.append(value.type.tensor_type)
+                    value.type.tensor_type.shape.SetInParent()  # only the checker requires a shape
+        checker.check_model(model, skip_opset_compatibility_check=True)  # functions' may differ
+        for tensor_type in unknown:  # else their rank would be 0
+            tensor_type.ClearField("shape")
+        for graph in graphs:
+            for value in (*graph.output, *graph.value_info):
+                if value.type.HasField("tensor_type"):
+                    value.type.tensor_type.ClearField("shape")  # runtimes only warn if it is wrong
+        inference.infer_shapes(model, check_type=True, strict_mode=True)

@@ -4,7 +4,6 @@ One pass reads the indices, in blocks; another one searches for the tuples that 
 frequent slices.
 """
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -21,7 +20,7 @@ from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
 from ndtool.analysis.running import rounding_advice
 from ndtool.analysis.tally import Int64Array, Tally
 from ndtool.analysis.tuples import Ends, Tuples
-from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
+from ndtool.analysis.typed import TypeSource, header_source, open_typed_call
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
 from ndtool.errors import format_count, format_size, option
@@ -163,15 +162,11 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
     if request.operator in LOWERED:
         return open_typed_call(request, sources)
     streams, opened_sources = Streams(), dict(sources or {})
-    with ExitStack() as stack:
-        for role in ("data", "indices"):
-            if role in opened_sources:
-                continue
-            name = request.arguments[role]
-            source: Source = type_source(name) or locators.open_role(role, name, streams, None)
-            stack.callback(source.close)
-            opened_sources[role] = source
-        stack.pop_all()  # the call closes them
+    if "data" not in opened_sources:
+        opened_sources["data"] = header_source(request.arguments["data"], streams)
+    if "indices" not in opened_sources:
+        name = request.arguments["indices"]
+        opened_sources["indices"] = locators.open_role("indices", name, streams, None)
     if OPERATORS[request.operator].scatters:
         data, indices = opened_sources["data"].metadata, opened_sources["indices"].metadata
         shape = shapes.updates_shape(

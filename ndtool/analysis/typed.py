@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.errors import UsageError, printable
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes, shapes
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 from ndtool.rules.trace import Symbol
 
@@ -26,8 +30,8 @@ class TypeSource(Source):
 
     concurrency = 0
 
-    def __init__(self, name: str, metadata: ArrayMetadata) -> None:
-        self.name, self.metadata = name, metadata
+    def __init__(self, name: str, metadata: ArrayMetadata, warning: str | None = None) -> None:
+        self.name, self.metadata, self.warning = name, metadata, warning
 
     def load(self, *_: object, **__: object) -> NoReturn:
         """Raise UsageError: a type has no bytes."""
@@ -50,6 +54,25 @@ def type_source(argument: str, allow_symbols: bool = False) -> TypeSource | None
     if dtype.kind in "mM" and "[" not in dtype.name and match[2].isalpha():
         raise _invalid_type(argument)  # a unit in brackets, without a shape
     return TypeSource(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
+
+
+def header_source(
+    argument: str,
+    streams: Streams,
+    *,
+    literals: bool = False,
+    dtype: Dtype | None = None,
+    symbols: bool = False,
+) -> TypeSource:
+    """Return a TypeSource of a type, or of a file, of which only the header is read."""
+    if (declared := type_source(argument, symbols)) is not None:
+        return declared
+    entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
+    if len(entries) == 1 and (metadata := entries[0].metadata):
+        return TypeSource(argument, metadata, entries[0].warning)
+    # open_source raises the error that says why.
+    with closing(locators.open_source(argument, streams, literals=literals, dtype=dtype)) as source:
+        return TypeSource(argument, source.metadata, source.warning)
 
 
 def open_typed_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:

@@ -239,6 +239,12 @@ def test_the_keys_of_json() -> None:
     assert beyond == [{"position": [0], "component": None, "value": 5}]
 
 
+def test_of_data_only_the_header_is_read() -> None:
+    np.savez_compressed("d.npz", np.zeros(9, "f4"))
+    result = ndtool("stats", "gather", "d.npz", "[9]", "--json", env={"NDTOOL_MAX_INFLATE": "1"})
+    assert result.json["bytes_of_data"] == 36
+
+
 def test_tuples_without_components_are_no_padding() -> None:
     save(idx=np.zeros((5, 0), "i8"))
     with stats.open_call(Request("scatter_nd", "f4[9]", "idx.npy")) as call:
