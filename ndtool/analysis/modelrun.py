@@ -265,7 +265,11 @@ class ModelRun:
         helper: Any = import_module("onnx.helper")
         onnx: Any = import_module("onnx")
         numpy_helper: Any = import_module("onnx.numpy_helper")
-        constants = [name for name in segment.inputs if self._is_constant(feeds[name])]
+        constants = [  # an engine may need them while it compiles a model
+            name
+            for name in segment.inputs
+            if id(feeds[name]) in self._constants and feeds[name].nbytes <= _MAX_CONSTANT
+        ]
         inputs = [name for name in segment.inputs if name not in constants]
         graph = helper.make_graph(
             segment.nodes,
@@ -278,12 +282,6 @@ class ModelRun:
         return helper.make_model(
             graph, opset_imports=imports, ir_version=max(8, self._model.ir_version)
         ), inputs
-
-    def _is_constant(self, value: Any) -> bool:
-        """Whether a value is an initializer that an engine may need while it compiles a model."""
-        if not isinstance(value, np.ndarray) or value.nbytes > _MAX_CONSTANT:
-            return False
-        return id(value) in self._constants
 
 
 def _library_error(
