@@ -32,12 +32,12 @@ _CONVERT_TORCH = (
 
 def recognises(storage: LocalFile) -> bool:
     """Whether a file starts or ends as a ZIP archive does."""
-    return archive.is_archive(storage.peek, storage.size)
+    return archive.is_archive(storage)
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all members, or of one; an invalid array has no metadata."""
-    opened = Archive(storage.peek, storage.size, path)
+    opened = Archive(storage, path)
     infos: Iterable[ZipInfo] = opened.members().values()
     if member is not None:
         infos = [_choose(opened, member)]
@@ -46,12 +46,12 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
 
 def array_names(storage: LocalFile, path: str) -> list[str]:
     """Return the names of all members; reads only the central directory."""
-    return list(Archive(storage.peek, storage.size, path).members())
+    return list(Archive(storage, path).members())
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
-    opened = Archive(storage.peek, storage.size, path)
+    opened = Archive(storage, path)
     info = _choose(opened, member)
     label = f"{path}:{archive.array_name(info)}"
     if archive.is_mappable(info):
@@ -147,7 +147,7 @@ def _open_existing(target: Target) -> tuple[CurrentFile, PreservedMembers]:
 
     def parse(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
-        preserved = writer.preserve(file.peek, file.size, target.path, target.member)
+        preserved = writer.preserve(file, target.path, target.member)
         if preserved.replaced and not target.clobber:
             raise exists_error(f"{target.path}:{target.member}")
         return preserved
