@@ -304,23 +304,22 @@ class DatasetSink(ChunkSink, FileSink):
     def release(self, start: int, nbytes: int) -> None:
         """Do nothing: a chunk's position is unknown."""
 
-    def copy_chunks(self, source: Source, touched: AccessedElements) -> bool:
-        if not isinstance(source, DatasetSource):
-            return False
+    def copy_chunks(self, source: Source, touched: AccessedElements) -> AccessedElements | None:
         metadata, blocks = self.metadata, self.metadata.block_shape
+        if not isinstance(source, DatasetSource) or not source.is_stored_like(metadata):
+            return None
         indices = set(range(grid.count_blocks(metadata.shape, blocks)))
-        untouched = sorted(indices.difference(touched.blocks(blocks)))
-        with library_errors(source.name):
-            chunks = source.stored_chunks(metadata, untouched)
-        for index, (position, nbytes, skipped) in zip(untouched, chunks or (), strict=False):
-            box = grid.box(metadata.shape, blocks, index)
-            chunk = source.read_stored(position, nbytes)
+        for index in sorted(indices.difference(touched.blocks(blocks))):
+            with library_errors(source.name):
+                chunk = source.stored_chunk(index)
+            if chunk is None:
+                return None
+            origin = tuple(first for first, _ in grid.box(metadata.shape, blocks, index))
             with library_errors(self.name, OutputError):
-                origin = tuple(first for first, _ in box)
-                self._container.dataset.write_direct_chunk(origin, chunk, skipped)
+                self._container.dataset.write_direct_chunk(origin, *chunk)
             self._container.raise_error()
             self.mark_written(index)
-        return chunks is not None
+        return touched
 
     def write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
