@@ -14,20 +14,22 @@ if TYPE_CHECKING:
 
     from ndtool.errors import NdtoolError, Status
 
-# Most objects of a run are modules, which are no garbage: with Python's threshold of 700 objects,
-# a tenth of the time of a small run is the search for it. With h5py a run has 50,000.
-_GARBAGE_THRESHOLD = 100_000
+# Runs of any size leave 1,000 objects of garbage. With Python's threshold of 700 objects, a tenth
+# of a small run's time is the search for it; with 100,000, a tenth of the parsing of JSON lists.
+_GARBAGE_THRESHOLD = 500_000
 # Python has frames in blocks of 16 KiB, each mapped at the call that needs it and unmapped at its
 # return: a loop of imports that calls across a boundary does so 1,700 times. A frame of this many
 # values makes one block that has room for all.
 _STACK_SIZE = 1 << 14
-# They only add docstrings to NumPy, which takes a sixth of its import.
+# They only add docstrings to NumPy, in a sixth of the time of its import.
 _DOCSTRING_MODULES = ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars")
 _OUT_OF_MEMORY_MESSAGES = ("failed to map segment", "Cannot allocate memory")
 
 
 def program() -> "NoReturn":
     """Run the command line, then exit without Python's finalization, which delays small runs."""
+    for name in _DOCSTRING_MODULES:
+        sys.modules.setdefault(name, type(sys)(name))
     status = main()
     import atexit
 
@@ -52,8 +54,6 @@ def main() -> int:
         for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE"):
             os.environ.pop(name, None)  # an invalid value makes libgomp exit or crash
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy would start threads that ndtool never uses
-        for name in _DOCSTRING_MODULES:
-            sys.modules.setdefault(name, type(sys)(name))
         status = int(_run(sys.argv[1:]))
         _ignore_signals()  # the output is published: a signal must not change the exit status
         return status

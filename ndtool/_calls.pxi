@@ -178,6 +178,8 @@ cdef struct Job:
     Py_ssize_t width
     Py_ssize_t moved         # bytes
     bint scatters, non_temporal
+    bint is_staged           # whether elements are not aligned or in another byte order, in place
+    int swap                 # bytes to reverse in these
     Updates update
     int64_t counts           # of updates, one for each slice of the target
     uint8_t* out             # where to copy the target to; NULL if the target is the output
@@ -706,7 +708,8 @@ cdef uint64_t execute_item(
             s.target, s.updates.first = <uint8_t*> job.data.data, target + first * updates.pitch
         strided = Strided(
             s, not job.scatters, &job.slice, &job.listed_strides[0],
-            column // job.slice.itemsize, width // job.slice.itemsize, False, job.fill_value
+            column // job.slice.itemsize, width // job.slice.itemsize, False, job.fill_value,
+            job.is_staged, job.swap
         )
         return run_strided(&strided, threads)
     if job.scatters:
@@ -865,7 +868,7 @@ cdef bint describe_slices(
         view.itemsize *= view.sizes[n]
         view.rank = n
     job.update.pitch = strides[0] if rows else view.itemsize
-    if view.rank == 0 and job.update.pitch != view.itemsize:    # one element
+    if view.rank == 0 and (job.is_staged or job.update.pitch != view.itemsize):    # one element
         view.rank, view.sizes[0], view.strides[0], job.listed_strides[0] = 1, 1, 0, 0
     return needs_copy
 
@@ -1212,13 +1215,20 @@ cdef class Calls:
         job.target = target_view.data
         describe(&job.data, &views[0], c.data_swap)
         is_direct = job.out_view.rank != 0    # strided where it is
+        job.is_staged, job.swap = False, 0
         selected = &views[0]
         if job.scatters:
             needs_temporary = is_arithmetic and (
                 (in_place and c.data_swap)
                 or not is_aligned(target_view.data, &job.out_view, c.itemsize)
             )
-            if is_direct and not needs_temporary:    # a copy costs less than more updates
+            if (    # updates that are few: not more than they would take in a copy
+                needs_temporary and in_place and 8 * gathered <= views[0].nbytes and gathered
+                and c.spec.state == INCLUDED and not c.spec.mean_type and family != BY_ELEMENTS
+            ):
+                job.is_staged, job.swap, job.data.swap = True, c.data_swap, 0
+                needs_temporary, is_direct = False, True
+            elif is_direct and not needs_temporary:    # a copy costs less than more updates
                 ordered = views[0]
                 is_dense = order_as(&ordered, target_view, &p)
                 needs_temporary = not (gathered <= 4 * views[0].nbytes if in_place else is_dense)
@@ -1228,7 +1238,7 @@ cdef class Calls:
                     return None
                 job.out, job.target = job.target, allocate(memory, job.target_bytes)
             is_direct &= not needs_temporary
-            if is_direct:
+            if is_direct and not in_place:
                 describe(&job.data, &ordered, c.data_swap)
             selected = target_view if is_direct else &contiguous
         job.copies_data = job.scatters and (not in_place or job.out != NULL)
@@ -1277,7 +1287,7 @@ cdef class Calls:
         if gathered and family != BY_ELEMENTS and (is_listed or folds):
             needs_copy = describe_slices(
                 &job, selected, listed, &p, slice_rank, folds,
-                not (job.scatters and c.spec.mean_type), needs_copy,
+                not (job.scatters and (c.spec.mean_type or job.is_staged)), needs_copy,
             )
             if folds:
                 job.tuples, job.space.batch_rank = p.per_batch, 0
@@ -1310,7 +1320,9 @@ cdef class Calls:
         # what tuples that select nothing have, and the updates
         job.fill_value = NULL
         if not job.scatters and c.indices.skips:
-            job.fill_value = self._repeat_fill_value(c, p.width, memory)
+            job.fill_value = self._repeat_fill_value(
+                c, job.slice.itemsize if job.slice.rank else job.width, memory
+            )
         if job.scatters:
             low, high = <int64_t> job.target, <int64_t> job.target + job.target_bytes
             if is_direct:

@@ -283,7 +283,7 @@ cdef int gather_strided(
     s.scatter.target = <uint8_t*> &data[0] + origin
     s.scatter.updates.first, s.scatter.updates.pitch = &out[0] - item.column, item.width
     s.scatter.count, s.scatter.width = item.tuples, view.itemsize
-    s.gathers, s.view, s.listed_strides = True, view, strides
+    s.gathers, s.is_staged, s.view, s.listed_strides = True, False, view, strides
     s.first, s.elements = item.column // view.itemsize, item.width // view.itemsize
     s.fill_value = indices._fill_value(item.width)
     with nogil:

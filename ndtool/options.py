@@ -72,10 +72,6 @@ def _memory(name: str, value: Any) -> int:
     return nbytes
 
 
-def _codec(name: str, value: Any) -> str:
-    return sink.codec(string(name, value))
-
-
 def _sizes(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple | list):
         raise UsageError(f"{name} is {format_value(value)}: it must be a tuple of sizes")
@@ -99,8 +95,9 @@ def _directories(name: str, value: Any) -> tuple[str, ...]:
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
-    "spec": string, "dtype": string, "codec": _codec, "threads": _integer, "workers": _integer,
-    "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
+    "spec": string, "dtype": string, "codec": lambda name, value: sink.codec(string(name, value)),
+    "threads": _integer, "workers": _integer, "chunks": _sizes, "shards": _sizes,
+    "memory": _memory, "spill": _directories,
 }  # fmt: skip
 
 

@@ -119,10 +119,7 @@ def has_large_updates(call: OpenCall) -> bool:
 
 
 def draw(
-    call: OpenCall,
-    outputs: Sequence[Position] = (),
-    origins: Sequence[Position] = (),
-    actual: Source | None = None,
+    call: OpenCall, outputs: Sequence[Position], origins: Sequence[Position], actual: Source | None
 ) -> Drawing | None:
     """Return the drawing of an open call; None if too many elements are linked.
 

@@ -243,7 +243,7 @@ class _Explainer:
             for position, found in zip(outputs, selected, strict=True)
             if found.normalized
         ]
-        data = iter(self._elements("data", positions + origins))
+        data = iter(self._data_elements(positions + origins))
         sources = iter(positions)
         fill_value = memoryview(self.call.inference.fill_bytes)
         for position, found in zip(outputs, selected, strict=True):
@@ -266,7 +266,7 @@ class _Explainer:
     def explain_scatter(
         self, outputs: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> Iterator[ExplainedElement | ExplainedOrigin]:
-        current, updates = self._elements("data", outputs + origins), self._updates()
+        current, updates = self._data_elements(outputs + origins), self._updates()
         edges = [self._edge] * len(outputs) + [EDGE_TUPLES] * len(origins)
         elements = [
             _UpdatedElement(value, updates, self.plan.attributes, edge)
@@ -321,7 +321,9 @@ class _Explainer:
         )
 
     def _linked_position(self, index: int) -> Position:
-        return layouts.unravel_index(index, self._tuples.linked_shape)
+        inputs = self.call.inference.inputs
+        linked = inputs["updates"].shape if "updates" in inputs else self.plan.output
+        return layouts.unravel_index(index, linked)
 
     def _tuple(self, linked: Position) -> _FoundTuple:
         """Return the tuple that selects an element of the output or of updates."""
@@ -331,12 +333,12 @@ class _Explainer:
             raise operands.changed_error(self.call.inference)
         return _FoundTuple(position, stored, normalized or ())
 
-    def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
-        """Return elements of an input as 0-d arrays; None if the input is a type."""
-        origin = self.call.sources[role]
-        if isinstance(origin, TypeSource):
+    def _data_elements(self, positions: list[Position]) -> Sequence[Array | None]:
+        """Return elements of data as 0-d arrays; None if data are a type."""
+        data = self.call.sources["data"]
+        if isinstance(data, TypeSource):
             return [None] * len(positions)
-        return elements_at(origin, self.call.inference.inputs[role].dtype, positions)
+        return elements_at(data, self.call.inference.dtype, positions)
 
     def _updates(self) -> Array | None:
         if isinstance(self.call.sources["updates"], TypeSource):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import __version__
-from ndtool.analysis import modelcheck, modelinputs, modeltensors
+from ndtool.analysis import modelinputs, modelrun, modeltensors
 from ndtool.analysis.answers import Answer, Typed, Value
 from ndtool.analysis.engines import (
     EngineCall,
@@ -42,6 +42,7 @@ from ndtool.errors import (
     RuleError,
     UsageError,
     format_count,
+    option,
     printable,
 )
 from ndtool.formats import locators
@@ -144,11 +145,6 @@ class Model(Answer):
             (node.node, *row) for node in self.nodes for row in engine_rows(node.engines or ())
         ]
         return tables + ([Table("", ("node", *ENGINE_COLUMNS), engines)] if engines else [])
-
-
-def nodes(path: str) -> Model:
-    """Return the gather and scatter nodes of a model, in subgraphs and functions too."""
-    return Model(tuple(_model_nodes(locators.model(path))))
 
 
 def _model_nodes(model: ModelInfo) -> list[ModelNode]:
@@ -257,19 +253,28 @@ def _attributes(values: Mapping[str, Any]) -> Attributes:
     )
 
 
-def run(
+def show(
     path: str,
-    inputs: str | Mapping[str, NDArray[Any]],
-    engine_names: tuple[str, ...],
-    engine_settings: EngineSettings,
+    inputs: str | Mapping[str, NDArray[Any]] | None = None,
+    engine_names: tuple[str, ...] | None = None,
+    engine_settings: EngineSettings = EngineSettings(),  # noqa: B008 - immutable
     progress: EngineProgress = lambda fraction, engine_name: None,
     save: str | None = None,
 ) -> Model:
-    """Run a model on inputs, and compare engines with the outputs of its gather and scatter nodes.
+    """Return the gather and scatter nodes of a model, in subgraphs and functions too; run it.
 
-    inputs: the inputs by their names, an archive of them, or a folder with input_0.pb and so on.
-    engine_names: engines to compare. save: a folder for the inputs and outputs of these nodes.
+    inputs: the inputs by their names, an archive of them, or a folder with input_0.pb and so on;
+    None for no run. engine_names: engines to compare. save: a folder for the inputs and outputs of
+    these nodes.
     """
+    if inputs is None:
+        for name, value, purpose in (
+            ("against", engine_names, "compares the outputs of nodes"),
+            ("save", save, "writes the tensors of a run"),
+        ):
+            if value is not None:
+                raise UsageError(f"{option(name)} requires {option('inputs')}: it {purpose}")
+        return Model(tuple(_model_nodes(locators.model(path))))
     model = locators.model(path)
     if find_spec("onnx") is None:
         raise UsageError(
@@ -277,9 +282,9 @@ def run(
         )
     if engine_names:
         require_any(engine_names)
-    model_run = _ModelRun(_model_nodes(model), engine_names, engine_settings, progress)
+    model_run = _ModelRun(_model_nodes(model), engine_names or (), engine_settings, progress)
     try:
-        modelcheck.check(path)
+        modelrun.check(path)
         feeds = modelinputs.read(inputs, model)
     except (RuleError, DtypeError) as exc:
         return Model(tuple(model_run.nodes), error=exc)
@@ -325,7 +330,7 @@ class _ModelRun:
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
         """Run the model; return the error of the first node that fails, or None."""
-        model = modelcheck.load(path)
+        model = modelrun.load(path)
         self._write_node_indices(model)
         n_threads = self._settings.threads or threads.default_threads()
         model_run = ModelRun(path, model, self._compute, n_threads)

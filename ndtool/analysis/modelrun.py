@@ -1,8 +1,8 @@
 """A run of an ONNX model: control flow here, gathers and scatters by ndtool, all else by an engine.
 
 The engine is onnxruntime if it is installed, as models are deployed in it; else, and for operators
-and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each node is
-a model of its own.
+and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each run of
+other nodes between two that are computed here is a model of its own.
 
 The evaluator never executes subgraphs or functions: it runs a Loop without `cond` zero times, mixes
 up scan outputs, and ignores default attributes of functions. Scan and SequenceMap run in
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.errors import NdtoolError, ResourceError, RuleError, library_message, printable
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    ResourceError,
+    RuleError,
+    library_message,
+    printable,
+)
 from ndtool.formats.onnx import OPERATORS as TITLES
 from ndtool.formats.onnx.modelproto import DOMAINS
 
@@ -29,6 +37,7 @@ Array = NDArray[Any]
 Compute = Callable[[Any, Sequence[Any], str], Any]
 
 _MAX_CONSTANT = 1 << 16  # bytes; larger constants are inputs of an engine's model, not copied
+_MAX_CHECKED = (1 << 31) - 1  # bytes of a model with its tensors; the package checks no larger ones
 _MAX_MESSAGE = 500  # characters of a message of an engine
 _MEMORY_MESSAGES = (
     "bad_alloc", "failed to map segment", "Cannot allocate memory", "bfc_arena", "allocate memory",
@@ -47,15 +56,23 @@ class Engine(NamedTuple):
     compile: Callable[[Any], Callable[[list[str], dict[str, Any]], list[Any]]]
 
 
+class _Segment(NamedTuple):
+    """Consecutive nodes of a graph that an engine computes; inputs, outputs: names of values."""
+
+    nodes: list[Any]
+    inputs: list[str]
+    outputs: list[str]
+
+
 class _Body(NamedTuple):
-    """A graph or a function: its constants, its other nodes, the names of its outputs.
+    """A graph or a function: its constants, its nodes as steps, the names of its outputs.
 
     owner: keeps its protobuf messages alive, as their IDs are keys.
     """
 
     owner: Any
     constants: dict[str, Array]
-    nodes: list[Any]
+    steps: list[Any]
     outputs: list[str]
 
 
@@ -98,7 +115,7 @@ class ModelRun:
     def _body(
         self, owner: Any, nodes: Iterable[Any], constants: dict[str, Array], outputs: list[str]
     ) -> _Body:
-        """Return a graph or a function; nodes Constant become constants."""
+        """Return a graph or a function as steps; nodes Constant become constants."""
         others = list[Any]()
         for node in nodes:
             is_constant = node.op_type == "Constant" and node.domain in DOMAINS
@@ -107,31 +124,56 @@ class ModelRun:
             else:
                 others.append(node)
         self._constants |= {id(array): array for array in constants.values()}
-        return _Body(owner, constants, others, outputs)
+        return _Body(owner, constants, self._segments(others, outputs), outputs)
 
     def _results(self, body: _Body, scope: ChainMap[str, Any], opsets: dict[str, int]) -> list[Any]:
-        """Compute the nodes of a body in order; return its outputs."""
-        for node in body.nodes:
-            operands = [scope[name] if name else None for name in node.input]
-            if is_own(node):
+        """Compute the steps of a body in order; return its outputs."""
+        for step in body.steps:
+            if isinstance(step, _Segment):
+                values = self._run_segment(step, scope, opsets)
+                scope.update(zip(step.outputs, values, strict=True))
+                continue
+            operands = [scope[name] if name else None for name in step.input]
+            if is_own(step):
                 domain = next((name for name in DOMAINS if name in opsets), "")
-                results = [self._compute(node, operands, f"onnx:{opsets.get(domain, 0)}")]
-            elif _function_key(node) in self._functions:
-                results = self._call(self._functions[_function_key(node)], node, operands)
-            elif self._is_computed_here(node):
-                results = self._run_control(node, operands, scope, opsets)
+                results = [self._compute(step, operands, f"onnx:{opsets.get(domain, 0)}")]
+            elif _function_key(step) in self._functions:
+                results = self._call(self._functions[_function_key(step)], step, operands)
             else:
-                results = self._run_by_engine(node, scope, opsets)
-            names = zip(node.output, results, strict=False)  # optional outputs may be missing
+                with _converted_errors(self._path, f"{_name(step)}: {step.op_type} fails"):
+                    results = self._control(step, operands, scope, opsets)
+            names = zip(step.output, results, strict=False)  # optional outputs may be missing
             scope.update((name, value) for name, value in names if name)
         return [scope[name] for name in body.outputs]
+
+    def _segments(self, nodes: Any, outputs: list[str]) -> list[Any]:
+        """Return the nodes of a graph as steps: single nodes, and segments for an engine."""
+        steps: list[Any] = []
+        for node in nodes:
+            if self._is_computed_here(node):
+                steps.append(node)
+            elif steps and isinstance(steps[-1], list):
+                steps[-1].append(node)
+            else:
+                steps.append([node])
+        readers = {name: {len(steps)} for name in outputs}  # the steps that read a name
+        for n, step in enumerate(steps):
+            for name in _names_read(step if isinstance(step, list) else [step]):
+                readers.setdefault(name, set()).add(n)
+        for n, step in enumerate(steps):
+            if isinstance(step, list):
+                written = {name for node in step for name in node.output if name}
+                read = [name for name in dict.fromkeys(_names_read(step)) if name not in written]
+                needed = [name for name in written if readers.get(name, set()) - {n}]
+                steps[n] = _Segment(step, read, sorted(needed))
+        return [step for step in steps if not isinstance(step, _Segment) or step.outputs]
 
     def _is_computed_here(self, node: Any) -> bool:
         if is_own(node) or _function_key(node) in self._functions:
             return True
         if node.op_type in ("If", "Loop") and node.domain in DOMAINS:
             return True
-        graphs = graphs_of(node)
+        graphs = _graphs_of(node)
         return any(self._is_computed_here(inner) for graph in graphs for inner in graph.node)
 
     def _call(self, function: Any, node: Any, operands: list[Any]) -> list[Any]:
@@ -146,18 +188,6 @@ class ModelRun:
         values |= dict(zip(function.input, operands, strict=False))
         opsets = {opset.domain: opset.version for opset in function.opset_import}
         return self._results(body, ChainMap(values), opsets)
-
-    def _run_control(
-        self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
-    ) -> list[Any]:
-        """Return the outputs of a node with subgraphs; raise an error of ndtool if it fails."""
-        try:
-            return self._control(node, operands, scope, opsets)
-        except NdtoolError:
-            raise
-        except Exception as exc:
-            name = printable(node.name or next(iter(node.output), ""))
-            raise library_error(self._path, f"{name}: {node.op_type} fails", exc) from None
 
     def _control(
         self, node: Any, operands: list[Any], scope: ChainMap[str, Any], opsets: dict[str, int]
@@ -180,30 +210,31 @@ class ModelRun:
         raise self._subgraph_error(node)
 
     def _subgraph_error(self, node: Any) -> RuleError:
-        name = printable(node.name or next(iter(node.output), ""))
         return RuleError(
-            f"{printable(self._path)}: {name}: ndtool does not run the subgraphs of"
+            f"{printable(self._path)}: {_name(node)}: ndtool does not run the subgraphs of"
             f" {printable(node.op_type)}"
         )
 
-    def _run_by_engine(
-        self, node: Any, scope: ChainMap[str, Any], opsets: dict[str, int]
+    def _run_segment(
+        self, segment: _Segment, scope: ChainMap[str, Any], opsets: dict[str, int]
     ) -> list[Any]:
-        """Return the outputs of a node, computed by the first engine that can."""
-        feeds = {name: scope[name] for name in _names_read([node])}
+        """Return the outputs of a segment, computed by the first engine that can."""
+        feeds = {name: scope[name] for name in segment.inputs}
+        with_subgraphs = next((node for node in segment.nodes if any(_graphs_of(node))), None)
         types = {name: _type_of(value) for name, value in feeds.items()}
-        outputs = [name for name in node.output if name]
-        key = (id(node), tuple(types.values()))
+        key = (id(segment.nodes[0]), tuple(types.values()))
         engines = [self._sessions[key][0]] if key in self._sessions else self._engines
         for engine in engines:
-            if engine.name == "onnx" and any(graphs_of(node)):  # it mixes up scan outputs
-                raise self._subgraph_error(node)
+            if with_subgraphs is not None and engine.name == "onnx":  # it mixes up scan outputs
+                raise self._subgraph_error(with_subgraphs)
             try:
                 if key not in self._sessions:
-                    model, inputs = self._node_model(node, feeds, types, opsets)
+                    model, inputs = self._segment_model(segment, feeds, types, opsets)
                     self._sessions[key] = engine, (engine.compile(model), inputs)
                 compute, inputs = self._sessions[key][1]
-                values: list[Any] = compute(outputs, {name: feeds[name] for name in inputs})
+                results: list[Any] = compute(
+                    segment.outputs, {name: feeds[name] for name in inputs}
+                )
             except _Undefined as exc:
                 self._sessions.pop(key, None)
                 if engine is engines[-1]:
@@ -213,33 +244,38 @@ class ModelRun:
             except Exception as exc:
                 raise self._engine_error(engine, exc) from None
             else:
-                self.computed[engine.name, engine.version][id(node)] = node.op_type
-                remaining = iter(values)
-                return [next(remaining) if name else None for name in node.output]
+                self.computed[engine.name, engine.version] |= {
+                    id(node): node.op_type for node in segment.nodes
+                }
+                return results
         raise AssertionError("the last engine computes or raises")
 
     def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
         title = "the onnx package" if engine.name == "onnx" else engine.name
-        return library_error(self._path, f"{title} cannot run it", exc)
+        return _library_error(self._path, f"{title} cannot run it", exc)
 
-    def _node_model(
+    def _segment_model(
         self,
-        node: Any,
+        segment: _Segment,
         feeds: dict[str, Any],
         types: dict[str, tuple[Any, ...]],
         opsets: dict[str, int],
     ) -> tuple[Any, list[str]]:
-        """Return a node as a model, and the names of its inputs; small constants are stored."""
+        """Return a segment as a model, and the names of its inputs; small constants are stored."""
         helper: Any = import_module("onnx.helper")
         onnx: Any = import_module("onnx")
         numpy_helper: Any = import_module("onnx.numpy_helper")
-        constants = [name for name in feeds if self._is_constant(feeds[name])]
-        inputs = [name for name in feeds if name not in constants]
+        constants = [  # an engine may need them while it compiles a model
+            name
+            for name in segment.inputs
+            if id(feeds[name]) in self._constants and feeds[name].nbytes <= _MAX_CONSTANT
+        ]
+        inputs = [name for name in segment.inputs if name not in constants]
         graph = helper.make_graph(
-            [node],
-            "one node",
+            segment.nodes,
+            "segment",
             [onnx.ValueInfoProto(name=name, type=_type_proto(types[name])) for name in inputs],
-            [onnx.ValueInfoProto(name=name) for name in node.output if name],
+            [onnx.ValueInfoProto(name=name) for name in segment.outputs],
             [numpy_helper.from_array(feeds[name], name) for name in constants],
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
@@ -247,14 +283,8 @@ class ModelRun:
             graph, opset_imports=imports, ir_version=max(8, self._model.ir_version)
         ), inputs
 
-    def _is_constant(self, value: Any) -> bool:
-        """Whether a value is an initializer that an engine may need while it compiles a model."""
-        if not isinstance(value, np.ndarray) or value.nbytes > _MAX_CONSTANT:
-            return False
-        return id(value) in self._constants
 
-
-def library_error(
+def _library_error(
     path: str, failure: str, exc: Exception, kind: type[NdtoolError] = RuleError
 ) -> NdtoolError:
     """Return the error about a model for an exception of a library; failure: what it says."""
@@ -314,6 +344,11 @@ def _evaluator(model: Any) -> Callable[[list[str], dict[str, Any]], list[Any]]:
     ]
 
 
+def _name(node: Any) -> str:
+    """Return the name of a node, or of its output, for messages."""
+    return printable(node.name or next(iter(node.output), ""))
+
+
 def is_own(node: Any) -> bool:
     """Whether ndtool computes a node."""
     return node.op_type in TITLES and node.domain in DOMAINS
@@ -325,7 +360,7 @@ def all_nodes(model: Any) -> Iterator[Any]:
     def walk(nodes: Any) -> Iterator[Any]:
         for node in nodes:
             yield node
-            for graph in graphs_of(node):
+            for graph in _graphs_of(node):
                 yield from walk(graph.node)
 
     yield from walk(model.graph.node)
@@ -337,7 +372,7 @@ def _function_key(node: Any) -> tuple[str, str, str]:
     return node.domain, node.op_type, getattr(node, "overload", "")
 
 
-def graphs_of(node: Any) -> Iterator[Any]:
+def _graphs_of(node: Any) -> Iterator[Any]:
     """Yield the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -350,7 +385,7 @@ def _names_read(nodes: Iterable[Any]) -> list[str]:
     names: list[str] = []
     for node in nodes:
         names += filter(None, node.input)
-        for graph in graphs_of(node):
+        for graph in _graphs_of(node):
             inner = {value.name for value in graph.input}
             inner |= {tensor.name for tensor in graph.initializer}
             inner |= {name for graph_node in graph.node for name in graph_node.output}
@@ -444,3 +479,60 @@ def _stack(values: list[Any], declared: Any) -> Array:
         raise RuleError(f"{printable(declared.name)} has no iteration and no declared type")
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     return np.zeros([0, *(size.dim_value for size in tensor.shape.dim)], dtype)
+
+
+@contextmanager
+def _converted_errors(
+    path: str, failure: str, kind: type[NdtoolError] = RuleError
+) -> Iterator[None]:
+    """Raise errors of ndtool for exceptions of a library, as `_library_error` says them."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except Exception as exc:
+        raise _library_error(path, failure, exc, kind) from None
+
+
+def load(path: str) -> Any:
+    """Load a model with its external data."""
+    onnx: Any = import_module("onnx")
+    with _converted_errors(path, "the onnx package cannot load it", InputError):
+        return onnx.load(path)
+
+
+def check(path: str) -> None:
+    """Raise RuleError for a model with invalid structure, operators or types."""
+    onnx: Any = import_module("onnx")
+    checker: Any = import_module("onnx.checker")
+    inference: Any = import_module("onnx.shape_inference")
+    model, newest = load(path), onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in DOMAINS and opset.version > newest:
+            raise RuleError(
+                f"{printable(path)} uses ONNX operator set {opset.version}:"
+                f" the installed onnx package supports 1..{newest}"
+            )
+    graphs = [model.graph, *(graph for node in all_nodes(model) for graph in _graphs_of(node))]
+    for tensor in (tensor for graph in graphs for tensor in graph.sparse_initializer):
+        name = printable(tensor.values.name)
+        raise RuleError(f"{printable(path)}: {name} is sparse, which ndtool does not run")
+    if model.ByteSize() > _MAX_CHECKED:
+        return
+    with _converted_errors(path, "the onnx package refuses it"):
+        unknown = []
+        for value in (*model.graph.input, *model.graph.output):
+            if value.type.HasField("tensor_type"):
+                if not value.type.tensor_type.elem_type:
+                    raise ValueError(f"{value.name} has no element type")
+                if not value.type.tensor_type.HasField("shape"):
+                    unknown.append(value.type.tensor_type)
+                    value.type.tensor_type.shape.SetInParent()  # only the checker requires a shape
+        checker.check_model(model, skip_opset_compatibility_check=True)  # functions' may differ
+        for tensor_type in unknown:  # else their rank would be 0
+            tensor_type.ClearField("shape")
+        for graph in graphs:
+            for value in (*graph.output, *graph.value_info):
+                if value.type.HasField("tensor_type"):
+                    value.type.tensor_type.ClearField("shape")  # runtimes only warn if it is wrong
+        inference.infer_shapes(model, check_type=True, strict_mode=True)

@@ -102,12 +102,6 @@ class Tuples(NamedTuple):
         number = linear_index(position, self.plan.positions)
         return tuple(self.rows[number].tolist()), tuple_at(self.plan, self.rows, position)
 
-    @property
-    def linked_shape(self) -> Shape:
-        """The shape of the array whose elements tuples link with data: the output, or updates."""
-        inferred = self.call.inference
-        return inferred.inputs["updates"].shape if inferred.scatters else self.plan.output
-
 
 def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
     """Yield blocks: the linear index of the first tuple, and the tuples as rows of an array."""

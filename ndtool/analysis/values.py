@@ -100,7 +100,9 @@ def _array_text(array: NDArray[Any], width: int, summarize: bool) -> str:
 def _escape_strings(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array with invalid code points in its strings escaped."""
     if array.dtype.names is not None:
-        fields = [_escape_strings(_reshape_empty(array[name], array)) for name in array.dtype.names]
+        given = (array[name] for name in array.dtype.names)
+        # An empty field, such as of 2^31 rows, gets a shape of size 0.
+        fields = [_escape_strings(f if f.size else f.reshape(*array.shape, 0)) for f in given]
         shapes = [field.shape[array.ndim :] for field in fields]
         formats = [(p.dtype, s) if s else p.dtype for p, s in zip(fields, shapes, strict=True)]
         names = [f"f{i}" for i in range(len(fields))]  # NumPy cannot format a field named ""
@@ -112,17 +114,11 @@ def _escape_strings(array: NDArray[Any]) -> NDArray[Any]:
         return array
     order, length = array.dtype.str[0], array.dtype.itemsize // 4
     code_points = np.ndarray((array.size, length), f"{order}u4", array.tobytes())
-    texts = ["".join(map(_format_code_point, text)) for text in code_points.tolist()]
+    texts = [
+        "".join(chr(c) if c <= sys.maxunicode else f"\\U{c:08x}" for c in text)
+        for text in code_points.tolist()
+    ]
     return np.array(texts, np.str_).reshape(array.shape)
-
-
-def _reshape_empty(field: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """Return a field of records; an empty one, such as of 2^31 rows, in a shape of size 0."""
-    return field if field.size else field.reshape(*array.shape, 0)
-
-
-def _format_code_point(code_point: int) -> str:
-    return chr(code_point) if code_point <= sys.maxunicode else f"\\U{code_point:08x}"
 
 
 def as_void(array: NDArray[Any]) -> NDArray[Any]:

@@ -78,12 +78,12 @@ class Sink:
         """Write bytes of a block at offset `start`."""
         raise NotImplementedError
 
-    def copy_chunks(self, source: Source, touched: AccessedElements) -> bool:
-        """Write the chunks of a source without touched elements as they are stored there.
+    def copy_chunks(self, source: Source, touched: AccessedElements) -> AccessedElements | None:
+        """Copy encoded chunks without touched elements, to ignore writes of them; return `touched`.
 
-        Further writes of these are ignored. Returns False if that is impossible.
+        None if chunks of the source are not encoded as those of the sink.
         """
-        return False
+        return None
 
     def release(self, start: int, nbytes: int) -> None:
         """Start writeback of a byte range and drop it from the page cache."""

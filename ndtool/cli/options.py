@@ -24,11 +24,11 @@ from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
 class ParameterType(click.ParamType):  # type: ignore[type-arg]
     """A parameter type. parse: converts a word, or raises NdtoolError.
 
-    completer: the name of the function of completion.py that completes a word, if any.
+    Shells complete the name "file".
     """
 
-    def __init__(self, name: str, parse: Callable[[str], Any] = str, completer: str = "") -> None:
-        self.name, self._parse, self._completer = name, parse, completer
+    def __init__(self, name: str, parse: Callable[[str], Any] = str) -> None:
+        self.name, self._parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -41,19 +41,16 @@ class ParameterType(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
-        if not self._completer:
-            return []
-        from ndtool.cli import completion
+        from click.shell_completion import CompletionItem
 
-        completions: list[Any] = getattr(completion, self._completer)(incomplete)
-        return completions
+        return [CompletionItem(incomplete, type="file")] if self.name == "file" else []
 
 
 class Directories(ParameterType):
     """A directory or URL; a variable has directories separated by `:` as in PATH, or one URL."""
 
     def __init__(self) -> None:
-        super().__init__("file", str, "array_arguments")
+        super().__init__("file")
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """Return the directories in a variable."""
@@ -240,7 +237,7 @@ class Argument(click.Argument):
         return f"'{self.human_readable_name.strip('[]')}'"
 
 
-FILE = ParameterType("file", str, "array_arguments")
+FILE = ParameterType("file")
 _INT64 = partial(integer, -(2**63), 2**63 - 1)
 Parameter = click.Argument | partial[Option]
 
@@ -319,14 +316,14 @@ ATTRIBUTES = {  # of all operators but TensorScatter
 }  # fmt: skip
 SPEC = define(
     "--spec SPEC",
-    parsed("spec", _parser("rules.specs", "require_valid"), "spec_names"),
+    parsed("spec", _parser("rules.specs", "require_valid")),
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It decides which calls"
     " are refused, not what the output contains.",
     default="ndtool",
 )
 DTYPE = define(
     "--dtype NAME",
-    parsed("dtype", _parse_element_type, "void_types"),
+    parsed("dtype", _parse_element_type),
     "Actual dtype of void data (V2, V1), such as bfloat16.",
 )
 TEXT = flag(
@@ -418,7 +415,7 @@ WITHIN = define(
 )
 HTML = define(
     "--html FILE.html",
-    parsed("file", _parse_html, "array_arguments"),
+    parsed("file", _parse_html),
     "Write an HTML report, with a drawing of the arrays.",
 )
 INPUTS = define(

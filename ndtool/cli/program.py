@@ -119,9 +119,30 @@ def run(arguments: list[str], reporter: Reporter) -> None:
 
 def _complete(group: click.Group, request: str) -> None:
     """Print completions of a word, or the shell function that calls ndtool for completions."""
-    from click.shell_completion import shell_complete
+    from click.shell_completion import (
+        BashComplete,
+        add_completion_class,
+        shell_complete,
+        split_arg_string,
+    )
 
-    import ndtool.cli.completion  # noqa: F401 - registers its class for bash
+    @add_completion_class
+    class Bash(BashComplete):
+        """Bash, which splits words at colons, as in `archive.npz:member`."""
+
+        def get_completion_args(self) -> tuple[list[str], str]:
+            """Return the words before the cursor, and the word at it."""
+            words, cursor = (
+                split_arg_string(os.environ["COMP_WORDS"]),
+                int(os.environ["COMP_CWORD"]),
+            )
+            joined = [""]
+            for word in (*words[:cursor], "".join(words[cursor : cursor + 1])):
+                if word.startswith(":") or joined[-1].endswith(":"):
+                    joined[-1] += word
+                else:
+                    joined.append(word)
+            return joined[2:-1], joined[-1]
 
     try:
         status = shell_complete(group, {}, "ndtool", _COMPLETION_VARIABLE, request)

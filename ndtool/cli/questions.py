@@ -175,20 +175,12 @@ def _model(
     engines: tuple[str, ...] | None,
     **options: Any,
 ) -> None:
-    from ndtool.analysis.model import nodes, run
+    from ndtool.analysis.model import show
 
     reporter.handle_signals()
-    if inputs is None:
-        if engines is not None:
-            raise UsageError("--against requires --inputs: it compares the outputs of nodes")
-        if save is not None:
-            raise UsageError("--save requires --inputs: it writes the tensors of a run")
-        answer = nodes(model)
-    else:
-        with _progress(reporter) as report_progress:
-            answer = run(
-                model, inputs, engines or (), _pop_engine_settings(options), report_progress, save
-            )
+    settings = _pop_engine_settings(options)
+    with _progress(reporter) as progress:
+        answer = show(model, inputs, engines, settings, progress, save)
     reporter.print_warnings(answer.warnings)
     if answer.error is None or not reporter.json:
         reporter.print_answer(answer)

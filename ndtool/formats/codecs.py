@@ -26,7 +26,6 @@ Decode = Callable[[memoryview, int], Any]
 MAX_CHUNK_BYTES = 1 << 31  # limited because each thread has a chunk in memory
 
 _BLOSC_HEADER_SIZE = 16
-_WORDS = 1 << 14  # words of two bytes of which the weighted sum fits in 64 bits
 
 
 class Codec(NamedTuple):
@@ -288,18 +287,9 @@ def _crc32c(raw: memoryview) -> bytes:
 
 
 def _fletcher32(raw: memoryview) -> bytes:
-    """Return the checksum as HDF5 stores it: of big-endian words of two bytes."""
-    import numpy as np
+    from numcodecs.fletcher32 import Fletcher32
 
-    words = np.frombuffer(bytes(raw) + bytes(len(raw) % 2), ">u2")
-    weights, low, high = np.arange(_WORDS, 0, -1, dtype=np.uint64), 0, 0
-    for first in range(0, len(words), _WORDS):
-        block = words[first : first + _WORDS].astype(np.uint64)
-        high += len(block) * low + int((block * weights[-len(block) :]).sum())
-        low += int(block.sum())
-    # The sums are folded: 65535 stands for each of its multiples but 0.
-    low, high = ((total - 1) % 65535 + 1 if total else 0 for total in (low, high))
-    return (high << 16 | low).to_bytes(4, "little")
+    return bytes(Fletcher32().encode(raw)[-4:])
 
 
 def _make_shuffle(config: dict[str, Any]) -> Codec:
@@ -325,7 +315,7 @@ def _make_shuffle(config: dict[str, Any]) -> Codec:
 _MAKERS: dict[str, Callable[[dict[str, Any]], Codec]] = {
     "blosc": partial(_make_numcodecs, _decompress_blosc),
     "crc32c": partial(_make_checksum, _crc32c, "google_crc32c"),
-    "fletcher32": partial(_make_checksum, _fletcher32, ""),
+    "fletcher32": partial(_make_checksum, _fletcher32, "numcodecs"),
     "gzip": _make_zlib,
     "lz4": partial(_make_numcodecs, _decompress_lz4),
     "shuffle": _make_shuffle,

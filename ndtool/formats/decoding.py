@@ -54,8 +54,11 @@ class InputFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self.position = offset + (0, self.position, self.storage.size - self.start)[whence]
-        return self.position
+        position = offset + (0, self.position, self.storage.size - self.start)[whence]
+        if position < 0:
+            raise OSError("before the beginning of the file")
+        self.position = position
+        return position
 
     def tell(self) -> int:
         return self.position

@@ -1,6 +1,7 @@
 """Parse an argument into a path and a member, open the file, and determine its format."""
 
 import os
+import stat
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -80,7 +81,11 @@ def as_text(argument: str) -> str:
 
 
 def _format_of(argument: str, storage: File | Folder, path: str) -> Format:
-    return table.TEXT if is_text(argument) else table.format_of(storage, path)
+    if not is_text(argument):
+        return table.format_of(storage, path)
+    if hasattr(storage, "can_list"):
+        raise local.file_type_error(redact_urls(path), stat.S_IFDIR)
+    return table.TEXT
 
 
 def _folder_end(path: str) -> int:

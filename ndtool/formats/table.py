@@ -116,13 +116,10 @@ def formats_by_suffix(path: str) -> list[Format]:
     return [file_format for file_format in FORMATS if name.endswith(file_format.suffix)]
 
 
-def array_names(path: str, by_suffix: bool = False) -> list[str]:
-    """Return the names of the arrays in a file or store, none if its format has no members.
-
-    by_suffix: whether the suffix determines the format of a file that no format recognises.
-    """
+def array_names(path: str) -> list[str]:
+    """Return the names of the arrays in a file or store, none if its format has no members."""
     with closing(_open(path)) as storage:
-        file_format = format_of(storage, path) if by_suffix else recognised_format(storage, path)
+        file_format = recognised_format(storage, path)
         if file_format is None or not file_format.members:
             return []
         if hasattr(file_format.module, "array_names"):

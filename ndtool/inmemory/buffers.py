@@ -29,12 +29,13 @@ def as_operand(array: Array) -> Operand:
     """Return an array of any strides as an operand: its memory from the lowest address on."""
     if array.flags.c_contiguous:
         return Operand(as_bytes(array), 0, array.strides)
-    strides, origin, extent = array.strides, 0, 0
-    for stride, size in zip(strides, array.shape, strict=True):
-        if stride < 0:
-            origin -= stride * (size - 1)
-        extent += abs(stride) * (size - 1)
-    return Operand(np.asarray(_Memory(array, origin, extent + array.itemsize)), origin, strides)
+    strides, shape = array.strides, array.shape
+    origin = sum(-stride * (n - 1) for stride, n in zip(strides, shape, strict=True) if stride < 0)
+    extent = sum(abs(stride) * (n - 1) for stride, n in zip(strides, shape, strict=True))
+    lowest = array[(*(-1 if stride < 0 else 0 for stride in strides), ...)]
+    first = lowest.reshape(1).view(_BYTE)
+    memory = np.lib.stride_tricks.as_strided(first, (extent + first.size,), (1,), writeable=False)
+    return Operand(memory, origin, strides)
 
 
 def normalize(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) -> Array:
@@ -48,14 +49,3 @@ def normalize(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) 
     buffer = np.empty(array.nbytes, np.uint8)
     copies.normalize(as_operand(array), array.shape, dtype, order, buffer, team)
     return buffer
-
-
-class _Memory:
-    """The memory of an array from its lowest address on; as_strided would take 10 us."""
-
-    def __init__(self, data: Array, origin: int, nbytes: int) -> None:
-        self._data = data
-        lowest = data.__array_interface__["data"][0] - origin
-        self.__array_interface__ = {
-            "shape": (nbytes,), "typestr": "|u1", "data": (lowest, True), "version": 3,
-        }  # fmt: skip

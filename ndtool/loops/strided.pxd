@@ -9,7 +9,8 @@ from libc.string cimport memcpy
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, MAX_RANK, Cursor, block_size, next_offsets, seek,
 )
-from ndtool.loops.moves cimport copy_bytes, gather_block
+from ndtool.loops.memory cimport swap_units
+from ndtool.loops.moves cimport copy_bytes, gather_block, scatter_block
 from ndtool.loops.scatters cimport FILL, Scatter, Updates, apply_block, apply_row, filter_owned
 from ndtool.loops.views cimport View, copy_run, seek_element
 
@@ -33,6 +34,8 @@ cdef struct Strided:
     int64_t first, elements          # elements of the slices: [first, first + elements)
     bint by_tuples                   # tasks have some tuples, not some elements of all slices
     const uint8_t* fill_value        # of a gather: an element for tuples that are DROPPED; or NULL
+    bint is_staged                   # elements are reduced in an aligned buffer, slice by slice
+    int swap                         # bytes to reverse there; 0 for none
 
 
 cdef struct Elements:
@@ -64,7 +67,7 @@ cdef inline uint64_t strided_task(const void* args, int64_t task, int thread) no
     else:
         element += a.elements * task // s.tasks
         stop = a.first + a.elements * (task + 1) // s.tasks
-    by_slices = end - t <= FEW or (max(step, -step) < LINE and stop - element > FEW)
+    by_slices = a.is_staged or end - t <= FEW or (max(step, -step) < LINE and stop - element > FEW)
     if by_slices:
         n = BLOCK
     selected = seek_element(view, element, coordinates)
@@ -142,6 +145,7 @@ cdef inline void apply_elements(
 ) noexcept nogil:
     """Gather n elements, or apply n updates in order."""
     cdef uint8_t packed[BLOCK * LINE]
+    cdef uint8_t stage[BLOCK * LINE]
     cdef const Updates* u = &a.scatter.updates
     cdef Py_ssize_t width = a.scatter.width, i
     if a.gathers:
@@ -153,6 +157,15 @@ cdef inline void apply_elements(
             apply_row(u, selected + selected_offsets[i], listed + listed_offsets[i], width)
     else:
         gather_block(packed, listed, listed_offsets, n, width, width, 0)
+        if a.is_staged:
+            gather_block(stage, selected, selected_offsets, n, width, width, 0)
+            if a.swap:
+                swap_units(stage, n * width // a.swap, a.swap)
+            apply_row(u, stage, packed, n * width)
+            if a.swap:
+                swap_units(stage, n * width // a.swap, a.swap)
+            scatter_block(selected, selected_offsets, stage, n, width)
+            return
         apply_block(u, selected, selected_offsets, packed, n, width)
 
 

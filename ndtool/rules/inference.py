@@ -16,15 +16,7 @@ from ndtool.errors import (
 )
 from ndtool.rules import dtypes, mistakes, shapes, specs
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import (
-    LOWERED,
-    MODES,
-    OPERATORS,
-    Attributes,
-    Mode,
-    Operator,
-    operator_of,
-)
+from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
 from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.trace import Trace, Tracer
 
@@ -74,10 +66,6 @@ class Inference(NamedTuple):
     def scatters(self) -> bool:
         """Whether the operator scatters updates into a copy of data; else it gathers."""
         return operator_of(self.operator).scatters
-
-    @property
-    def mode(self) -> Mode:
-        return MODES[self.attributes.out_of_bounds]
 
     @property
     def requires_distinct(self) -> bool:

@@ -77,11 +77,6 @@ DUPLICATES = ("last", "first", "error")
 ALIASES = {alias: row.name for row in REDUCTIONS.values() for alias in row.aliases}
 
 
-def names_for(dtype: Dtype) -> tuple[str, ...]:
-    """Return the names of the reductions that an element type has."""
-    return tuple(row.name for row in REDUCTIONS.values() if row.supports(dtype))
-
-
 def neutral_element(dtype: Dtype, reduction: str) -> bytes:
     """Return the bytes of a reduction's neutral element, b"" if it has none.
 

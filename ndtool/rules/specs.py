@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ndtool.errors import DtypeError, RuleError, UsageError, format_value, option
-from ndtool.rules import dtypes, reductions
+from ndtool.rules import dtypes
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.operators import (
     ALL_OPERATORS,
@@ -409,7 +409,7 @@ def is_same_type(a: Dtype, b: Dtype) -> bool:
 
 
 def _undefined_reduction_error(data: Dtype, reduction: str) -> DtypeError:
-    allowed = ", ".join(reductions.names_for(data))
+    allowed = ", ".join(row.name for row in REDUCTIONS.values() if row.supports(data))
     is_void = data.name == f"V{dtypes.EXTENSION_DTYPES['bfloat16']}"
     return DtypeError(
         f"reduction {reduction} is not defined for data of {data.name}: only {allowed}",

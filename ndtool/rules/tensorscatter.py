@@ -16,8 +16,6 @@ from ndtool.rules.shapes import format_shape
 from ndtool.rules.trace import Trace, Tracer
 
 OPERATOR = "tensor_scatter"
-MODES = WRITE_MODES
-DEFAULT_AXIS = -2  # the default of the standard
 
 
 class Lowering(NamedTuple):
@@ -54,8 +52,8 @@ def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Op
     Raises DtypeError, RuleError for a standard without the operator, UsageError for an unknown mode
     or spec.
     """
-    if mode not in MODES:
-        raise UsageError(f"mode is {format_value(mode)}: expected one of {', '.join(MODES)}")
+    if mode not in WRITE_MODES:
+        raise UsageError(f"mode is {format_value(mode)}: expected one of {', '.join(WRITE_MODES)}")
     indices = types.get("write_indices")
     if indices is not None:
         specs.require_integers("write_indices", indices)
@@ -90,7 +88,7 @@ def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowe
         f"{q} = {r}",
         f"update has rank {q}: it must equal rank(past) = {r}",
     )
-    a = _normalize_axis(tracer, r, DEFAULT_AXIS if axis is None else axis)
+    a = _normalize_axis(tracer, r, -2 if axis is None else axis)
     for d in range(r):
         if d != a:
             _require_size(tracer, "update", update, d, past[d], f"past.shape[{d}]")

@@ -21,8 +21,6 @@ from ndtool.runs.operands import Validated
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ndtool.runs.touched import TouchedByGather
-
 PAGE = 1 << 12  # bytes: the system's smallest read
 
 
@@ -218,7 +216,9 @@ def scatter(
     origin = call.sources["data"]
     data: Operand | None = None
     if not isinstance(origin, Constant):
-        touched = None if dry else _copy_chunks(validated, sink)
+        touched = None
+        if sink.metadata.layout and inference.plan.tuples <= tuning.FEW_TUPLES and not dry:
+            touched = sink.copy_chunks(origin, operands.touched_by(validated))
         data = load(call, "data", touched, dry)  # a copy may need disk space: reserve it
     with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
@@ -230,15 +230,3 @@ def scatter(
         )  # fmt: skip
         if not scatters.scatter(work, data, inference.plan.data):
             raise operands.changed_error(inference)
-
-
-def _copy_chunks(validated: Validated, sink: Sink) -> TouchedByGather | None:
-    """Copy the chunks of data without updates as they are stored; return where updates are.
-
-    None if data, or the output, have no such chunks, or if there are many updates.
-    """
-    call = validated.call
-    if sink.metadata.layout is None or call.inference.plan.tuples > tuning.FEW_TUPLES:
-        return None
-    touched = operands.touched_by(validated)
-    return touched if sink.copy_chunks(call.sources["data"], touched) else None

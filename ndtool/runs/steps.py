@@ -20,6 +20,7 @@ from ndtool.formats.outputs import Output
 from ndtool.publish import sinks
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference, is_literal
+from ndtool.rules.operators import MODES
 from ndtool.runs import direct, operands, plan
 from ndtool.runs.calls import OpenCall, named_inputs
 from ndtool.runs.operands import Validated
@@ -236,8 +237,9 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
 
 def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
     """Return the warning about indices out of bounds: their number, and what the mode did."""
-    action, first = inferred.mode.participle, ", ".join(bounds_report.places)
-    if inferred.attributes.out_of_bounds == "fill":
+    mode, first = inferred.attributes.out_of_bounds, ", ".join(bounds_report.places)
+    action = MODES[mode].participle
+    if mode == "fill":
         action += f" with {inferred.attributes.fill or 0}"
     is_literal_input = is_literal(inferred.inputs["indices"].name)
     cause = f"; {bounds_report.hint}" if bounds_report.hint and not is_literal_input else ""

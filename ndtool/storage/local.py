@@ -146,13 +146,12 @@ class LocalFile:
 class Folder(Protocol):
     """Base class of folders of files, local or remote; a key is a relative path.
 
-    size: 0, as a folder has no bytes. concurrency: the number of files worth reading concurrently
+    concurrency: the number of files worth reading concurrently
     on a single processor. can_list: whether its content can be listed. LocalFolder documents the
     methods.
     """
 
     path: str
-    size: int = 0
     concurrency: int
     can_list: bool
 
@@ -163,10 +162,6 @@ class Folder(Protocol):
     def read_file(self, key: str, limit: int) -> bytes | None: ...
     def read_range(self, key: str, start: int, stop: int | None) -> bytes | None: ...
     def fingerprint(self, key: str) -> Fingerprint: ...
-
-    def peek(self, start: int, nbytes: int) -> bytes:
-        """Return no bytes, as for an empty file."""
-        return b""
 
     def describe_change(self) -> str:
         """Return "" unless the folder was replaced since it was opened."""

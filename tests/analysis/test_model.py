@@ -68,7 +68,7 @@ def run(
     against: tuple[str, ...] = (), inputs: str = "in.npz", file: str = "m.onnx", within: int = 0
 ) -> Any:
     """Run a model on the arrays of a file or a folder."""
-    return models.run(file, inputs, against, EngineSettings(within=within), check_progress)
+    return models.show(file, inputs, against, EngineSettings(within=within), check_progress)
 
 
 def save_gather(data: Any, indices: Any, output: Any = None, **attributes: Any) -> None:
@@ -89,7 +89,7 @@ def write_inputs(folder: Path, arrays: Any) -> None:
 @pytest.mark.parametrize(("opset", "version"), [(11, 11), (12, 12), (17, 13), (10, None)])
 def test_the_version_is_that_of_the_operator(opset: int, version: int | None) -> None:
     save_embedding_model(opset)
-    assert models.nodes("m.onnx").nodes[0].version == version
+    assert models.show("m.onnx").nodes[0].version == version
 
 
 def test_an_input_replaces_an_initializer(workdir: Path) -> None:
@@ -124,7 +124,7 @@ def test_an_output_whose_sizes_have_names(
     identity = helper.make_node("Identity", ["o"], ["p"])
     inputs = [value_info("d", FLOAT, data), value_info("i", INT64, indices)]
     save_model(helper.make_graph([node, identity], "g", inputs, [value_info("p")]))
-    (node_info,) = models.nodes("m.onnx").nodes
+    (node_info,) = models.show("m.onnx").nodes
     assert (node_info.output.shape, node_info.assumed) == (output, assumed)
     completed = ndtool("model", "m.onnx")
     lines = completed.out.decode().splitlines()[2:]
@@ -140,7 +140,7 @@ def test_an_output_whose_sizes_have_names(
 def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: int | None) -> None:
     inputs = "float[1,3] d, int64[1,N] i, float[1,N] u"
     save_text(f"g ({inputs}) => (float[] o) {{ o = Scatter <axis = 1> (d, i, u) }}", opset)
-    (node_info,) = models.nodes("m.onnx").nodes
+    (node_info,) = models.show("m.onnx").nodes
     assert (node_info.operator, node_info.title, node_info.version) == (
         "scatter_elements", "Scatter", version
     )  # fmt: skip
@@ -158,9 +158,7 @@ def test_subbyte_types_have_names() -> None:
     nodes = [helper.make_node("GatherND", [title, "i"], [f"{title}o"]) for title in kinds]
     inputs = [value_info(title, getattr(onnx.TensorProto, title), [4]) for title in kinds]
     save_model(helper.make_graph(nodes, "g", [value_info("i", INT64, [1, 1]), *inputs], []), 25)
-    found = [
-        (node.inputs["data"].dtype, node.output.dtype) for node in models.nodes("m.onnx").nodes
-    ]
+    found = [(node.inputs["data"].dtype, node.output.dtype) for node in models.show("m.onnx").nodes]
     assert found == [(name, name) for name in kinds.values()]
 
 
@@ -186,7 +184,7 @@ def save_nested_model() -> None:
 @pytest.mark.parametrize("condition", [True, False])
 def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     save_nested_model()
-    nodes_by_name = {node_info.node: node_info for node_info in models.nodes("m.onnx").nodes}
+    nodes_by_name = {node_info.node: node_info for node_info in models.show("m.onnx").nodes}
     branch_node = nodes_by_name["choice/then_branch/a/b"]
     function_node = nodes_by_name["mine.Put/r"]
     assert branch_node.inputs["data"] == Typed("x", "float32", (2, "K"))

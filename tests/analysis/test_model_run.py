@@ -28,7 +28,7 @@ def engine(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 def outputs_of_a_run(feeds: dict[str, Any]) -> list[Any]:
     model = onnx.load("m.onnx")
     model_run = models._ModelRun(
-        list(models.nodes("m.onnx").nodes), (), models.EngineSettings(), lambda *_: None
+        list(models.show("m.onnx").nodes), (), models.EngineSettings(), lambda *_: None
     )
     model_run._write_node_indices(model)
     return modelrun.ModelRun("m.onnx", model, model_run._compute, 1).run(feeds)

@@ -4,8 +4,7 @@ import os
 import struct
 import tracemalloc
 import zipfile
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, suppress
 from unittest.mock import Mock
 
 import inputs
@@ -20,7 +19,7 @@ from ndtool.errors import InputError, ResourceError, UsageError
 from ndtool.formats import locators
 from ndtool.formats.npz import archive as reader
 from ndtool.formats.npz import writer
-from ndtool.storage import descriptors
+from ndtool.storage.local import open_file
 
 
 @pytest.fixture
@@ -171,17 +170,15 @@ def test_a_member_of_more_than_4_gib_is_read(write_archive):
         file.write(local + npy_header)
         file.seek(len(local) + size)
         file.write(writer.central_directory(name, size, 0))
-        end = file.tell()
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.infolist()[0].file_size == size
     entry = locators.describe("x.npz")[0]
     assert entry.metadata.shape == (nbytes,)
     assert entry.position == len(local) + len(npy_header)
-    fd = os.open("x.npz", os.O_RDONLY)
-    (info,) = reader.Archive(partial(descriptors.read_at, fd), end, "x.npz").infos
+    with closing(open_file("x.npz")) as file:
+        (info,) = reader.Archive(file, "x.npz").infos
     assert (info.file_size, info.compress_size) == (size, size)
     assert reader.array_name(info) == "big"
-    os.close(fd)
 
 
 def test_bytes_after_the_array_in_a_member_are_ignored_with_a_warning(write_archive):

@@ -140,6 +140,8 @@ def test_folders_that_are_no_stores_are_refused() -> None:
     os.mkdir("x.zarr")
     check_refused("x.zarr", InputError, "is a directory")
     check_refused("x.zarr:a", InputError, "^x.zarr is a directory")
+    zarr.create_group("y.zarr")
+    check_refused("text:y.zarr", InputError, "^y.zarr is a directory")
 
 
 def test_chunks_larger_than_memory_are_refused() -> None:

@@ -39,32 +39,25 @@ class Options(NamedTuple):
     progress: ProgressCallback = silent
 
 
-def nd_blocks(
-    indices: Array, b: int, slice_size: int, bounds: "IndexResolver", progress: ProgressCallback
+def tuple_blocks(
+    indices: Array,
+    leading: Position,
+    first: int,
+    last: int,
+    slice_size: int,
+    bounds: "IndexResolver",
+    progress: ProgressCallback,
 ) -> Blocks:
     """Yield positions of tuples, and coordinates of the slices they select, in row-major order.
 
+    leading: the shape of the positions. first, last: a tuple stands for these axes of its position.
     slice_size: the slice size in bytes; a block has at most BLOCK_BYTES bytes, or one slice.
     """
-    leading, k = indices.shape[:-1], indices.shape[-1]
+    k = prod(indices.shape[len(leading) :])
     for start, tuples in _tuples(indices, prod(leading), k, slice_size, progress):
         positions = _positions(start, len(tuples), leading)
         pairs = zip(positions, map(bounds.coordinates, tuples.tolist()), strict=True)
-        yield positions, [None if t is None else (*i[:b], *t) for i, t in pairs]
-
-
-def elements_blocks(
-    indices: Array, axis: int, slice_size: int, bounds: "IndexResolver", progress: ProgressCallback
-) -> Blocks:
-    """Yield positions in indices, and coordinates of the elements that they select, in order."""
-    shape = indices.shape
-    for start, values in _tuples(indices, prod(shape), 1, slice_size, progress):
-        positions = _positions(start, len(values), shape)
-        pairs = zip(positions, map(bounds.coordinates, values.tolist()), strict=True)
-        yield (
-            positions,
-            [None if t is None else (*i[:axis], *t, *i[axis + 1 :]) for i, t in pairs],
-        )
+        yield positions, [None if t is None else (*i[:first], *t, *i[last:]) for i, t in pairs]
 
 
 def axis_blocks(
@@ -81,13 +74,11 @@ def axis_blocks(
     for batch, p in enumerate(np.ndindex(outer_shape)):
         block_progress = portion(progress, batch / count, (batch + 1) / count)
         batch_indices = np.asarray(indices[(*p[:b], ...)])
-        for positions, selected in elements_blocks(
-            batch_indices, 0, slice_size, bounds, block_progress
-        ):
-            coordinates_in_data = [
-                None if coordinates is None else (*p, coordinates[0]) for coordinates in selected
-            ]
-            yield [(*p, *i) for i in positions], coordinates_in_data
+        for positions, selected in tuple_blocks(
+            batch_indices, batch_indices.shape, 0, batch_indices.ndim, slice_size, bounds,
+            block_progress,
+        ):  # fmt: skip
+            yield [(*p, *i) for i in positions], [t and (*p, *t) for t in selected]
 
 
 def _tuples(

@@ -8,7 +8,6 @@ one block at a time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from contextlib import suppress
 from math import prod
 from threading import Lock
@@ -31,56 +30,6 @@ from ndtool.storage.local import File
 _MIN_ENTRY_BYTES = 8  # minimum size of a chunk's entry in the file's chunk index
 
 
-class ChunkTable:
-    """The byte ranges of a dataset's chunks, by their linear indices in the grid of chunks.
-
-    max_nbytes: of a chunk.
-    """
-
-    def __init__(
-        self, file: OpenFile, dataset: Any, metadata: ArrayMetadata, max_nbytes: int
-    ) -> None:
-        import numpy as np
-
-        size, rank, entries = file.storage.size, len(dataset.shape), array("Q")
-        limit = (rank + 3) * (size // _MIN_ENTRY_BYTES)
-
-        def add(chunk: Any) -> bool | None:
-            entries.extend(chunk.chunk_offset)
-            entries.extend((chunk.byte_offset, chunk.size, chunk.filter_mask))
-            return True if len(entries) > limit else None  # True ends the iteration
-
-        if dataset.chunk_iter(add):
-            raise ValueError("more chunks than the file has bytes for")
-        table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
-        chunk_shape = metadata.block_shape[:rank]
-        counts = grid.grid_shape(metadata.shape[:rank], chunk_shape)
-        coordinates, remainders = np.divmod(table[:, :rank], np.array(chunk_shape, np.uint64))
-        is_valid = (coordinates < np.array(counts, np.uint64)).all(1) & ~remainders.any(1)
-        strides = np.array(layouts.contiguous_strides(counts, 1), np.uint64)
-        indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
-        self._indices, first_rows = np.unique(indices.astype(np.int64), return_index=True)
-        self._chunks = table[is_valid][first_rows, rank:]
-        self._start, self._size, self._max_nbytes = file.start, size, max_nbytes
-
-    def find(self, index: int) -> tuple[int, int, int] | None:
-        """Return the offset and size of a chunk, and the mask of filters that were not applied.
-
-        None if it was never written; ValueError if it is invalid.
-        """
-        row = int(self._indices.searchsorted(index))
-        if row == len(self._indices) or self._indices[row] != index:
-            return None
-        position, nbytes, skipped = self._chunks[row].tolist()
-        position += self._start
-        if position + nbytes > self._size or nbytes > self._max_nbytes:
-            raise ValueError(
-                f"a chunk of {nbytes} bytes at byte {position}: at most {self._max_nbytes} are"
-                f" valid, in a file of {self._size}"
-            )
-        return position, nbytes, skipped
-
-
 class DatasetSource(ChunkedSource):
     """A dataset in chunks, or one that h5py reads in blocks.
 
@@ -96,7 +45,7 @@ class DatasetSource(ChunkedSource):
         self._dataset, self._stored, self._file = dataset, stored, file
         self._storage = storage = file.storage
         self.concurrency = threads.MAX_WRITERS if storage.is_remote else 1
-        self._table: ChunkTable | None = None
+        self._table: tuple[Any, Any] | None = None  # indices of chunks, and byte ranges of these
         self._map: memoryview | None = None
         self._lock = Lock()
         self._nbytes = prod(stored.metadata.block_shape) * stored.dtype.itemsize
@@ -124,37 +73,71 @@ class DatasetSource(ChunkedSource):
             chunks = sorted(filter(None, map(self._find_chunk, numbers)))
         self._storage.download([(start, start + nbytes) for start, nbytes, _ in chunks])
 
-    def _find_chunk(self, number: int) -> tuple[int, int, int] | None:
-        with self._lock:
-            if self._table is None:
-                limit = self._nbytes + self._nbytes // 8 + (1 << 14)
-                self._table = ChunkTable(self._file, self._dataset, self.metadata, limit)
-        return self._table.find(number)
+    def _find_chunk(self, index: int) -> tuple[int, int, int] | None:
+        """Return the offset and size of a chunk, and the mask of filters that were not applied.
 
-    def stored_chunks(
-        self, metadata: ArrayMetadata, indices: Iterable[int]
-    ) -> list[tuple[int, int, int]] | None:
-        """Return the offset, size and mask of chunks that can be copied without decoding.
-
-        metadata: of the dataset that they are copied to. None if it encodes chunks in another way,
-        or if a chunk was never written.
+        None if it was never written; ValueError if it is invalid.
         """
-        stored = self._stored
-        is_same = (metadata.dtype, metadata.layout) == (self.metadata.dtype, self.metadata.layout)
-        is_known = all(item.number in datasets.NAMED_COMPLETELY for item in stored.filters)
-        if self._storage.is_remote or not (is_same and is_known and stored.keeps_bits):
+        with self._lock:
+            self._table = self._table or self._read_table()
+        indices, chunks = self._table
+        row = int(indices.searchsorted(index))
+        if row == len(indices) or indices[row] != index:
             return None
-        chunks = []
-        for index in indices:
-            chunk = self._find_chunk(index)
-            if chunk is None or (stored.filters and chunk[1:] == (self._nbytes, 0)):
-                return None  # the latter may lack filters: see `_read`
-            chunks.append(chunk)
-        return chunks
+        position, nbytes, skipped = chunks[row].tolist()
+        position, size = position + self._file.start, self._storage.size
+        limit = self._nbytes + self._nbytes // 8 + (1 << 14)
+        if position + nbytes > size or nbytes > limit:
+            raise ValueError(
+                f"a chunk of {nbytes} bytes at byte {position}: at most {limit} are valid, in a"
+                f" file of {size}"
+            )
+        return position, nbytes, skipped
 
-    def read_stored(self, position: int, nbytes: int) -> bytes:
-        """Read the bytes of a chunk as they are stored."""
-        return self._storage.read(position, nbytes, self.name)
+    def _read_table(self) -> tuple[Any, Any]:
+        """Return the indices of stored chunks, ascending, and their offsets, sizes and masks."""
+        import numpy as np
+
+        dataset, metadata, entries = self._dataset, self.metadata, array("Q")
+        rank = len(dataset.shape)
+        limit = (rank + 3) * (self._storage.size // _MIN_ENTRY_BYTES)
+
+        def add(chunk: Any) -> bool | None:
+            entries.extend(chunk.chunk_offset)
+            entries.extend((chunk.byte_offset, chunk.size, chunk.filter_mask))
+            return True if len(entries) > limit else None  # True ends the iteration
+
+        if dataset.chunk_iter(add):
+            raise ValueError("more chunks than the file has bytes for")
+        table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
+        chunk_shape = metadata.block_shape[:rank]
+        counts = grid.grid_shape(metadata.shape[:rank], chunk_shape)
+        coordinates, remainders = np.divmod(table[:, :rank], np.array(chunk_shape, np.uint64))
+        is_valid = (coordinates < np.array(counts, np.uint64)).all(1) & ~remainders.any(1)
+        strides = np.array(layouts.contiguous_strides(counts, 1), np.uint64)
+        indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
+        indices, first_rows = np.unique(indices.astype(np.int64), return_index=True)
+        return indices, table[is_valid][first_rows, rank:]
+
+    def is_stored_like(self, metadata: ArrayMetadata) -> bool:
+        """Whether another dataset encodes chunks in the same way."""
+        return (
+            not self._storage.is_remote
+            and self._stored.keeps_bits
+            and all(item.number in datasets.NAMED_COMPLETELY for item in self._stored.filters)
+            and (metadata.dtype, metadata.layout) == (self.metadata.dtype, self.metadata.layout)
+        )
+
+    def stored_chunk(self, index: int) -> tuple[bytes, int] | None:
+        """Return a chunk and the mask of filters that were not applied; None if it is missing.
+
+        None also if it may lack filters that no mask indicates.
+        """
+        chunk = self._find_chunk(index)
+        if chunk is None or (self._stored.filters and chunk[1:] == (self._nbytes, 0)):
+            return None
+        position, nbytes, skipped = chunk
+        return self._storage.read(position, nbytes, self.name), skipped
 
     def read_chunk(self, index: int, box: grid.Box) -> Any:
         """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
@@ -192,7 +175,7 @@ class DatasetSource(ChunkedSource):
         position, nbytes, skipped = chunk
         if self._map is not None:
             return self._chain.decode(self._map[position : position + nbytes], skipped)
-        return self._chain.decode(self.read_stored(position, nbytes), skipped)
+        return self._chain.decode(self._storage.read(position, nbytes, self.name), skipped)
 
     def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np

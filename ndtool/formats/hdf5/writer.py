@@ -23,7 +23,6 @@ from ndtool.rules import grid
 from ndtool.storage.descriptors import BLOCK_SIZE, write_at
 from ndtool.storage.local import File
 
-DEFAULT_NAME = "output"  # name of a written dataset if none is given
 _DEFAULT_GZIP_LEVEL = 4  # as in h5py
 _COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzf")
 _ALIGNMENT = 64
@@ -49,7 +48,7 @@ class ExistingContent(NamedTuple):
 
 def dataset_name(target: Target) -> str:
     """Return the path of the written dataset; UsageError if it is invalid."""
-    name = hierarchy.normalize_name(target.member or DEFAULT_NAME)
+    name = hierarchy.normalize_name(target.array_name)
     if name == "/" or "\0" in name:
         raise UsageError(f"{printable(name)} cannot name a dataset of {printable(target.path)}")
     return name
@@ -305,23 +304,22 @@ class DatasetSink(ChunkSink, FileSink):
     def release(self, start: int, nbytes: int) -> None:
         """Do nothing: a chunk's position is unknown."""
 
-    def copy_chunks(self, source: Source, touched: AccessedElements) -> bool:
-        if not isinstance(source, DatasetSource):
-            return False
+    def copy_chunks(self, source: Source, touched: AccessedElements) -> AccessedElements | None:
         metadata, blocks = self.metadata, self.metadata.block_shape
+        if not isinstance(source, DatasetSource) or not source.is_stored_like(metadata):
+            return None
         indices = set(range(grid.count_blocks(metadata.shape, blocks)))
-        untouched = sorted(indices.difference(touched.blocks(blocks)))
-        with library_errors(source.name):
-            chunks = source.stored_chunks(metadata, untouched)
-        for index, (position, nbytes, skipped) in zip(untouched, chunks or (), strict=False):
-            box = grid.box(metadata.shape, blocks, index)
-            chunk = source.read_stored(position, nbytes)
+        for index in sorted(indices.difference(touched.blocks(blocks))):
+            with library_errors(source.name):
+                chunk = source.stored_chunk(index)
+            if chunk is None:
+                return None
+            origin = tuple(first for first, _ in grid.box(metadata.shape, blocks, index))
             with library_errors(self.name, OutputError):
-                origin = tuple(first for first, _ in box)
-                self._container.dataset.write_direct_chunk(origin, chunk, skipped)
+                self._container.dataset.write_direct_chunk(origin, *chunk)
             self._container.raise_error()
             self.mark_written(index)
-        return chunks is not None
+        return touched
 
     def write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np

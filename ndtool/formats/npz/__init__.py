@@ -20,8 +20,6 @@ from ndtool.rules import mistakes
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ZARR_METADATA, File, LocalFile
 
-DEFAULT_NAME = "output"  # name of a written member if none is given
-
 # The program that writes the tensors of an archive of torch.save, {0!r}, to {1!r}.safetensors.
 _CONVERT_TORCH = (
     "import torch; from safetensors.torch import save_file; x = torch.load({0!r},"
@@ -32,12 +30,12 @@ _CONVERT_TORCH = (
 
 def recognises(storage: LocalFile) -> bool:
     """Whether a file starts or ends as a ZIP archive does."""
-    return archive.is_archive(storage.peek, storage.size)
+    return archive.is_archive(storage)
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all members, or of one; an invalid array has no metadata."""
-    opened = Archive(storage.peek, storage.size, path)
+    opened = Archive(storage, path)
     infos: Iterable[ZipInfo] = opened.members().values()
     if member is not None:
         infos = [_choose(opened, member)]
@@ -46,12 +44,12 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
 
 def array_names(storage: LocalFile, path: str) -> list[str]:
     """Return the names of all members; reads only the central directory."""
-    return list(Archive(storage.peek, storage.size, path).members())
+    return list(Archive(storage, path).members())
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> ContiguousSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
-    opened = Archive(storage.peek, storage.size, path)
+    opened = Archive(storage, path)
     info = _choose(opened, member)
     label = f"{path}:{archive.array_name(info)}"
     if archive.is_mappable(info):
@@ -128,7 +126,7 @@ def _entry(opened: Archive, info: ZipInfo) -> MemberInfo:
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one member of a new archive, or of the current one with its members."""
-    name = writer.member_name(target.member or DEFAULT_NAME)
+    name = writer.member_name(target.array_name)
     current, preserved = _open_existing(target)
     try:
         header = npy.encode(metadata.dtype, metadata.shape)
@@ -147,7 +145,7 @@ def _open_existing(target: Target) -> tuple[CurrentFile, PreservedMembers]:
 
     def parse(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
-        preserved = writer.preserve(file.peek, file.size, target.path, target.member)
+        preserved = writer.preserve(file, target.path, target.member)
         if preserved.replaced and not target.clobber:
             raise exists_error(f"{target.path}:{target.member}")
         return preserved

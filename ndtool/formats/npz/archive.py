@@ -8,7 +8,7 @@ from zipfile import ZipInfo
 
 from ndtool.errors import NdtoolError, ResourceError, library_message, printable, refuse
 from ndtool.formats import npy
-from ndtool.formats.decoding import inflate_limit
+from ndtool.formats.decoding import InputFile, inflate_limit
 from ndtool.storage.descriptors import (
     BLOCK_SIZE,
     EXHAUSTION_ERRNOS,
@@ -16,6 +16,7 @@ from ndtool.storage.descriptors import (
     failure,
     sequential_reader,
 )
+from ndtool.storage.local import File
 from ndtool.storage.tempfiles import Spool
 
 METHODS = {
@@ -32,13 +33,17 @@ _ENCRYPTED, _DESCRIPTOR, _UTF8 = 0x0001, 0x0008, 0x0800
 _UINT16_MAX, _UINT32_MAX = 0xFFFF, 0xFFFFFFFF
 
 
-def is_archive(read: Read, size: int) -> bool:
+def is_archive(storage: File) -> bool:
     """Whether a file starts or ends as a ZIP archive does."""
-    if read(0, 4) in (b"PK\3\4", b"PK\5\6"):
+    if storage.peek(0, 4) in (b"PK\3\4", b"PK\5\6"):
         return True
-    start = max(0, size - _TAIL_SIZE)
-    has_end = b"PK\5\6" in read(start, size - start)
-    return has_end and _is_zipfile(_File(read, size, ""))
+    return b"PK\5\6" in _tail(storage) and _is_zipfile(_ZipFile(storage, ""))
+
+
+def _tail(storage: File) -> bytes:
+    """Read the end of a file, in one request if it is remote."""
+    start = max(0, storage.size - _TAIL_SIZE)
+    return storage.peek(start, storage.size - start)
 
 
 def array_name(info: ZipInfo) -> str:
@@ -70,7 +75,7 @@ def without_zip64(extra: bytes) -> bytes:
     return b"".join(raw for kind, raw in _extra_fields(extra) if kind != 1)
 
 
-def _is_zipfile(file: "_File") -> bool:
+def _is_zipfile(file: "_ZipFile") -> bool:
     """Whether a file ends as an archive; also if zipfile refuses it, as it does several disks."""
     try:
         return zipfile.is_zipfile(file)
@@ -81,14 +86,15 @@ def _is_zipfile(file: "_File") -> bool:
 class Archive:
     """An open archive.
 
-    read: reads bytes of the file. name: of the file, for messages. start: the offset of the central
-    directory, which all data must precede. infos: the members in its order; names may be
+    name: of the file, for messages. start: the offset of the central directory, which all data must
+    precede. infos: the members in its order; names may be
     duplicates. Raises InputError if the central directory is inconsistent.
     """
 
-    def __init__(self, read: Read, size: int, name: str) -> None:
-        self.read, self.name = read, name
-        file = _File(read, size, name)
+    def __init__(self, storage: File, name: str) -> None:
+        self.read, self.name, self._storage = storage.peek, name, storage
+        file, size = _ZipFile(storage, name), storage.size
+        _tail(storage)
         truncated = "the archive is truncated: it has no end of central directory record"
         if not _is_zipfile(file):
             refuse(name, truncated)
@@ -97,7 +103,7 @@ class Archive:
         self.start: int = self._zip.start_dir
         self.infos: list[ZipInfo] = self._zip.infolist()
         self.comment: bytes = self._zip.comment
-        end = read(size - len(self.comment) - _END_RECORD_SIZE, _END_RECORD_SIZE)
+        end = self.read(size - len(self.comment) - _END_RECORD_SIZE, _END_RECORD_SIZE)
         *counts, _, _, comment_size = struct.unpack("<2H2LH", end[8:])
         if end[:4] != b"PK\5\6" or comment_size != len(self.comment):
             refuse(name, truncated)
@@ -197,13 +203,14 @@ class Archive:
 
     def inflate(self, info: ZipInfo, label: str) -> tuple[npy.Header, memoryview]:
         """Decompress a member; return its header and data. ResourceError above the limit."""
-        self.locate_data(info, label)  # first, as it reports a wrong size
+        start = self.locate_data(info, label)  # first, as it reports a wrong size
         limit = inflate_limit()
         if info.file_size > limit:
             raise ResourceError(
                 f"{printable(label)}: {info.file_size} bytes decompressed: valid up to {limit}",
                 hint=f"NDTOOL_MAX_INFLATE={info.file_size} allows it; a stored member has no limit",
             )
+        self._storage.download([(start, start + info.compress_size)])
         spool = Spool()
         for block in self.blocks(info, label):
             spool.write(block)
@@ -214,43 +221,18 @@ class Archive:
         return header, raw[header.offset : header.offset + header.nbytes]
 
 
-class _File:
-    """A file with the methods that zipfile calls; it is read in few requests if it is remote."""
-
-    def __init__(self, read: Read, size: int, name: str) -> None:
-        self._read, self._size, self._name, self._position = read, size, name, 0
-        self._start = max(0, size - _TAIL_SIZE)
-        self._buffer = read(self._start, size - self._start)
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        position = offset + (0, self._position, self._size)[whence]
-        if position < 0:
-            raise OSError("before the beginning of the file")
-        self._position = position
-        return position
+class _ZipFile(InputFile):
+    """A file that zipfile reads, with few bytes at a time but for the central directory."""
 
     def read(self, count: int = -1) -> bytes:
-        count = max(0, self._size - self._position) if count < 0 else count
+        count = max(0, self.storage.size - self.position) if count < 0 else count
         if count > MAX_DIRECTORY_BYTES:  # of a member, zipfile reads less
             refuse(
-                self._name,
+                self.label,
                 f"the central directory has {count} bytes: valid up to {MAX_DIRECTORY_BYTES}",
             )
-        offset = self._position - self._start
-        if not 0 <= offset <= offset + count <= len(self._buffer):
-            is_sequential = 0 <= offset <= len(self._buffer)
-            nbytes = max(count, BLOCK_SIZE if is_sequential else 0)
-            self._start, self._buffer, offset = (
-                self._position, self._read(self._position, nbytes), 0,
-            )  # fmt: skip
-        data = self._buffer[offset : offset + count]
-        self._position += len(data)
+        data = self.storage.peek(self.position, count)
+        self.position += len(data)
         return data
 
 

@@ -8,7 +8,7 @@ from zipfile import ZipInfo
 from ndtool.errors import InputError, UsageError, printable, refuse
 from ndtool.formats.npz import archive
 from ndtool.formats.npz.archive import Archive
-from ndtool.storage.descriptors import Read
+from ndtool.storage.local import File
 
 _UINT32_MAX = 0xFFFFFFFF
 _ZIP64_THRESHOLD = _UINT32_MAX  # sizes and offsets from this on are in ZIP64 fields
@@ -129,7 +129,7 @@ def _common_fields(info: ZipInfo, name_length: int, extra_length: int) -> bytes:
     )  # fmt: skip
 
 
-def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
+def preserve(storage: File, path: str, name: str) -> PreservedMembers:
     """Return the preserved members of the archive `path` when its member `name` is written.
 
     Only a member whose stored name ends in .npy is replaced. The written member starts at a
@@ -137,9 +137,9 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     InputError if the archive is damaged, or if readers could not distinguish the name from that of
     another member.
     """
-    if not archive.is_archive(read, size):
+    if not archive.is_archive(storage):
         raise InputError(f"{printable(path)} is not a ZIP archive: expected one, or a new path")
-    opened = Archive(read, size, path)
+    opened = Archive(storage, path)
     stem = name.removesuffix(".npy")
     preserved = [
         info for info in opened.infos

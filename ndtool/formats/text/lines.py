@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from ndtool.errors import InputError, ResourceError, printable, refuse
@@ -25,7 +26,7 @@ def decompressed(read: Read, label: str) -> Read:
     import gzip
 
     limit, total = inflate_limit(), 0
-    file: Any = _Reader(join(head, read))
+    file: Any = SimpleNamespace(read=join(head, read))  # the method that GzipFile calls
     stream = gzip.GzipFile(fileobj=file)
 
     def read_content(count: int) -> bytes:
@@ -57,13 +58,6 @@ def join(head: bytes, read: Read) -> Read:
         return block + read(count - len(block)) if len(block) < count else block
 
     return read_joined
-
-
-class _Reader:
-    """An object with the method that GzipFile calls."""
-
-    def __init__(self, read: Read) -> None:
-        self.read = read
 
 
 def read_buffers(read: Read, label: str) -> Iterator[bytes]:

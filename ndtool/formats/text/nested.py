@@ -20,11 +20,10 @@ from ndtool.formats.text.values import INT64_MAX, NotIntegersError, Values
 from ndtool.machine import memory
 from ndtool.rules import mistakes, shapes
 
-# Elements; the text that they were decoded from; a function that locates an element by its index;
-# one that returns the elements again, with the text of each number.
-Batch = tuple[list[Any], str, Callable[[int], str], Callable[[], list[Any]]]
+# Elements; a function that locates an element by its index; one that returns the elements again,
+# with the text of each number.
+Batch = tuple[list[Any], Callable[[int], str], Callable[[], list[Any]]]
 _WHITESPACE = " \t\r\n"
-_KEY_COLON = re.compile(f'"[{_WHITESPACE}]*:')
 _FIRST_FLOAT = re.compile(rf"[\[{_WHITESPACE}]*-?[0-9]+[.eE]")
 _MINUS_ZERO = re.compile("-0(?![0-9.eE])")
 _PER_BYTE = 8  # bytes of memory that a byte of a list's text takes while it is parsed
@@ -37,12 +36,17 @@ class _NumberText(str):
 
 
 class _Object(tuple[tuple[str, Any], ...]):
-    """The keys and values of an object, in order; a key may be repeated."""
+    """The keys and values of an object in which a key is repeated, in order."""
 
 
-_decoder = json.JSONDecoder()
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Object:
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else _Object(pairs)
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object)
 _exact_decoder = json.JSONDecoder(
-    object_pairs_hook=_Object,
+    object_pairs_hook=_object,
     parse_int=_NumberText,
     parse_float=_NumberText,
     parse_constant=_NumberText,
@@ -55,9 +59,7 @@ def parse(
     """Parse a file; return its shape. selected: keys, None if the elements are not objects."""
     inner_shape: tuple[int, ...] | None = None
     count, batches = 0, _read_list if suffix == ".json" else _read_lines
-    for elements, text, locate, decode_exactly in batches(read, values, label):
-        if selected is not None and not _have_unique_keys(elements, text):
-            elements = decode_exactly()
+    for elements, locate, decode_exactly in batches(read, values, label):
         items = _select_all(elements, selected, locate, label)
         if items and inner_shape is None:
             inner_shape = _element_shape(items[0], locate(0), label)
@@ -87,25 +89,13 @@ def _select_all(
             return found if len(selected) == 1 else list(map(list, found))
     values = []
     for n, element in enumerate(elements):
-        fields = dict(element) if type(element) is _Object else element
-        if type(fields) is not dict or len(fields) < len(element):
+        if type(element) is not dict:
             _refuse_object(element, selected, locate(n), label)
         try:
-            values.append(get(fields))
+            values.append(get(element))
         except KeyError:
             _refuse_object(element, selected, locate(n), label)
     return values if len(selected) == 1 else list(map(list, values))
-
-
-def _have_unique_keys(elements: list[Any], text: str) -> bool:
-    """Whether no key is repeated: there are as many keys as colons in the text that may follow one.
-
-    Rarely, a colon is in a string.
-    """
-    if set(map(type, elements)) != {dict}:
-        return False
-    count = sum(map(len, elements))
-    return count == text.count(":") or count == len(_KEY_COLON.findall(text))
 
 
 def _refuse_object(element: Any, selected: tuple[str, ...], location: str, label: str) -> NoReturn:
@@ -235,7 +225,7 @@ def _read_lines(read: Read, values: Values, label: str) -> Iterator[Batch]:
                 elements = [_decode_line(text, n, decoder, label) for text, n in pairs]
             return elements
 
-        yield decode(_decoder), content, locate, decode
+        yield decode(_decoder), locate, decode
 
 
 def _with_first_line_alone(blocks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -290,7 +280,7 @@ def _read_list(read: Read, values: Values, label: str) -> Iterator[Batch]:
     except RecursionError:
         refuse(label, f"{_location(text, start)}: nested too deeply")
     decode = partial(_exact_decoder.decode, text)
-    yield elements, text, "element {}".format, decode
+    yield elements, "element {}".format, decode
 
 
 def _read_document(read: Read, label: str) -> str:

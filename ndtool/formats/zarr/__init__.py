@@ -29,10 +29,8 @@ _BITMAP_BITS = 1 << 10  # bits of an integer in the bitmap of files that were re
 check, planned_metadata, create = location.check, writer.planned_metadata, writer.ZarrSink
 
 
-def recognises(storage: Any) -> bool:
+def recognises(storage: Folder) -> bool:
     """Whether a folder has metadata of Zarr; no other folder at a URL is opened."""
-    if not hasattr(storage, "subfolders"):
-        return False
     return not isinstance(storage, LocalFolder) or is_zarr_store(storage.path)
 
 

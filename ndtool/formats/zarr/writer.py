@@ -116,15 +116,12 @@ class ZarrSink(ChunkWriter):
 
     def fits(self, other_nbytes: int = 0) -> bool:
         """Return True; ResourceError if the disk lacks space for the chunks and other files."""
-        metadata = self.metadata
-        nbytes = file_nbytes = 0
+        metadata, store, file_nbytes = self.metadata, self._store, 0
         if self._has_fixed_size:  # compressed sizes are unknown
-            nbytes = metadata.nbytes
             file_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         count = grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
-        store = self._store
         if isinstance(store, LocalStore):  # object stores do not report free space
-            nbytes += other_nbytes
+            nbytes = count * file_nbytes + other_nbytes  # chunks at edges are complete
             require_space(store.working_folder, count, nbytes, file_nbytes, store.path)
         return True
 
