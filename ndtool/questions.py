@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypedDict, Unpack
+from typing import Any, SupportsIndex, Unpack
 
 from ndtool.analysis import engines, typed
 from ndtool.analysis import explain as explaining
@@ -52,31 +52,11 @@ from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.runs import convert as converting
 from ndtool.runs.calls import OpenCall, Request
-from ndtool.signatures import Duplicates, Mode, OperatorName, Reduction, WriteMode
+from ndtool.signatures import AttributeOptions, OperatorName
 
 __all__ = ["convert", "explain", "infer", "inspect", "model", "stats", "verify"]
 _Position = int | tuple[int, ...]
 _Positions = _Position | Sequence[tuple[int, ...]] | None
-
-
-class AttributeOptions(TypedDict, total=False):
-    """The attributes of an operator, keyword arguments of questions about its calls.
-
-    batch_dims, axis, reduction, mode: attributes in the standards. out_of_bounds, fill, pad,
-    negatives, include_self, duplicates: as in ndtool.gather_nd and ndtool.scatter_nd.
-    """
-
-    batch_dims: SupportsIndex
-    axis: SupportsIndex | None
-    reduction: Reduction
-    mode: WriteMode
-    out_of_bounds: Mode
-    fill: object
-    pad: SupportsIndex | None
-    negatives: bool
-    include_self: bool
-    duplicates: Duplicates
-    index_base: SupportsIndex
 
 
 def infer(

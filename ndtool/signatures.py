@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypeVar
+from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypedDict, TypeVar
 
 from ndtool.rules.operators import ALL_OPERATORS, Attributes
 
@@ -39,6 +39,26 @@ _Indices = TypeVar("_Indices", contravariant=True)
 _Result = TypeVar("_Result", covariant=True)
 _Out = TypeVar("_Out", contravariant=True)
 _Option = TypeVar("_Option", contravariant=True)
+
+
+class AttributeOptions(TypedDict, total=False):
+    """The attributes of an operator, keyword arguments of questions about its calls.
+
+    batch_dims, axis, reduction, mode: attributes in the standards. out_of_bounds, fill, pad,
+    negatives, include_self, duplicates: as in ndtool.gather_nd and ndtool.scatter_nd.
+    """
+
+    batch_dims: SupportsIndex
+    axis: SupportsIndex | None
+    reduction: Reduction
+    mode: WriteMode
+    out_of_bounds: Mode
+    fill: object
+    pad: SupportsIndex | None
+    negatives: bool
+    include_self: bool
+    duplicates: Duplicates
+    index_base: SupportsIndex
 
 
 # The sentences about parameters that several operators have.

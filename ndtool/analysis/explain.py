@@ -344,8 +344,8 @@ class _Explainer:
         if isinstance(self.call.sources["updates"], TypeSource):
             return None
         _, dtype, shape = self.call.inference.inputs["updates"]
-        is_fortran = self.call.sources["updates"].metadata.order == "F"
-        return values.as_array(load(self.call, "updates").buffer, dtype, shape, is_fortran)
+        operand = load(self.call, "updates")
+        return values.as_array(operand.buffer, dtype, shape, operand.strides)
 
 
 class _FoundTuple(NamedTuple):

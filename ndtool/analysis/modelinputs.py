@@ -85,7 +85,7 @@ def _read_array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any
             dtype = dtypes.view_as(dtype, declared.dtype)
         actual = DeclaredType("string" if dtype.kind in "US" else dtype.name, metadata.shape)
         _require_declared_type(argument, actual, name, declared)
-        array = as_array(source.load(), dtype, metadata.shape, metadata.order == "F")
+        array = as_array(source.load(), dtype, metadata.shape, metadata.strides)
         return array.astype(array.dtype.newbyteorder("="), order="C")
     finally:
         source.close()

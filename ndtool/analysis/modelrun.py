@@ -1,8 +1,8 @@
 """A run of an ONNX model: control flow here, gathers and scatters by ndtool, all else by an engine.
 
 The engine is onnxruntime if it is installed, as models are deployed in it; else, and for operators
-and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each node is
-a model of its own.
+and types that its CPU kernels lack, it is the reference evaluator of the onnx package. Each run of
+other nodes between two that are computed here is a model of its own.
 
 The evaluator never executes subgraphs or functions: it runs a Loop without `cond` zero times, mixes
 up scan outputs, and ignores default attributes of functions. Scan and SequenceMap run in
@@ -56,15 +56,23 @@ class Engine(NamedTuple):
     compile: Callable[[Any], Callable[[list[str], dict[str, Any]], list[Any]]]
 
 
+class _Segment(NamedTuple):
+    """Consecutive nodes of a graph that an engine computes; inputs, outputs: names of values."""
+
+    nodes: list[Any]
+    inputs: list[str]
+    outputs: list[str]
+
+
 class _Body(NamedTuple):
-    """A graph or a function: its constants, its other nodes, the names of its outputs.
+    """A graph or a function: its constants, its nodes as steps, the names of its outputs.
 
     owner: keeps its protobuf messages alive, as their IDs are keys.
     """
 
     owner: Any
     constants: dict[str, Array]
-    nodes: list[Any]
+    steps: list[Any]
     outputs: list[str]
 
 
@@ -107,7 +115,7 @@ class ModelRun:
     def _body(
         self, owner: Any, nodes: Iterable[Any], constants: dict[str, Array], outputs: list[str]
     ) -> _Body:
-        """Return a graph or a function; nodes Constant become constants."""
+        """Return a graph or a function as steps; nodes Constant become constants."""
         others = list[Any]()
         for node in nodes:
             is_constant = node.op_type == "Constant" and node.domain in DOMAINS
@@ -116,25 +124,49 @@ class ModelRun:
             else:
                 others.append(node)
         self._constants |= {id(array): array for array in constants.values()}
-        return _Body(owner, constants, others, outputs)
+        return _Body(owner, constants, self._segments(others, outputs), outputs)
 
     def _results(self, body: _Body, scope: ChainMap[str, Any], opsets: dict[str, int]) -> list[Any]:
-        """Compute the nodes of a body in order; return its outputs."""
-        for node in body.nodes:
-            operands = [scope[name] if name else None for name in node.input]
-            if is_own(node):
+        """Compute the steps of a body in order; return its outputs."""
+        for step in body.steps:
+            if isinstance(step, _Segment):
+                values = self._run_segment(step, scope, opsets)
+                scope.update(zip(step.outputs, values, strict=True))
+                continue
+            operands = [scope[name] if name else None for name in step.input]
+            if is_own(step):
                 domain = next((name for name in DOMAINS if name in opsets), "")
-                results = [self._compute(node, operands, f"onnx:{opsets.get(domain, 0)}")]
-            elif _function_key(node) in self._functions:
-                results = self._call(self._functions[_function_key(node)], node, operands)
-            elif self._is_computed_here(node):
-                with _converted_errors(self._path, f"{_name(node)}: {node.op_type} fails"):
-                    results = self._control(node, operands, scope, opsets)
+                results = [self._compute(step, operands, f"onnx:{opsets.get(domain, 0)}")]
+            elif _function_key(step) in self._functions:
+                results = self._call(self._functions[_function_key(step)], step, operands)
             else:
-                results = self._run_by_engine(node, scope, opsets)
-            names = zip(node.output, results, strict=False)  # optional outputs may be missing
+                with _converted_errors(self._path, f"{_name(step)}: {step.op_type} fails"):
+                    results = self._control(step, operands, scope, opsets)
+            names = zip(step.output, results, strict=False)  # optional outputs may be missing
             scope.update((name, value) for name, value in names if name)
         return [scope[name] for name in body.outputs]
+
+    def _segments(self, nodes: Any, outputs: list[str]) -> list[Any]:
+        """Return the nodes of a graph as steps: single nodes, and segments for an engine."""
+        steps: list[Any] = []
+        for node in nodes:
+            if self._is_computed_here(node):
+                steps.append(node)
+            elif steps and isinstance(steps[-1], list):
+                steps[-1].append(node)
+            else:
+                steps.append([node])
+        readers = {name: {len(steps)} for name in outputs}  # the steps that read a name
+        for n, step in enumerate(steps):
+            for name in _names_read(step if isinstance(step, list) else [step]):
+                readers.setdefault(name, set()).add(n)
+        for n, step in enumerate(steps):
+            if isinstance(step, list):
+                written = {name for node in step for name in node.output if name}
+                read = [name for name in dict.fromkeys(_names_read(step)) if name not in written]
+                needed = [name for name in written if readers.get(name, set()) - {n}]
+                steps[n] = _Segment(step, read, sorted(needed))
+        return [step for step in steps if not isinstance(step, _Segment) or step.outputs]
 
     def _is_computed_here(self, node: Any) -> bool:
         if is_own(node) or _function_key(node) in self._functions:
@@ -183,24 +215,26 @@ class ModelRun:
             f" {printable(node.op_type)}"
         )
 
-    def _run_by_engine(
-        self, node: Any, scope: ChainMap[str, Any], opsets: dict[str, int]
+    def _run_segment(
+        self, segment: _Segment, scope: ChainMap[str, Any], opsets: dict[str, int]
     ) -> list[Any]:
-        """Return the outputs of a node, computed by the first engine that can."""
-        feeds = {name: scope[name] for name in _names_read([node])}
+        """Return the outputs of a segment, computed by the first engine that can."""
+        feeds = {name: scope[name] for name in segment.inputs}
+        with_subgraphs = next((node for node in segment.nodes if any(_graphs_of(node))), None)
         types = {name: _type_of(value) for name, value in feeds.items()}
-        outputs = [name for name in node.output if name]
-        key = (id(node), tuple(types.values()))
+        key = (id(segment.nodes[0]), tuple(types.values()))
         engines = [self._sessions[key][0]] if key in self._sessions else self._engines
         for engine in engines:
-            if engine.name == "onnx" and any(_graphs_of(node)):  # it mixes up scan outputs
-                raise self._subgraph_error(node)
+            if with_subgraphs is not None and engine.name == "onnx":  # it mixes up scan outputs
+                raise self._subgraph_error(with_subgraphs)
             try:
                 if key not in self._sessions:
-                    model, inputs = self._node_model(node, feeds, types, opsets)
+                    model, inputs = self._segment_model(segment, feeds, types, opsets)
                     self._sessions[key] = engine, (engine.compile(model), inputs)
                 compute, inputs = self._sessions[key][1]
-                values: list[Any] = compute(outputs, {name: feeds[name] for name in inputs})
+                results: list[Any] = compute(
+                    segment.outputs, {name: feeds[name] for name in inputs}
+                )
             except _Undefined as exc:
                 self._sessions.pop(key, None)
                 if engine is engines[-1]:
@@ -210,45 +244,44 @@ class ModelRun:
             except Exception as exc:
                 raise self._engine_error(engine, exc) from None
             else:
-                self.computed[engine.name, engine.version][id(node)] = node.op_type
-                remaining = iter(values)
-                return [next(remaining) if name else None for name in node.output]
+                self.computed[engine.name, engine.version] |= {
+                    id(node): node.op_type for node in segment.nodes
+                }
+                return results
         raise AssertionError("the last engine computes or raises")
 
     def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
         title = "the onnx package" if engine.name == "onnx" else engine.name
         return _library_error(self._path, f"{title} cannot run it", exc)
 
-    def _node_model(
+    def _segment_model(
         self,
-        node: Any,
+        segment: _Segment,
         feeds: dict[str, Any],
         types: dict[str, tuple[Any, ...]],
         opsets: dict[str, int],
     ) -> tuple[Any, list[str]]:
-        """Return a node as a model, and the names of its inputs; small constants are stored."""
+        """Return a segment as a model, and the names of its inputs; small constants are stored."""
         helper: Any = import_module("onnx.helper")
         onnx: Any = import_module("onnx")
         numpy_helper: Any = import_module("onnx.numpy_helper")
-        constants = [name for name in feeds if self._is_constant(feeds[name])]
-        inputs = [name for name in feeds if name not in constants]
+        constants = [  # an engine may need them while it compiles a model
+            name
+            for name in segment.inputs
+            if id(feeds[name]) in self._constants and feeds[name].nbytes <= _MAX_CONSTANT
+        ]
+        inputs = [name for name in segment.inputs if name not in constants]
         graph = helper.make_graph(
-            [node],
-            "one node",
+            segment.nodes,
+            "segment",
             [onnx.ValueInfoProto(name=name, type=_type_proto(types[name])) for name in inputs],
-            [onnx.ValueInfoProto(name=name) for name in node.output if name],
+            [onnx.ValueInfoProto(name=name) for name in segment.outputs],
             [numpy_helper.from_array(feeds[name], name) for name in constants],
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         return helper.make_model(
             graph, opset_imports=imports, ir_version=max(8, self._model.ir_version)
         ), inputs
-
-    def _is_constant(self, value: Any) -> bool:
-        """Whether a value is an initializer that an engine may need while it compiles a model."""
-        if not isinstance(value, np.ndarray) or value.nbytes > _MAX_CONSTANT:
-            return False
-        return id(value) in self._constants
 
 
 def _library_error(

@@ -60,8 +60,7 @@ def text(validated: Validated) -> str:
         loaded["updates"] = load(call, "updates")
     for role, operand in loaded.items():
         _, dtype, shape = inference.inputs[role]
-        is_fortran = call.sources[role].metadata.order == "F"
-        arrays[role] = values.as_array(operand.buffer, dtype, shape, is_fortran)
+        arrays[role] = values.as_array(operand.buffer, dtype, shape, operand.strides)
     window = choose_window(inference.plan.output)
     return window_text(title, compute_elements(inference, arrays, window), window)
 
@@ -149,7 +148,7 @@ def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -
         index_type = dtypes.from_numpy(indices.dtype)
         touched = TouchedByGather(plan, indices.data.cast("B"), index_type, plan.attributes)
     buffer = array_source.load(touched)
-    array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
+    array = values.as_array(buffer, dtype, metadata.shape, metadata.strides)
     return [
         element_at(values.as_void(array), position).copy().view(array.dtype)
         for position in positions

@@ -19,9 +19,11 @@ MAX_ITEMSIZE = 256  # bytes of the largest element that is shown
 _FORMAT_ERRORS = (ValueError, OverflowError)
 
 
-def as_array(buffer: memoryview, dtype: Dtype, shape: Shape, fortran: bool = False) -> NDArray[Any]:
-    """Return a view of the bytes of an input or result as an array."""
-    return np.ndarray(shape, _numpy_dtype(dtype), buffer, order="F" if fortran else "C")
+def as_array(
+    buffer: memoryview, dtype: Dtype, shape: Shape, strides: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """Return a view of the bytes of an input or result as an array; strides: None for C order."""
+    return np.ndarray(shape, _numpy_dtype(dtype), buffer, 0, strides)
 
 
 def _numpy_dtype(dtype: Dtype) -> np.dtype[Any]:

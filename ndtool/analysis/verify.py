@@ -310,7 +310,7 @@ def verify(
     if (source := call.sources.get("output")) is not None:
         metadata = source.metadata
         output = Input(source.name, metadata.dtype, metadata.shape).view_as(call.request.dtype)
-        result = as_array(source.load(), output.dtype, output.shape, metadata.order == "F")
+        result = as_array(source.load(), output.dtype, output.shape, metadata.strides)
     try:
         share = 0.9 if against is None else RECOMPUTATION
         expected = recompute(
@@ -341,7 +341,7 @@ def _load(call: OpenCall, role: str, given: Input) -> Array:
     """Return an input as the user gave it, of a lowered operator its own."""
     is_index = role.endswith("indices")
     source = call.stored_indices if is_index else call.sources[LOWERED_INPUTS.get(role, role)]
-    return as_array(source.load(), given.dtype, given.shape, source.metadata.order == "F")
+    return as_array(source.load(), given.dtype, given.shape, source.metadata.strides)
 
 
 def recompute(

@@ -33,10 +33,8 @@ from ndtool.storage import local
 from ndtool.storage.local import File, Fingerprint
 from ndtool.storage.localfolder import LocalFolder, digest
 
-TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
 BLOCK_BYTES = 4 << 20  # maximum bytes of a block of rows, which are decoded together
 GROUP_BYTES = 8 << 20  # approximate bytes of a written row group
-DEFAULT_NAME = "output"  # name of a written column if none is given
 PARQUET, ENCRYPTED, ARROW, FEATHER_1 = b"PAR1", b"PARE", b"ARROW1", b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"  # before the first message of an Arrow stream
 _READ_BYTES = 1 << 20  # bytes of a remote column chunk that are read together
@@ -221,7 +219,7 @@ class Table:
             else:
                 break
         dtype = _DTYPE_NAMES.get(str(arrow_type), str(arrow_type))
-        if dtype not in TYPES or len(inner_shape) > _MAX_RANK:
+        if dtype not in dtypes.REALS or len(inner_shape) > _MAX_RANK:
             refuse(
                 label,
                 f"a column of {printable(str(declared_type), 80)}: expected"
@@ -596,7 +594,7 @@ class _ParquetFolder(Table):
 
 def stored_dtype(dtype: Dtype) -> Dtype:
     """Return the element type in native byte order; DtypeError if no column can have it."""
-    dtypes.require_one_of(dtype, TYPES, "a column")
+    dtypes.require_one_of(dtype, dtypes.REALS, "a column")
     return dtypes.from_name(dtype.name)
 
 
@@ -609,7 +607,7 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
             " with lists of at least one element"
         )
     try:
-        (target.member or DEFAULT_NAME).encode()
+        target.array_name.encode()
     except UnicodeError:
         raise UsageError(f"{path}: the name of the column is not UTF-8") from None
     encoder = _GroupEncoder(metadata, target)
@@ -654,7 +652,7 @@ class _GroupEncoder:
             if self._list_size
             else element_type
         )
-        self._schema = pa.schema([pa.field(target.member or DEFAULT_NAME, column_type, False)])
+        self._schema = pa.schema([pa.field(target.array_name, column_type, False)])
         self.is_parquet = target.path.partition("?")[0].endswith(".parquet")
         self._file = _OutputFile()
         self._writer: Any = None

@@ -78,6 +78,8 @@ def resolve(
         encoding.require_no_options(argument)
         return Output(argument, metadata, npy.stored_dtype(metadata.dtype), encoding)
     file_format, target = _resolve_target(argument, clobber, sync, only, encoding)
+    if not file_format.chunks:
+        encoding.require_no_options(argument)
     stored, concurrency = _stored_dtype(file_format, target, metadata.dtype), 1
     if file_format.chunks and target.is_file:
         metadata = file_format.module.planned_metadata(target, metadata)
@@ -168,15 +170,13 @@ def _resolve_target(
         table.require_supported_suffix(path.partition("?")[0] if is_url else path)
     file_format = named_format or table.FORMATS[0]
     if is_url:
-        return file_format, _remote_target(argument, file_format, target)
+        return file_format, _remote_target(file_format, target)
     if target.is_store and named_format and not file_format.is_folder:
         raise OutputError(f"{printable(path)} is a directory: expected a file")
     if target.is_store or (member is not None and not file_format.members):
         storage, _ = locators.open_location(path)  # an archive or store without its suffix
         with closing(storage):
             file_format = table.format_of(storage, path)
-    if not file_format.chunks:
-        encoding.require_no_options(argument)
     return file_format, target
 
 
@@ -190,12 +190,10 @@ def _require_no_member(path: str) -> None:
         raise UsageError(f"{printable(path)}: the file holds one array, and has no members")
 
 
-def _remote_target(argument: str, file_format: Format, target: Target) -> Target:
+def _remote_target(file_format: Format, target: Target) -> Target:
     """Return the target at a URL; OutputError or UsageError if it is not writable."""
     from ndtool.storage import objects
 
-    if not file_format.chunks:
-        target.encoding.require_no_options(argument)
     if not file_format.is_folder:
         objects.open_output(target.path)  # raises if it is not writable
     return target._replace(url=True)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool._kernels import Indices
-from ndtool.engine import bind, check, copies, distinct, layouts, scatters
+from ndtool.engine import bind, check, distinct, layouts
 from ndtool.engine.check import OutOfBounds
 from ndtool.errors import RuleError
 from ndtool.inmemory import ops
@@ -207,9 +207,7 @@ def split_updates(call: Call, split: Split, chunk: object, lane: Shape) -> Bundl
     stored = _declared(call, "updates", chunk, split.shape + lane)
     rows = np.array(stored, order="C").reshape(prod(split.shape), prod(lane))
     dtype = call.inference.inputs["updates"].dtype
-    arithmetic = scatters.arithmetic_order(call.inference.dtype, call.plan.attributes.reduction)
-    if dtype.swap_size > 1 and dtype.order != arithmetic:
-        copies.swap_bytes(as_bytes(rows), dtype.swap_size)
+    phases.swap_for_arithmetic(as_bytes(rows), dtype, call.inference)
     moved, end, bundle = _reorder(call, split, rows, phases.sort_rows), 0, {}
     for partition, [(_, local)] in split.segments.items():
         bundle[partition] = [(local, moved[end : end + len(local)].copy())]

@@ -45,6 +45,11 @@ class Target(NamedTuple):
     preserves: Callable[[str], bool] = lambda path: False
 
     @property
+    def array_name(self) -> str:
+        """The name of the array in a file of several, `output` if none is given."""
+        return self.member or "output"
+
+    @property
     def exists(self) -> bool:
         """Whether the file or object exists."""
         return self.current is not None or self.version is not None

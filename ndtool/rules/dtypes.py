@@ -17,6 +17,7 @@ ARITHMETIC = (
 )  # fmt: skip
 # Element types of indices.
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+REALS = ("bool", *INTEGERS, "float16", "float32", "float64")  # those of text and columns
 # ml_dtypes' types, with their sizes in bytes. NumPy has no codes for them; .npy stores void.
 EXTENSION_DTYPES = {"bfloat16": 2} | dict.fromkeys((
     "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",

@@ -24,7 +24,7 @@ _COMPLEX = re.compile(
 _CODES = {"float16": "e", "float32": "f", "float64": "d", "complex64": "f", "complex128": "d"}
 _PACKED_INTEGERS = ("int4", "uint4", "int2", "uint2")
 _BOOLEANS = {"true": 1, "false": 0}
-_TIE_MASK = (1 << 28) - 1  # zero in a double halfway between two elements of a smaller type
+TIE_MASK = (1 << 28) - 1  # zero in a double halfway between two elements of a smaller type
 
 
 def is_number(text: str) -> bool:
@@ -102,7 +102,7 @@ def _round(text: str, number: str, dtype: Dtype) -> float:
         if _nearest(value, number, dtype) != int(_strip_zeros(text)):
             expected = f"expected an integer that it holds exactly; {text.lstrip('+')}.0 is rounded"
             raise _refusal(number, dtype, expected)
-    elif dtype.itemsize < 8 and value and not _bits(value) & _TIE_MASK and len(text) <= MAX_LENGTH:
+    elif dtype.itemsize < 8 and value and not _bits(value) & TIE_MASK and len(text) <= MAX_LENGTH:
         from fractions import Fraction
 
         if difference := Fraction(text) - Fraction(value):  # rounding twice would be wrong

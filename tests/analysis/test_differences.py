@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ALL_DTYPES, Array, Case, call, indices_for, many, random_values, seeds
 
+from ndtool import questions
 from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
 from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.errors import DifferenceError
-from ndtool.questions import calls as questions
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs.calls import Request

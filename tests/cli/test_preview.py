@@ -93,7 +93,7 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
     write_sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
     save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
     save(upd=np.ones((2, 1 << 11), "f4"))
-    for data in ("data.npy", "fortran.npy"):
+    for data in ("data.npy", "fortran.npy", "ones:float32[1048576,2048]"):
         text, peak_memory = traced_preview(Request("gather_nd", data, "idx.npy"))
         assert text.startswith("float32[1048576,2048]\n")
         assert peak_memory < 1 << 23

@@ -71,7 +71,8 @@ def check_header(content: bytes) -> None:
         header = npy.read_header(io.BytesIO(content).read, len(content), "header")
         data = memoryview(content)[header.offset : header.offset + header.nbytes]
         assert len(data) == header.nbytes
-        array = values.as_array(data, header.dtype, header.shape, header.fortran)
+        strides = npy.metadata_of(header).strides
+        array = values.as_array(data, header.dtype, header.shape, strides)
     except NdtoolError as error:
         _check_error(error)
         return
@@ -97,7 +98,7 @@ def _read(argument: str) -> None:
 
 def _check_array(source: Source) -> None:
     """Check that NumPy reads the same array, and that its header can be written."""
-    dtype, shape, order, grid, _, _ = metadata = source.metadata
+    dtype, shape, _, grid, _, _ = metadata = source.metadata
     if grid != shape and (metadata.nbytes > MAX_BYTES or count_blocks(shape, grid) > MAX_CHUNKS):
         return  # metadata of a few bytes may declare any number of chunks
     buffer = source.load()
@@ -106,7 +107,7 @@ def _check_array(source: Source) -> None:
     assert dtype.itemsize > 0
     assert len(shape) <= shapes.MAX_RANK
     bytes(buffer[:4096])
-    array = values.as_array(buffer, dtype, shape, order == "F")
+    array = values.as_array(buffer, dtype, shape, metadata.strides)
     assert array.shape == shape
     assert array.dtype.itemsize == dtype.itemsize
     assert not array.dtype.hasobject

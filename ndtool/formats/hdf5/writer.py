@@ -23,7 +23,6 @@ from ndtool.rules import grid
 from ndtool.storage.descriptors import BLOCK_SIZE, write_at
 from ndtool.storage.local import File
 
-DEFAULT_NAME = "output"  # name of a written dataset if none is given
 _DEFAULT_GZIP_LEVEL = 4  # as in h5py
 _COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzf")
 _ALIGNMENT = 64
@@ -49,7 +48,7 @@ class ExistingContent(NamedTuple):
 
 def dataset_name(target: Target) -> str:
     """Return the path of the written dataset; UsageError if it is invalid."""
-    name = hierarchy.normalize_name(target.member or DEFAULT_NAME)
+    name = hierarchy.normalize_name(target.array_name)
     if name == "/" or "\0" in name:
         raise UsageError(f"{printable(name)} cannot name a dataset of {printable(target.path)}")
     return name

@@ -20,8 +20,6 @@ from ndtool.rules import mistakes
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ZARR_METADATA, File, LocalFile
 
-DEFAULT_NAME = "output"  # name of a written member if none is given
-
 # The program that writes the tensors of an archive of torch.save, {0!r}, to {1!r}.safetensors.
 _CONVERT_TORCH = (
     "import torch; from safetensors.torch import save_file; x = torch.load({0!r},"
@@ -128,7 +126,7 @@ def _entry(opened: Archive, info: ZipInfo) -> MemberInfo:
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one member of a new archive, or of the current one with its members."""
-    name = writer.member_name(target.member or DEFAULT_NAME)
+    name = writer.member_name(target.array_name)
     current, preserved = _open_existing(target)
     try:
         header = npy.encode(metadata.dtype, metadata.shape)

@@ -55,8 +55,8 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
     """Return the member info of all tensors, or of one; an unreadable tensor has no metadata."""
     folder = Folder(path, storage)
     if member is not None:
-        return [_entry(_choose(storage, path, member), storage, path, folder)]
-    return [_entry(value, storage, path, folder) for value in _values(storage, path)]
+        return [_entry(_choose(storage, path, member), path, folder)]
+    return [_entry(value, path, folder) for value in _values(storage, path)]
 
 
 def nodes(storage: LocalFile, path: str) -> list[OperatorNode]:
@@ -176,7 +176,7 @@ def _values(storage: LocalFile, path: str) -> list[Value]:
     return values
 
 
-def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> MemberInfo:
+def _entry(value: Value, path: str, folder: Folder) -> MemberInfo:
     try:
         tensor = value.tensor(path)
     except InputError as exc:
@@ -192,7 +192,7 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     folder, values = Folder(path, storage), _values(storage, path)
 
     def describe(value: Value) -> str:
-        return _entry(value, storage, path, folder).label
+        return _entry(value, path, folder).label
 
     if name is None and not values:
         refuse(path, "the model has no initializers and no constants")

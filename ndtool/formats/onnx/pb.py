@@ -21,7 +21,6 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import LocalFile
 
-DEFAULT_NAME = "output"  # name of a written tensor if none is given
 MAX_MESSAGE_BYTES = 2**31 - 1  # maximum size of a message in Google's protobuf library
 _ALIGNMENT = 64
 # The key of the first field: dims, unpacked or packed, or data_type of a scalar.
@@ -87,7 +86,7 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 
 def _tensor_name(target: Target) -> bytes:
     """Return the name of the tensor; UsageError if it is not UTF-8."""
-    name = target.member or DEFAULT_NAME
+    name = target.array_name
     try:
         return name.encode()
     except UnicodeError:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ndtool.publish.targets import Target
     from ndtool.storage.local import File
 
-DEFAULT_NAME = "output"  # name of a written tensor if none is given
 
 recognises = headers.has_header
 stored_dtype = headers.stored_dtype
@@ -73,4 +72,4 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one tensor of a new file, or of the current one with its other tensors."""
     from ndtool.formats.safetensors import writer
 
-    return writer.create(target, target.member or DEFAULT_NAME, metadata)
+    return writer.create(target, target.array_name, metadata)

@@ -23,7 +23,6 @@ _LONG_INTEGERS = {
     size: re.compile(rb"(?<![0-9.eE+-])[+-]?[0-9]{%d,}(?![0-9.eE])" % digits)
     for size, digits in ((8, 16), (4, 8), (2, 4))
 }
-_TIE_MASK = (1 << 28) - 1  # zero in a double halfway between two elements of a smaller type
 
 
 class NotIntegersError(Exception):
@@ -215,7 +214,7 @@ def _narrow(doubles: Any, dtype: Any, text: bytes | None) -> Any:
         is_rounded &= doubles == doubles
         is_integer = is_rounded & (doubles == np.rint(doubles))
         may_be_rounded = is_integer | (np.abs(doubles) >= 2**53)
-        has_tie = (is_rounded & (doubles.view(np.uint64) & _TIE_MASK == 0)).any()
+        has_tie = (is_rounded & (doubles.view(np.uint64) & numbers.TIE_MASK == 0)).any()
     if has_tie or (np.isinf(narrowed) & np.isfinite(doubles)).any():
         return None
     has_long_integer = text is not None and may_be_rounded.any() and long_integer.search(text)

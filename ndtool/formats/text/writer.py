@@ -13,12 +13,11 @@ from ndtool.rules.dtypes import Dtype
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": " "}
 _MIN_ARROW_BYTES = 1 << 20  # of an array for which the import of pyarrow is worthwhile
-TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
 
 
 def stored_dtype(dtype: Dtype) -> Dtype:
     """Return the element type unchanged; DtypeError if text cannot represent its elements."""
-    dtypes.require_one_of(dtype, TYPES, "a text file")
+    dtypes.require_one_of(dtype, dtypes.REALS, "a text file")
     return dtype
 
 

@@ -36,9 +36,7 @@ _CORE_CODECS = ("blosc", "bytes", "crc32c", "gzip", "transpose", "zstd")  # of v
 _ALLOWED_CODECS = (*_CORE_CODECS, *(_PREFIX + codec for codec in codecs.NAMES))
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _MISSING_CHUNK = (1 << 64) - 1  # offset and length of a chunk that its shard lacks
-_NUMBERS = (
-    "bool", *dtypes.INTEGERS, "float16", "float32", "float64", "complex64", "complex128"
-)  # fmt: skip
+_NUMBERS = (*dtypes.REALS, "complex64", "complex128")
 _LOCATIONS = ("start", "end")
 # Names of types of version 3 with parameters: NumPy's letter, and bytes per unit of its size.
 _SIZED_TYPES = {
