@@ -213,6 +213,19 @@ cdef inline real divide_floats(real a, real b) noexcept nogil:
     return x86_nan(a, b, a / b)
 
 
+cdef inline real reduce_floats(int op, real a, real b) noexcept nogil:
+    if op == ADD:
+        return add_floats(a, b)
+    if op == MUL:
+        return multiply_floats(a, b)
+    return subtract_floats(a, b) if op == SUB else divide_floats(a, b)
+
+
+cdef inline real ordered_extreme(int op, real a, real b) noexcept nogil:
+    """Return the maximum or minimum unless a is a NaN, by an instruction, which may flush to 0."""
+    return (a if a > b else b) if op == MAX else (a if a < b else b)
+
+
 cdef inline int16_t half_key(int op, half h) noexcept nogil:
     """Return an integer in the order of halves; a NaN's is beyond all others, as op requires."""
     cdef int16_t sign = -<int16_t> (h.bits >> 15), magnitude = h.bits & 0x7FFF
@@ -237,7 +250,6 @@ cdef inline bint selects_first(int op, number a, number b) noexcept nogil:
 cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
     """Return `a op b`, in a form that compilers vectorize; op is a constant, but for scalars."""
     cdef number r
-    cdef float fa, fb
     if number is boolean:    # without branches, which would mispredict
         if op == ADD:
             r.byte = (a.byte != 0) | (b.byte != 0)
@@ -245,30 +257,19 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
             r.byte = (a.byte != 0) != (b.byte != 0)
         else:
             r.byte = (a.byte != 0) & (b.byte != 0)
-    elif number is half:
-        fa, fb = half_to_float(a), half_to_float(b)
-        if op == ADD:
-            r = float_to_half(add_floats(fa, fb))
-        elif op == MUL:
-            r = float_to_half(multiply_floats(fa, fb))
-        elif op == SUB:
-            r = float_to_half(subtract_floats(fa, fb))
-        elif op == DIV:
-            r = float_to_half(divide_floats(fa, fb))
-        else:
+    elif number is half or number is bfloat16:
+        if op == MAX or op == MIN:
             r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> selects_first(op, a, b))
-    elif number is bfloat16:
-        fa, fb = bfloat16_to_float(a), bfloat16_to_float(b)
-        if op == ADD:
-            r = float_to_bfloat16(add_floats(fb, fa))
-        elif op == MUL:
-            r = float_to_bfloat16(multiply_floats(fb, fa))
-        elif op == SUB:
-            r = float_to_bfloat16(subtract_floats(fa, fb))
-        elif op == DIV:
-            r = float_to_bfloat16(divide_floats(fa, fb))
+        elif number is half:
+            r = float_to_half(reduce_floats(op, half_to_float(a), half_to_float(b)))
+        elif op == ADD or op == MUL:    # of two NaNs, the second
+            r = float_to_bfloat16(
+                reduce_floats(op, bfloat16_to_float(b), bfloat16_to_float(a))
+            )
         else:
-            r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> selects_first(op, a, b))
+            r = float_to_bfloat16(
+                reduce_floats(op, bfloat16_to_float(a), bfloat16_to_float(b))
+            )
     elif number is complex64 or number is complex128:
         if op == ADD:
             r.re = add_floats(a.re, b.re)
@@ -280,20 +281,11 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
             r.re = subtract_floats(multiply_floats(a.re, b.re), multiply_floats(a.im, b.im))
             r.im = add_floats(multiply_floats(a.re, b.im), multiply_floats(a.im, b.re))
     elif number is float or number is double:
-        if op == ADD:
-            r = add_floats(a, b)
-        elif op == MUL:
-            r = multiply_floats(a, b)
-        elif op == SUB:
-            r = subtract_floats(a, b)
-        elif op == DIV:
-            r = divide_floats(a, b)
-        elif op == MAX:
-            r = a if a > b else b    # an instruction, which also flushes subnormal numbers if set
+        if op == MAX or op == MIN:
+            r = ordered_extreme(op, a, b)
             r = a if a != a else r
         else:
-            r = a if a < b else b
-            r = a if a != a else r
+            r = reduce_floats(op, a, b)
     else:
         # through uint64, where overflow wraps by definition, for every width and sign
         if op == ADD:
@@ -309,9 +301,15 @@ cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
     return r
 
 
-cdef inline real ordered_extreme(int op, real a, real b) noexcept nogil:
-    """Return the maximum or minimum, by an instruction, unless a is a NaN."""
-    return (a if a > b else b) if op == MAX else (a if a < b else b)
+cdef inline real by_instruction(int op, real a, real b) noexcept nogil:
+    if real is float:
+        if op == SUB or op == DIV:
+            return sub4(a, b) if op == SUB else div4(a, b)
+        return add4(a, b) if op == ADD else mul4(a, b)
+    else:
+        if op == SUB or op == DIV:
+            return sub8(a, b) if op == SUB else div8(a, b)
+        return add8(a, b) if op == ADD else mul8(a, b)
 
 
 cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil:
@@ -322,26 +320,19 @@ cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil
             r = ordered_extreme(op, a, b)
             return a if a != a else r
     if one_instruction:
-        if number is float:
-            if op == SUB or op == DIV:
-                return sub4(a, b) if op == SUB else div4(a, b)
-            return add4(a, b) if op == ADD else mul4(a, b)
-        if number is double:
-            if op == SUB or op == DIV:
-                return sub8(a, b) if op == SUB else div8(a, b)
-            return add8(a, b) if op == ADD else mul8(a, b)
-        if number is complex64 and op == ADD:
-            r.re, r.im = add4(a.re, b.re), add4(a.im, b.im)
-            return r
-        if number is complex128 and op == ADD:
-            r.re, r.im = add8(a.re, b.re), add8(a.im, b.im)
-            return r
-        if number is complex64 and op == MUL:
-            r.re = sub4(mul4(a.re, b.re), mul4(a.im, b.im))
-            r.im = add4(mul4(a.re, b.im), mul4(a.im, b.re))
-            return r
-        if number is complex128 and op == MUL:
-            r.re = sub8(mul8(a.re, b.re), mul8(a.im, b.im))
-            r.im = add8(mul8(a.re, b.im), mul8(a.im, b.re))
-            return r
+        if number is float or number is double:
+            return by_instruction(op, a, b)
+        if number is complex64 or number is complex128:
+            if op == ADD:
+                r.re = by_instruction(ADD, a.re, b.re)
+                r.im = by_instruction(ADD, a.im, b.im)
+                return r
+            if op == MUL:
+                r.re = by_instruction(
+                    SUB, by_instruction(MUL, a.re, b.re), by_instruction(MUL, a.im, b.im)
+                )
+                r.im = by_instruction(
+                    ADD, by_instruction(MUL, a.re, b.im), by_instruction(MUL, a.im, b.re)
+                )
+                return r
     return reduce_pair(op, a, b)

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport (
-    ENTRIES, ERROR, REDIRECT, UNVECTORIZED, BoundsMode, apply_mode, as_int64, as_int64_bits,
+    CLIP, ENTRIES, ERROR, REDIRECT, UNVECTORIZED, WRAP, as_int64, as_int64_bits, bound_index,
     bound_index_exact, read_once,
 )
 from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines
@@ -15,10 +15,16 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    static inline uint64_t ndtool_offsets_1(
-        int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
+    static inline uint64_t ndtool_tuple_offsets(
+        void const *, int64_t const *, Py_ssize_t, int, int64_t *
     ) ndtool_clones;
-    static inline Py_ssize_t ndtool_plain_offsets(
+    static inline uint64_t ndtool_offsets_by_mode(
+        void const *, int64_t const *, Py_ssize_t, int, int64_t *
+    ) ndtool_inline;
+    static inline uint64_t ndtool_offsets_in_mode(
+        void const *, int64_t const *, Py_ssize_t, int, int, int64_t *
+    ) ndtool_inline;
+    static inline Py_ssize_t ndtool_plain_offsets_of(
         int64_t const *, Py_ssize_t, int, void const *, uint64_t, int64_t *
     ) ndtool_inline;
     """
@@ -27,8 +33,8 @@ cdef enum:
     FEW = 8                 # tuples, from which vectorized loops convert exceptional ones
     BLOCK = 512             # index tuples of a block; their offsets are on the stack
     SHORT_BLOCK = 128       # tuples of a block of slices of at most LINE bytes
-    MAX_RANK = 64           # axes
     LINE = 64               # bytes of a cache line
+    MAX_RANK = 64           # axes
     CACHE_BYTES = 524288    # bytes that fit in a core's cache during a loop
 
 cdef extern from *:
@@ -102,35 +108,106 @@ cdef inline void next_batch(Cursor* cursor, const IndexSpace* space) noexcept no
         cursor.coordinates[d] = 0
 
 
-cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
-    const int64_t* index, Py_ssize_t n, uint64_t size, int64_t wrap, uint64_t stride,
-    uint64_t base, uint64_t base_stride, int64_t* offsets
+cdef struct Bounds:
+    # arguments of tuple_offsets: the indexed axes, and what to do with an index out of bounds
+    const int64_t* sizes
+    const int64_t* wraps          # in mode "error", added to negative indices: the size or 0
+    const int64_t* strides        # bytes
+    uint64_t base, base_stride    # the offset of index 0, and its increment for each tuple
+    int mode
+    int64_t redirect_offset
+    bint has_pad                  # for resolve_offsets alone
+    int64_t pad
+
+
+cdef inline uint64_t tuple_offsets "ndtool_tuple_offsets"(
+    const void* bounds, const int64_t* index, Py_ssize_t n, int k, int64_t* offsets
 ) noexcept nogil:
-    """offsets[i] = index[i] * stride + base + i * base_stride; non-zero if any is out of bounds."""
+    """offsets[i] = base + i * base_stride + the offset of tuple i, of k components.
+
+    Non-zero if an index is out of bounds in mode "error", or too far to be wrapped in floating
+    point.
+    """
+    if k == 1:
+        return offsets_by_mode(bounds, index, n, 1, offsets)
+    if k == 2:
+        return offsets_by_mode(bounds, index, n, 2, offsets)
+    if k == 3:
+        return offsets_by_mode(bounds, index, n, 3, offsets)
+    return offsets_by_mode(bounds, index, n, k, offsets)
+
+
+cdef inline uint64_t offsets_by_mode "ndtool_offsets_by_mode"(
+    const void* bounds, const int64_t* index, Py_ssize_t n, int k, int64_t* offsets
+) noexcept nogil:
+    """Call offsets_in_mode with a constant mode."""
+    cdef int mode = (<const Bounds*> bounds).mode
+    if mode == ERROR:
+        return offsets_in_mode(bounds, index, n, k, ERROR, offsets)
+    if mode == CLIP:
+        return offsets_in_mode(bounds, index, n, k, CLIP, offsets)
+    if mode == WRAP:
+        return offsets_in_mode(bounds, index, n, k, WRAP, offsets)
+    return offsets_in_mode(bounds, index, n, k, REDIRECT, offsets)
+
+
+cdef inline uint64_t offsets_in_mode "ndtool_offsets_in_mode"(
+    const void* args, const int64_t* index, Py_ssize_t n, int k, int mode, int64_t* offsets
+) noexcept nogil:
+    """tuple_offsets, without branches; a constant mode, and k to 3, so that the loop vectorizes."""
+    cdef const Bounds* bounds = <const Bounds*> args
+    cdef int64_t sizes[MAX_RANK]
+    cdef int64_t wraps[MAX_RANK]
+    cdef uint64_t strides[MAX_RANK]
+    cdef double inverses[MAX_RANK]
     cdef Py_ssize_t i
-    cdef int64_t v
-    cdef uint64_t bad = 0
+    cdef int j
+    cdef int64_t v, out_mask, redirect_offset = bounds.redirect_offset
+    cdef uint64_t sum, bad_bits = 0, base = bounds.base, base_stride = bounds.base_stride
+    for j in range(k):
+        sizes[j], strides[j] = bounds.sizes[j], bounds.strides[j]
+        wraps[j] = bounds.wraps[j]
+        inverses[j] = 1.0 / sizes[j]
     for i in range(n):
-        v = index[i]
-        v += wrap & (v >> 63)
-        bad |= <uint64_t> v >= size
-        offsets[i] = <int64_t> (<uint64_t> v * stride + base)
+        out_mask = 0
+        sum = base
+        for j in range(k):
+            v = bound_index(
+                index[k * i + j], sizes[j], wraps[j] if mode == ERROR else sizes[j], inverses[j],
+                mode, &out_mask, &bad_bits,
+            )
+            sum += <uint64_t> v * strides[j]
+        if mode == REDIRECT:
+            sum = (sum & ~<uint64_t> out_mask) | <uint64_t> (redirect_offset & out_mask)
+        offsets[i] = <int64_t> sum
         base += base_stride
-    return bad
+    return bad_bits >> 52
 
 
-cdef inline Py_ssize_t plain_offsets "ndtool_plain_offsets"(
-    const int64_t* index, Py_ssize_t n, int k, const void* index_space, uint64_t base,
-    int64_t* offsets
+cdef inline Py_ssize_t plain_offsets(
+    const int64_t* index, Py_ssize_t n, const IndexSpace* space, uint64_t base, int64_t* offsets
 ) noexcept nogil:
     """Convert tuples up to the first that has a negative index or one out of bounds.
 
-    Returns their number. k: a constant of at most 3. A branch that is predicted takes half of the
-    time of `offsets_k`.
+    Returns their number. A branch that is predicted takes half of the time of `tuple_offsets`.
     """
+    if space.k == 1:
+        return plain_offsets_of(index, n, 1, space, base, offsets)
+    if space.k == 2:
+        return plain_offsets_of(index, n, 2, space, base, offsets)
+    if space.k == 3:
+        return plain_offsets_of(index, n, 3, space, base, offsets)
+    return plain_offsets_of(index, n, space.k, space, base, offsets)
+
+
+cdef inline Py_ssize_t plain_offsets_of "ndtool_plain_offsets_of"(
+    const int64_t* index, Py_ssize_t n, int k, const void* index_space, uint64_t base,
+    int64_t* offsets
+) noexcept nogil:
+    """plain_offsets, with a constant number of components if there are few."""
     cdef const IndexSpace* space = <const IndexSpace*> index_space
-    cdef uint64_t sizes[3]
-    cdef uint64_t strides[3]
+    cdef uint64_t sizes[MAX_RANK]
+    cdef uint64_t strides[MAX_RANK]
     cdef uint64_t v, sum
     cdef Py_ssize_t i
     cdef int j
@@ -148,72 +225,37 @@ cdef inline Py_ssize_t plain_offsets "ndtool_plain_offsets"(
     return n
 
 
-cdef inline uint64_t offsets_k(
-    const int64_t* index, Py_ssize_t n, int k, const IndexSpace* space, int64_t base,
-    int64_t* offsets
-) noexcept nogil:
-    """offsets_1 for tuples of k components; a constant k lets the compiler unroll the loop."""
-    cdef Py_ssize_t i
-    cdef int j
-    cdef int64_t v
-    cdef uint64_t bad = 0, sum
-    for i in range(n):
-        sum = <uint64_t> base
-        for j in range(k):
-            v = index[k * i + j]
-            v += space.wraps[j] & (v >> 63)
-            bad |= <uint64_t> v >= <uint64_t> space.sizes[j]
-            sum += <uint64_t> v * <uint64_t> space.strides[j]
-        offsets[i] = <int64_t> sum
-    return bad
-
-
-cdef inline uint64_t offsets_by_mode(
-    const Walk* walk, const int64_t* index, Py_ssize_t n, int64_t base, int64_t base_stride,
-    int64_t* offsets
-) noexcept nogil:
-    """offsets_1 for tuples of up to three components, in the walk's out-of-bounds mode."""
-    cdef const IndexSpace* space = walk.space
-    cdef BoundsMode mode = BoundsMode(
-        &space.sizes[0], &space.strides[0], base, base_stride, walk.mode, walk.redirect_offset
-    )
-    return apply_mode(&mode, index, n, space.k, offsets)
-
-
 cdef inline uint64_t resolve_offsets(
-    const Walk* walk, const uint8_t* indices, Py_ssize_t n, int64_t base, int64_t* offsets
+    const Bounds* bounds, const uint8_t* indices, int kind, Py_ssize_t n, int k, int64_t* offsets
 ) noexcept nogil:
-    """Convert n tuples to offsets one by one; non-zero if one is out of bounds in mode "error".
-
-    For blocks that the vectorized loops cannot convert: with padding, or with such an index.
-    """
-    cdef const IndexSpace* space = walk.space
+    """tuple_offsets one by one, for what its loops cannot convert: padding, or such an index."""
     cdef int64_t values[ENTRIES]
     cdef const int64_t* index
     cdef Py_ssize_t i
     cdef int64_t v
-    cdef uint64_t sum
+    cdef uint64_t sum, base = bounds.base
     cdef int j
     cdef bint is_uint64 = False, out_of_bounds, skips
-    if walk.mode == ERROR and not walk.has_pad:
+    if bounds.mode == ERROR and not bounds.has_pad:
         return 1
-    index = as_int64_bits(indices, walk.kind, n * space.k, values, &is_uint64)
+    index = as_int64_bits(indices, kind, n * k, values, &is_uint64)
     for i in range(n):
-        sum = <uint64_t> base
+        sum = base
         skips = False
-        for j in range(space.k):
-            v = index[space.k * i + j]
-            if walk.has_pad and v == walk.pad:
+        for j in range(k):
+            v = index[k * i + j]
+            if bounds.has_pad and v == bounds.pad:
                 skips = True
                 continue
             out_of_bounds = bound_index_exact(
-                &v, space.sizes[j], space.wraps[j], walk.mode, is_uint64
+                &v, bounds.sizes[j], bounds.wraps[j], bounds.mode, is_uint64
             )
-            if out_of_bounds and walk.mode == ERROR:
+            if out_of_bounds and bounds.mode == ERROR:
                 return 1
             skips |= out_of_bounds
-            sum += <uint64_t> v * <uint64_t> space.strides[j]
-        offsets[i] = walk.redirect_offset if skips else <int64_t> sum
+            sum += <uint64_t> v * <uint64_t> bounds.strides[j]
+        offsets[i] = bounds.redirect_offset if skips else <int64_t> sum
+        base += bounds.base_stride
     return 0
 
 
@@ -293,13 +335,16 @@ cdef inline uint64_t next_offsets(
     cdef const IndexSpace* space = walk.space
     cdef const int64_t* index
     cdef Py_ssize_t converted = 0, n_batch, n_plain, few = 1
-    cdef int64_t start
-    cdef uint64_t bad = 0
-    cdef int64_t base_stride
-    cdef int last_axis
+    cdef int64_t start, skipped
+    cdef uint64_t bad
+    cdef int last_axis = space.batch_rank - 1
     cdef bint is_one_by_one = walk.kind & UNVECTORIZED != 0
     cdef bint is_one_per_batch = (
         space.per_batch == 1 and space.k == 1 and space.batch_rank > 0 and not is_one_by_one
+    )
+    cdef Bounds bounds = Bounds(
+        &space.sizes[0], &space.wraps[0], &space.strides[0], 0, 0, walk.mode, walk.redirect_offset,
+        walk.has_pad, walk.pad,
     )
     if is_one_by_one:
         index = NULL
@@ -311,21 +356,16 @@ cdef inline uint64_t next_offsets(
         if cursor.remaining == 0:
             next_batch(cursor, space)
         n_batch = min(n - converted, cursor.remaining)
-        if not is_one_by_one and not is_one_per_batch and (
-            2 <= space.k <= 3 or space.k == 1 and n_batch < FEW and few < BLOCK
-        ):    # also a short batch, unless several had such an index
-            if space.k == 1:
-                n_plain = plain_offsets(
-                    index + converted, n_batch, 1, space, cursor.base, offsets + converted
-                )
-            elif space.k == 2:
-                n_plain = plain_offsets(
-                    index + 2 * converted, n_batch, 2, space, cursor.base, offsets + converted
-                )
-            else:
-                n_plain = plain_offsets(
-                    index + 3 * converted, n_batch, 3, space, cursor.base, offsets + converted
-                )
+        if is_one_per_batch:    # those along the last batch axis together
+            n_batch = min(
+                n - converted, space.batch_sizes[last_axis] - cursor.coordinates[last_axis]
+            )
+            bounds.base_stride = space.batch_strides[last_axis]
+        elif not is_one_by_one and (space.k > 1 or n_batch < FEW and few < BLOCK):
+            # also a short batch, unless several had such an index
+            n_plain = plain_offsets(
+                index + converted * space.k, n_batch, space, cursor.base, offsets + converted
+            )
             converted += n_plain
             cursor.remaining -= n_plain
             n_batch -= n_plain
@@ -334,57 +374,29 @@ cdef inline uint64_t next_offsets(
             few = 1 if n_plain >= 4 * FEW else min(4 * few, BLOCK)
             if walk.mode == ERROR and space.k > 1:    # else all others are converted as fast
                 n_batch = min(n_batch, few)
-        if is_one_per_batch:
-            last_axis = space.batch_rank - 1
-            n_batch = min(
-                n - converted, space.batch_sizes[last_axis] - cursor.coordinates[last_axis]
+        bad, bounds.base = is_one_by_one, cursor.base
+        if not bad:
+            bad = tuple_offsets(
+                &bounds, index + converted * space.k, n_batch, space.k, offsets + converted
             )
-            base_stride = space.batch_strides[last_axis]
-            if walk.mode == ERROR:
-                bad = offsets_1(
-                    index + converted, n_batch, space.sizes[0], space.wraps[0], space.strides[0],
-                    cursor.base,
-                    base_stride, offsets + converted,
-                )
-            elif offsets_by_mode(
-                walk, index + converted, n_batch, cursor.base, base_stride, offsets + converted
-            ):
-                is_one_per_batch = False    # too large to wrap in floating point
-                continue
-            cursor.coordinates[last_axis] += n_batch - 1
-            cursor.batch += n_batch - 1
-            cursor.base += (n_batch - 1) * space.batch_strides[last_axis]
-            cursor.remaining += n_batch - 1
-        elif is_one_by_one:
-            bad = 1
-        elif walk.mode != ERROR and 1 <= space.k <= 3:
-            bad = offsets_by_mode(
-                walk, index + converted * space.k, n_batch, cursor.base, 0, offsets + converted
-            )
-        elif space.k == 1:
-            bad = offsets_1(
-                index + converted, n_batch, space.sizes[0], space.wraps[0], space.strides[0],
-                cursor.base, 0,
-                offsets + converted,
-            )
-        elif space.k == 2:
-            bad = offsets_k(
-                index + 2 * converted, n_batch, 2, space, cursor.base, offsets + converted
-            )
-        else:
-            bad = offsets_k(
-                index + converted * space.k, n_batch, space.k, space, cursor.base,
-                offsets + converted
-            )
+        if bad and is_one_per_batch and walk.mode != ERROR:    # too large to wrap
+            is_one_per_batch, bounds.base_stride = False, 0
+            continue
         if bad:
             start = t + converted
             if space.repeats > 1:
                 start = stored_batch(space, cursor.batch) + space.per_batch - cursor.remaining
             if resolve_offsets(
-                walk, walk.index + start * walk.tuple_bytes, n_batch, cursor.base,
+                &bounds, walk.index + start * walk.tuple_bytes, walk.kind, n_batch, space.k,
                 offsets + converted
             ):
                 return 1
+        if is_one_per_batch:
+            skipped = n_batch - 1
+            cursor.coordinates[last_axis] += skipped
+            cursor.batch += skipped
+            cursor.base += skipped * space.batch_strides[last_axis]
+            cursor.remaining += skipped
         converted += n_batch
         cursor.remaining -= n_batch
     return 0
@@ -396,6 +408,26 @@ cdef inline uint64_t convert_next_offsets(
     """Prefetch indices some distance ahead, then call `next_offsets`."""
     prefetch_lines(walk.index + t * walk.tuple_bytes + PREFETCH_DISTANCE, n * walk.tuple_bytes)
     return next_offsets(cursor, walk, t, n, offsets)
+
+
+cdef inline int64_t shared_offsets(
+    const Walk* walk, int64_t batches, int64_t* offsets
+) noexcept nogil:
+    """Convert the tuples that batches share to offsets from a batch's first slice, in a block.
+
+    The block continues with as many of the other batches as fit. Returns how many are in it; 0 if a
+    tuple is out of bounds.
+    """
+    cdef int64_t n = walk.space.per_batch, i
+    cdef Cursor cursor
+    seek(&cursor, walk, 0)
+    cursor.base = 0
+    if next_offsets(&cursor, walk, 0, n, offsets):
+        return 0
+    batches = min(batches, BLOCK // n)
+    for i in range(n, batches * n):
+        offsets[i] = offsets[i - n] + walk.space.batch_strides[0]
+    return batches
 
 
 cdef inline Py_ssize_t task_column(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:

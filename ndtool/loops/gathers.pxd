@@ -8,7 +8,7 @@ from libc.string cimport memcpy, memmove
 from ndtool.loops.blocks cimport (
     BLOCK, CACHE_BYTES, FEW, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk,
     block_size, convert_next_offsets, has_row_indices, has_shared_tuples, next_batch, next_offsets,
-    seek, stored_index, task_column,
+    seek, shared_offsets, stored_index, task_column,
 )
 from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, as_row_indices, load_row_index, read_once, row_limit,
@@ -16,13 +16,10 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
-from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
+from ndtool.loops.moves cimport has_vbmi, move_block, stream_slices
 
 cdef extern from *:
     """
-    static inline void ndtool_copy_shared(
-        void const *, uint8_t *, uint8_t const *, Py_ssize_t
-    ) ndtool_inline;
     static inline Py_ssize_t ndtool_copy_by_itemsize(void const *, Py_ssize_t) ndtool_inline;
     static inline Py_ssize_t ndtool_copy_by_layout(
         void const *, Py_ssize_t, int
@@ -69,48 +66,21 @@ cdef inline uint64_t gather_task(const void* args, int64_t task, int thread) noe
 
 cdef inline uint64_t gather_shared(const Gather* g, int64_t task) noexcept nogil:
     """Convert the tuples that all batches share once, and gather the batches of a task."""
-    cdef int64_t offsets[SHORT_BLOCK]
-    cdef int64_t n = g.walk.space.per_batch, batches = g.count // n
-    cdef Cursor cursor
-    cdef SharedTuples s
-    seek(&cursor, &g.walk, 0)
-    if next_offsets(&cursor, &g.walk, 0, n, offsets):
-        return 1
-    s.offsets, s.n, s.pitch = offsets, n, g.walk.space.batch_strides[0]
-    s.first, s.stop = batches * task // g.tasks, batches * (task + 1) // g.tasks
-    if g.width == 1:
-        copy_shared(&s, g.target, g.source, 1)
-    elif g.width == 2:
-        copy_shared(&s, g.target, g.source, 2)
-    elif g.width == 4:
-        copy_shared(&s, g.target, g.source, 4)
-    elif g.width == 8:
-        copy_shared(&s, g.target, g.source, 8)
-    elif g.width == 16:
-        copy_shared(&s, g.target, g.source, 16)
-    else:
-        copy_shared(&s, g.target, g.source, g.width)
+    cdef int64_t offsets[BLOCK]
+    cdef int64_t n = g.walk.space.per_batch, batches = g.count // n, count
+    cdef int64_t first = batches * task // g.tasks, stop = batches * (task + 1) // g.tasks
+    cdef int64_t step = shared_offsets(&g.walk, stop - first, offsets)
+    if step == 0:
+        return first < stop
+    while first < stop:
+        count = min(step, stop - first)
+        move_block(
+            g.target + first * n * g.width, NULL,
+            g.source + (g.walk.first // n + first) * g.walk.space.batch_strides[0], offsets,
+            count * n, g.width, g.width, 0,
+        )
+        first += count
     return 0
-
-
-cdef struct SharedTuples:
-    # the offsets of n tuples, for batches [first, stop), each `pitch` bytes after the previous one
-    const int64_t* offsets
-    Py_ssize_t n
-    int64_t pitch, first, stop
-
-
-cdef inline void copy_shared "ndtool_copy_shared"(
-    const void* shared, uint8_t* target, const uint8_t* source, Py_ssize_t width
-) noexcept nogil:
-    cdef const SharedTuples* s = <const SharedTuples*> shared
-    cdef int64_t batch
-    cdef Py_ssize_t j
-    target += s.first * s.n * width
-    for batch in range(s.first, s.stop):
-        for j in range(s.n):
-            memcpy(target + j * width, source + batch * s.pitch + s.offsets[j], width)
-        target += s.n * width
 
 
 cdef inline uint64_t gather_range(
@@ -153,12 +123,12 @@ cdef inline uint64_t gather_range(
             )
             target += n * pitch
         elif is_staged:
-            gather_block(
-                stage + pending, source, offsets, n, width, width, n if n_next == n else 0
+            move_block(
+                stage + pending, NULL, source, offsets, n, width, width, n if n_next == n else 0
             )
             target += stream_full_lines(target, stage, pending + n * width, &pending)
         else:
-            gather_block(target, source, offsets, n, width, width, n if n_next == n else 0)
+            move_block(target, NULL, source, offsets, n, width, width, n if n_next == n else 0)
             target += n * width
         memcpy(offsets, offsets + n, n_next * 8)
         t += n
@@ -307,8 +277,8 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
                 n_few = min(few, n - i)
                 if next_offsets(&cursor, &g.walk, t + i, n_few, offsets):
                     return 1
-                gather_block(
-                    block + i * g.width, g.source, offsets, n_few, g.width, g.width, 0
+                move_block(
+                    block + i * g.width, NULL, g.source, offsets, n_few, g.width, g.width, 0
                 )
                 i += n_few
         if g.non_temporal:

@@ -1,6 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Indices: integers of any type converted to int64, and out-of-bounds modes applied to them.
-# The loops for clip, wrap and fill are vectorized, which halves the time of a gather from cache.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -14,17 +13,8 @@ cdef extern from *:
     #include <stdint.h>
     static inline void ndtool_widen(uint8_t const *, int, Py_ssize_t, int64_t *) ndtool_twice;
     static inline int ndtool_bounded_exact(int64_t *, int64_t, int64_t, int, int) ndtool_inline;
-    static inline uint64_t ndtool_apply_mode(
-        void const *, int64_t const *, Py_ssize_t, int, int64_t *
-    ) ndtool_clones;
-    static inline uint64_t ndtool_apply_mode_to(
-        void const *, int64_t const *, Py_ssize_t, int, int64_t *
-    ) ndtool_inline;
-    static inline uint64_t ndtool_offsets_in_mode(
-        void const *, int64_t const *, Py_ssize_t, int, int, int64_t *
-    ) ndtool_inline;
     static inline int64_t ndtool_bounded(
-        int64_t, int64_t, double, int, int64_t *, uint64_t *
+        int64_t, int64_t, int64_t, double, int, int64_t *, uint64_t *
     ) ndtool_inline;
     /* prevents the compiler from loading a value again: the index that was checked is the one
        that is used, whatever others write to memory meanwhile */
@@ -156,91 +146,32 @@ cdef inline uint64_t load_row_index(
     return n8
 
 
-cdef struct BoundsMode:
-    # arguments of apply_mode: tuples of up to three components to offsets, in an out-of-bounds mode
-    const int64_t* sizes
-    const int64_t* strides        # bytes
-    uint64_t base, base_stride    # the offset of index 0, and its increment for each tuple
-    int mode
-    int64_t redirect_offset
-
-
-cdef inline uint64_t apply_mode "ndtool_apply_mode"(
-    const void* args, const int64_t* index, Py_ssize_t n, int k, int64_t* offsets
-) noexcept nogil:
-    """offsets[i] = base + i * base_stride + the offset of tuple i, of k <= 3 components.
-
-    Non-zero if an index is too far out of bounds to be wrapped in floating point.
-    """
-    if k == 1:
-        return apply_mode_to(args, index, n, 1, offsets)
-    if k == 2:
-        return apply_mode_to(args, index, n, 2, offsets)
-    return apply_mode_to(args, index, n, 3, offsets)
-
-
-cdef inline uint64_t apply_mode_to "ndtool_apply_mode_to"(
-    const void* args, const int64_t* index, Py_ssize_t n, int k, int64_t* offsets
-) noexcept nogil:
-    """Call offsets_in_mode with a constant mode."""
-    cdef int mode = (<const BoundsMode*> args).mode
-    if mode == CLIP:
-        return offsets_in_mode(args, index, n, k, CLIP, offsets)
-    if mode == WRAP:
-        return offsets_in_mode(args, index, n, k, WRAP, offsets)
-    return offsets_in_mode(args, index, n, k, REDIRECT, offsets)
-
-
-cdef inline uint64_t offsets_in_mode "ndtool_offsets_in_mode"(
-    const void* args, const int64_t* index, Py_ssize_t n, int k, int mode, int64_t* offsets
-) noexcept nogil:
-    """apply_mode, without branches; k and mode are constants, so that the loop vectorizes."""
-    cdef const BoundsMode* mode_args = <const BoundsMode*> args
-    cdef int64_t sizes[3]
-    cdef uint64_t strides[3]
-    cdef double inverses[3]
-    cdef Py_ssize_t i
-    cdef int j
-    cdef int64_t v, out_mask, redirect_offset = mode_args.redirect_offset
-    cdef uint64_t sum, inexact_bits = 0, base = mode_args.base, base_stride = mode_args.base_stride
-    for j in range(k):
-        sizes[j], strides[j] = mode_args.sizes[j], mode_args.strides[j]
-        inverses[j] = 1.0 / sizes[j]
-    for i in range(n):
-        out_mask = 0
-        sum = base
-        for j in range(k):
-            v = bound_index(
-                index[k * i + j], sizes[j], inverses[j], mode, &out_mask, &inexact_bits
-            )
-            sum += <uint64_t> v * strides[j]
-        offsets[i] = (<int64_t> sum & ~out_mask) | (redirect_offset & out_mask)
-        base += base_stride
-    return inexact_bits >> 52
-
-
 cdef inline int64_t bound_index "ndtool_bounded"(
-    int64_t value, int64_t size, double inverse, int mode, int64_t* out_mask, uint64_t* inexact_bits
+    int64_t value, int64_t size, int64_t wrap, double inverse, int mode, int64_t* out_mask,
+    uint64_t* bad_bits,
 ) noexcept nogil:
     """Return an index clamped or wrapped; set all bits of out_mask if its tuple is redirected.
 
-    inverse: 1 / size. inexact_bits: bits from 2^52 on are set if wrapping is inexact, which it may
-    be for indices beyond 2^51.
+    inverse: 1 / size. bad_bits: bits from 2^52 on are set if wrapping is inexact, which it may be
+    for indices beyond 2^51, or if the index is an error.
     """
     cdef uint64_t bits
     cdef double quotient
     if mode == WRAP:
         bits = <uint64_t> value + ROUNDING_BITS
-        inexact_bits[0] |= bits ^ ROUNDING_BITS
+        bad_bits[0] |= bits ^ ROUNDING_BITS
         memcpy(&quotient, &bits, 8)
         quotient = (quotient - ROUNDING) * inverse + ROUNDING
         memcpy(&bits, &quotient, 8)
         value = <int64_t> (<uint64_t> value - (bits - ROUNDING_BITS) * <uint64_t> size)
         return value + (size & (value >> 63))
-    value += size & (value >> 63)
+    value += wrap & (value >> 63)
     if mode == CLIP:
         return min(max(value, 0), size - 1)
-    out_mask[0] |= -<int64_t> (<uint64_t> value >= <uint64_t> size)
+    if mode == ERROR:
+        bad_bits[0] |= -<uint64_t> (<uint64_t> value >= <uint64_t> size)
+    else:
+        out_mask[0] |= -<int64_t> (<uint64_t> value >= <uint64_t> size)
     return value
 
 

@@ -5,17 +5,17 @@
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport LINE
+from ndtool.loops.blocks cimport LINE, is_usual_width
 from ndtool.loops.memory cimport prefetch, prefetch_slice
 
 cdef extern from *:
     """
-    static inline void ndtool_gather_fixed(
-        uint8_t *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t
-    ) ndtool_inline;
-    static inline void ndtool_scatter_fixed(
-        uint8_t *, int64_t const *, uint8_t const *, Py_ssize_t, Py_ssize_t
-    ) ndtool_inline;
+    #define NDTOOL_MOVE(name) static inline void ndtool_move_##name( \\
+        uint8_t *, int64_t const *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t, \\
+        Py_ssize_t, Py_ssize_t \\
+    ) ndtool_inline
+    NDTOOL_MOVE(width);
+    NDTOOL_MOVE(slices);
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
       /* Writes slices longer than a line one after the other, by non-temporal stores of full lines:
          bytes of a slice that do not fill a line stay in a register (`pending` of them) until the
@@ -130,68 +130,63 @@ cdef inline void copy_bytes(
         target[0] = source[0]
 
 
-cdef inline void gather_fixed "ndtool_gather_fixed"(
-    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t pitch, Py_ssize_t ahead
+cdef inline void move_block(
+    uint8_t* target, const int64_t* target_offsets, const uint8_t* source,
+    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width, Py_ssize_t pitch,
+    Py_ssize_t ahead
 ) noexcept nogil:
-    """gather_block, with a constant width."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        if ahead:
-            prefetch(source + offsets[i + ahead])
-        memcpy(target + pitch * i, source + offsets[i], width)
+    """Copy n slices of `width` bytes, in order, from and to their offsets.
 
-
-cdef inline void gather_block(
-    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t pitch, Py_ssize_t ahead
-) noexcept nogil:
-    """Copy n slices of `width` bytes from their offsets to a target every `pitch` bytes.
-
-    ahead: if not 0, each copy also prefetches the slice that many positions later.
+    One of the offsets may be NULL: then these slices are every `pitch` bytes. ahead: if not 0, each
+    copy also prefetches the source of the slice that many positions later.
     """
-    cdef Py_ssize_t i
     if width == 4:
-        gather_fixed(target, source, offsets, n, 4, pitch, ahead)
+        move_width(target, target_offsets, source, source_offsets, n, 4, pitch, ahead)
     elif width == 8:
-        gather_fixed(target, source, offsets, n, 8, pitch, ahead)
+        move_width(target, target_offsets, source, source_offsets, n, 8, pitch, ahead)
     elif width == 2:
-        gather_fixed(target, source, offsets, n, 2, pitch, ahead)
+        move_width(target, target_offsets, source, source_offsets, n, 2, pitch, ahead)
     elif width == 1:
-        gather_fixed(target, source, offsets, n, 1, pitch, ahead)
+        move_width(target, target_offsets, source, source_offsets, n, 1, pitch, ahead)
     elif width == 16:
-        gather_fixed(target, source, offsets, n, 16, pitch, ahead)
+        move_width(target, target_offsets, source, source_offsets, n, 16, pitch, ahead)
     else:
-        for i in range(n):
-            if ahead:
-                prefetch_slice(source + offsets[i + ahead], width)
-            copy_bytes(target + pitch * i, source + offsets[i], width)
+        move_width(target, target_offsets, source, source_offsets, n, width, pitch, ahead)
 
 
-cdef inline void scatter_fixed "ndtool_scatter_fixed"(
-    uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
+cdef inline void move_width "ndtool_move_width"(
+    uint8_t* target, const int64_t* target_offsets, const uint8_t* source,
+    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width, Py_ssize_t pitch,
+    Py_ssize_t ahead
 ) noexcept nogil:
-    """scatter_block, with a constant width."""
+    """move_block, in a loop for the offsets that are given; a constant width, if it is usual."""
+    if target_offsets == NULL and ahead:
+        move_slices(target, NULL, source, source_offsets, n, width, pitch, ahead)
+    elif target_offsets == NULL:
+        move_slices(target, NULL, source, source_offsets, n, width, pitch, 0)
+    elif source_offsets == NULL:
+        move_slices(target, target_offsets, source, NULL, n, width, pitch, 0)
+    else:
+        move_slices(target, target_offsets, source, source_offsets, n, width, pitch, 0)
+
+
+cdef inline void move_slices "ndtool_move_slices"(
+    uint8_t* target, const int64_t* target_offsets, const uint8_t* source,
+    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width, Py_ssize_t pitch,
+    Py_ssize_t ahead
+) noexcept nogil:
     cdef Py_ssize_t i
+    cdef bint is_usual = is_usual_width(width)
+    cdef uint8_t* to
+    cdef const uint8_t* slice
     for i in range(n):
-        memcpy(out + offsets[i], updates + width * i, width)
-
-
-cdef inline void scatter_block(
-    uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
-) noexcept nogil:
-    """Copy n contiguous updates of at most a line to their offsets, in order."""
-    cdef Py_ssize_t i
-    if width == 4:
-        scatter_fixed(out, offsets, updates, n, 4)
-    elif width == 8:
-        scatter_fixed(out, offsets, updates, n, 8)
-    elif width == 2:
-        scatter_fixed(out, offsets, updates, n, 2)
-    elif width == 1:
-        scatter_fixed(out, offsets, updates, n, 1)
-    elif width == 16:
-        scatter_fixed(out, offsets, updates, n, 16)
-    else:
-        for i in range(n):
-            copy_bytes(out + offsets[i], updates + width * i, width)
+        to = target + (pitch * i if target_offsets == NULL else target_offsets[i])
+        slice = source + (pitch * i if source_offsets == NULL else source_offsets[i])
+        if ahead and is_usual:
+            prefetch(source + source_offsets[i + ahead])
+        elif ahead:
+            prefetch_slice(source + source_offsets[i + ahead], width)
+        if is_usual:
+            memcpy(to, slice, width)
+        else:
+            copy_bytes(to, slice, width)

@@ -5,14 +5,13 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from ndtool.loops.blocks cimport BLOCK, FEW, LINE, MAX_RANK, is_usual_width, offsets_1
-from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
-from ndtool.loops.indices cimport (
-    ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
-    as_int64_bits,
+from ndtool.loops.blocks cimport (
+    BLOCK, FEW, LINE, MAX_RANK, Bounds, is_usual_width, resolve_offsets, tuple_offsets,
 )
+from ndtool.loops.gathers cimport RowBlock, bind_row_indices, copy_by_width, stream_full_lines
+from ndtool.loops.indices cimport ERROR, ITEMSIZE_MASK, UNVECTORIZED, as_int64
 from ndtool.loops.memory cimport prefetch_lines, stream, stream_end
-from ndtool.loops.moves cimport gather_block
+from ndtool.loops.moves cimport move_block
 from ndtool.loops.scatters cimport (
     NEUTRAL, SINK, Updates, apply_block, divide_window, fill_pass, sink_offset, window_updates,
 )
@@ -121,35 +120,24 @@ cdef inline uint64_t tile_offsets(
     column on. Non-zero if an index is out of bounds in mode "error".
     """
     cdef int64_t values[BLOCK]
-    cdef const Panels* p = c.p
     cdef uint64_t bad = c.kind & UNVECTORIZED
-    cdef int64_t i, v
-    cdef const int64_t* index
-    cdef BoundsMode mode = BoundsMode(
-        &p.data_rows, &step, 0, column_stride, c.mode, redirect_offset
+    cdef int64_t i
+    cdef Bounds bounds = Bounds(
+        &c.p.data_rows, &c.p.wrap, &step, 0, column_stride, c.mode, redirect_offset, c.has_pad,
+        c.pad,
     )
-    cdef bint is_uint64 = False, skips
     if not bad:
-        index = as_int64(stored, c.kind, n, values)
-        if c.mode == ERROR:
-            bad = offsets_1(index, n, p.data_rows, p.wrap, step, 0, column_stride, offsets)
-            for i in range(0 if column_stride else n):
-                offsets[i] += increments[i]
-        else:
-            bad = apply_mode(&mode, index, n, 1, offsets)
-            for i in range(0 if column_stride else n):
-                offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
-    if not bad or c.mode == ERROR and not c.has_pad:
-        return bad
-    index = as_int64_bits(stored, c.kind, n, values, &is_uint64)    # one by one
-    for i in range(n):
-        v = index[i]
-        skips = c.has_pad and v == c.pad
-        if not skips:
-            skips = bound_index_exact(&v, p.data_rows, p.wrap, c.mode, is_uint64)
-            if skips and c.mode == ERROR:
-                return 1
-        offsets[i] = redirect_offset if skips else v * step + increments[i]
+        bad = tuple_offsets(&bounds, as_int64(stored, c.kind, n, values), n, 1, offsets)
+    if bad and resolve_offsets(&bounds, stored, c.kind, n, 1, offsets):
+        return 1
+    if column_stride:
+        return 0
+    if c.mode == ERROR and not c.has_pad:
+        for i in range(n):
+            offsets[i] += increments[i]
+    else:
+        for i in range(n):
+            offsets[i] += 0 if offsets[i] == redirect_offset else increments[i]
     return 0
 
 
@@ -262,7 +250,7 @@ cdef inline uint64_t gather_from_tile(
             c, stored, n_few, step, column_stride, increments, c.fill_value - source, offsets
         ):
             return 1
-        gather_block(target, source, offsets, n_few, p.itemsize, p.itemsize, 0)
+        move_block(target, NULL, source, offsets, n_few, p.itemsize, p.itemsize, 0)
         source += n_few * column_stride
         increments += 0 if column_stride else n_few
         stored += n_few * (c.kind & ITEMSIZE_MASK)

@@ -15,6 +15,12 @@ from ndtool.loops.arithmetic cimport (
     signed_integer,
 )
 
+ctypedef Py_ssize_t (*TypedLoop)(const void* reduction) noexcept nogil
+
+ctypedef void (*HalfLoop)(
+    uint8_t* target, const int64_t* offsets, const void* updates, Py_ssize_t n, Py_ssize_t elements
+) noexcept nogil
+
 cdef extern from *:
     """
     #if defined(__GNUC__) && !defined(__clang__)
@@ -40,64 +46,72 @@ cdef extern from *:
     NDTOOL_REDUCE(float64);
     NDTOOL_REDUCE(complex64);
     NDTOOL_REDUCE(complex128);
+    static Py_ssize_t (*const ndtool_typed_loops[])(void const *) = { /* by arithmetic type */
+        ndtool_reduce_bool, ndtool_reduce_int8, ndtool_reduce_int16, ndtool_reduce_int32,
+        ndtool_reduce_int64, ndtool_reduce_uint8, ndtool_reduce_uint16, ndtool_reduce_uint32,
+        ndtool_reduce_uint64, ndtool_reduce_float16, ndtool_reduce_bfloat16,
+        ndtool_reduce_float32, ndtool_reduce_float64, ndtool_reduce_complex64,
+        ndtool_reduce_complex128,
+    };
     #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
       #include <immintrin.h>
-      /* out = out op updates of float16, by conversions in hardware, which ignore the state of
-         floats; also the last elements, so that the division of a row affects no bit */
+      /* n slices of float16, by conversions in hardware, which ignore the state of floats; also
+         single elements, so that the division of a row affects no bit */
       #define NDTOOL_F16C __attribute__((target("avx,f16c"))) static
-      #define NDTOOL_HALF_OP(name, result) \\
-          NDTOOL_F16C inline __m128i ndtool_half8_##name(__m128i out, __m128i updates) { \\
-              __m256 a = _mm256_cvtph_ps(out), b = _mm256_cvtph_ps(updates); \\
-              return _mm256_cvtps_ph(result, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); \\
-          } \\
-          NDTOOL_F16C void ndtool_half_##name(void *target, const void *source, Py_ssize_t n) { \\
-              uint16_t *out = (uint16_t *) target; \\
-              const uint16_t *updates = (const uint16_t *) source; \\
-              __m128i rest[2] = {_mm_setzero_si128(), _mm_setzero_si128()}; \\
-              Py_ssize_t i; \\
-              for (i = 0; i + 8 <= n; i += 8) \\
-                  _mm_storeu_si128((__m128i *) (out + i), ndtool_half8_##name( \\
-                      _mm_loadu_si128((const __m128i *) (out + i)), \\
-                      _mm_loadu_si128((const __m128i *) (updates + i)))); \\
-              if (i == n) return; \\
-              memcpy(&rest[0], out + i, (size_t) (n - i) * 2); \\
-              memcpy(&rest[1], updates + i, (size_t) (n - i) * 2); \\
-              rest[0] = ndtool_half8_##name(rest[0], rest[1]); \\
-              memcpy(out + i, &rest[0], (size_t) (n - i) * 2); \\
+      #define NDTOOL_HALF_TO_NEAREST _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC
+      #define NDTOOL_HALF_OP(name, instruction) \\
+          NDTOOL_F16C void ndtool_half_##name( \\
+              uint8_t *target, const int64_t *offsets, const void *updates, Py_ssize_t n, \\
+              Py_ssize_t elements) { \\
+              const uint16_t *update = (const uint16_t *) updates; \\
+              Py_ssize_t i, c; \\
+              for (i = 0; i < n; i++, update += elements) { \\
+                  uint16_t *out = (uint16_t *) (target + offsets[i]); \\
+                  for (c = 0; c + 8 <= elements; c += 8) { \\
+                      __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (out + c))); \\
+                      __m256 b = _mm256_cvtph_ps( \\
+                          _mm_loadu_si128((const __m128i *) (update + c))); \\
+                      __asm__(instruction " %1, %0, %0" : "+x"(a) : "x"(b)); \\
+                      _mm_storeu_si128( \\
+                          (__m128i *) (out + c), _mm256_cvtps_ph(a, NDTOOL_HALF_TO_NEAREST)); \\
+                  } \\
+                  for (; c < elements; c++) { \\
+                      __m128 a = _mm_cvtph_ps(_mm_cvtsi32_si128(out[c])); \\
+                      __m128 b = _mm_cvtph_ps(_mm_cvtsi32_si128(update[c])); \\
+                      __asm__(instruction " %1, %0, %0" : "+x"(a) : "x"(b)); \\
+                      out[c] = (uint16_t) _mm_cvtsi128_si32( \\
+                          _mm_cvtps_ph(a, NDTOOL_HALF_TO_NEAREST)); \\
+                  } \\
+              } \\
           }
-      /* of two NaNs, an addition returns the first; compilers may swap its operands */
-      #define NDTOOL_FIRST_NAN _mm256_blendv_ps(b, a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q))
-      NDTOOL_HALF_OP(add, _mm256_add_ps(a, NDTOOL_FIRST_NAN))
-      NDTOOL_HALF_OP(multiply, _mm256_mul_ps(a, NDTOOL_FIRST_NAN))
-      NDTOOL_HALF_OP(subtract, _mm256_sub_ps(a, b))
-      NDTOOL_HALF_OP(divide, _mm256_div_ps(a, b))
+      /* of two NaNs, the first: compilers would swap operands of a C expression */
+      NDTOOL_HALF_OP(add, "vaddps")
+      NDTOOL_HALF_OP(multiply, "vmulps")
+      NDTOOL_HALF_OP(subtract, "vsubps")
+      NDTOOL_HALF_OP(divide, "vdivps")
       #define ndtool_has_half_loops 1
       #define ndtool_has_f16c() __builtin_cpu_supports("f16c")
     #else
-      #define ndtool_half_add(out, updates, n) ((void) 0)
-      #define ndtool_half_multiply(out, updates, n) ((void) 0)
-      #define ndtool_half_subtract(out, updates, n) ((void) 0)
-      #define ndtool_half_divide(out, updates, n) ((void) 0)
+      #define ndtool_half_add NULL
+      #define ndtool_half_multiply NULL
+      #define ndtool_half_subtract NULL
+      #define ndtool_half_divide NULL
       #define ndtool_has_half_loops 0
       #define ndtool_has_f16c() 0
     #endif
     """
+    const TypedLoop[] typed_loops "ndtool_typed_loops"
+    HalfLoop half_add "ndtool_half_add"
+    HalfLoop half_multiply "ndtool_half_multiply"
+    HalfLoop half_subtract "ndtool_half_subtract"
+    HalfLoop half_divide "ndtool_half_divide"
     bint has_half_loops "ndtool_has_half_loops"
     bint has_f16c "ndtool_has_f16c"() noexcept nogil
-    void half_add "ndtool_half_add"(void* out, const void* updates, Py_ssize_t n) noexcept nogil
-    void half_multiply "ndtool_half_multiply"(
-        void* out, const void* updates, Py_ssize_t n
-    ) noexcept nogil
-    void half_subtract "ndtool_half_subtract"(
-        void* out, const void* updates, Py_ssize_t n
-    ) noexcept nogil
-    void half_divide "ndtool_half_divide"(
-        void* out, const void* updates, Py_ssize_t n
-    ) noexcept nogil
-
 
 cdef enum:
     PREFETCH_INTERVAL = 16    # elements between prefetches
+    FEW_ELEMENTS = 3          # elements of a slice, up to which vectors are not faster
+    FEW_COMPLEX = 8           # the same of complex64
 
 cdef enum:    # which loop
     ROWS
@@ -125,29 +139,44 @@ cdef struct TypedReduction:
     int loop, op
 
 
+cdef inline bint reduce_halves(
+    int op, uint8_t* target, const int64_t* offsets, const void* updates, Py_ssize_t n,
+    Py_ssize_t elements
+) noexcept nogil:
+    """Apply n contiguous updates by conversions in hardware; return whether there are any."""
+    cdef HalfLoop loop = half_divide
+    if op == MAX or op == MIN or not has_f16c():
+        return False
+    if op == ADD:
+        loop = half_add
+    elif op == MUL:
+        loop = half_multiply
+    elif op == SUB:
+        loop = half_subtract
+    loop(target, offsets, updates, n, elements)
+    return True
+
+
 cdef inline void reduce_slice(
     int op, number* out, const number* updates, Py_ssize_t elements
 ) noexcept nogil:
     """out[c] = out[c] op updates[c] for the elements of one slice."""
-    cdef Py_ssize_t c
+    cdef Py_ssize_t i, few = FEW_ELEMENTS
+    cdef uint64_t c
+    cdef int64_t zero = 0
     if number is half:
-        if elements >= 4 and op != MAX and op != MIN and has_f16c():
-            if op == ADD:
-                half_add(out, updates, elements)
-            elif op == MUL:
-                half_multiply(out, updates, elements)
-            elif op == SUB:
-                half_subtract(out, updates, elements)
-            else:
-                half_divide(out, updates, elements)
+        if reduce_halves(op, <uint8_t*> out, &zero, updates, 1, elements):
             return
-    if number is complex64 or number is complex128:
-        if number is complex128 or elements <= 8:    # vectors are not faster
-            for c in range(elements):
-                out[c] = reduce_pair_scalar(op, out[c], updates[c])
-            return
-    for c in range(elements):
-        out[c] = reduce_pair(op, out[c], updates[c])
+    if number is complex64:
+        few = FEW_COMPLEX
+    if number is complex128 or elements <= few:
+        for i in range(elements):
+            c = i
+            read_once(c)    # which prevents vectors: they are not faster
+            out[c] = reduce_pair_scalar(op, out[c], updates[c])
+        return
+    for i in range(elements):
+        out[i] = reduce_pair(op, out[i], updates[i])
 
 
 cdef inline Py_ssize_t reduce_slices(
@@ -181,6 +210,9 @@ cdef inline Py_ssize_t reduce_singles(
     cdef const number* updates = <const number*> r.updates
     cdef uint8_t* target = r.target
     cdef number* out
+    if number is half:
+        if reduce_halves(op, target, offsets, updates, n, 1):
+            return n
     if all_equal(offsets, n):
         reduce_one_element(op, <number*> (target + offsets[0]), updates, n)
         return n
@@ -397,35 +429,7 @@ cdef inline Py_ssize_t reduce_updates(
     elif loop == ROWS and (op == ADD or op == SUB):
         code = FLOAT32 if code == COMPLEX64 else FLOAT64 if code == COMPLEX128 else code
     c.slices, c.loop, c.op = r, loop, op
-    if code == INT32:
-        return reduce_int32(&c)
-    if code == INT64:
-        return reduce_int64(&c)
-    if code == FLOAT32:
-        return reduce_float32(&c)
-    if code == FLOAT64:
-        return reduce_float64(&c)
-    if code == BOOL:
-        return reduce_bool(&c)
-    if code == INT8:
-        return reduce_int8(&c)
-    if code == INT16:
-        return reduce_int16(&c)
-    if code == UINT8:
-        return reduce_uint8(&c)
-    if code == UINT16:
-        return reduce_uint16(&c)
-    if code == UINT32:
-        return reduce_uint32(&c)
-    if code == UINT64:
-        return reduce_uint64(&c)
-    if code == FLOAT16:
-        return reduce_float16(&c)
-    if code == BFLOAT16:
-        return reduce_bfloat16(&c)
-    if code == COMPLEX64:
-        return reduce_complex64(&c)
-    return reduce_complex128(&c)
+    return typed_loops[code](&c)
 
 
 cdef inline void reduce_block(int code, int op, const Reduction* r) noexcept nogil:

@@ -10,8 +10,8 @@ from ndtool.loops.arithmetic cimport (
 )
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, convert_next_offsets,
-    has_row_indices, has_shared_tuples, next_batch, next_offsets, seek,
-    stored_index, task_column,
+    has_row_indices, has_shared_tuples, next_batch, seek, shared_offsets, stored_index,
+    task_column,
 )
 from ndtool.loops.counts cimport (
     Counts, Means, any_dropped, count_address, count_block, count_rows, count_update, divide_task,
@@ -21,7 +21,7 @@ from ndtool.loops.memory cimport (
     PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, store, stream, stream_end,
     write_window,
 )
-from ndtool.loops.moves cimport scatter_block
+from ndtool.loops.moves cimport move_block
 from ndtool.loops.reductions cimport (
     ELEMENTS, ROWS, Reduction, is_by_index, reduce_block, reduce_updates,
 )
@@ -36,6 +36,7 @@ cdef extern from *:
 cdef enum:
     BURST = 32    # number of short updates between prefetches
     SINK = 8      # int64s of the sink: a line that updates are written to instead of a slice
+    MAX_REPEATED = 16384    # slices of a batch, of which only the last updates are copied
 
 cdef enum:      # what becomes of the current value of a slice with updates
     INCLUDED    # all updates are reduced into it, or copied
@@ -177,12 +178,18 @@ cdef inline uint64_t scatter_range(
 ) noexcept nogil:
     """Update bytes [column, end) of the slices of tuples [t, stop) that `owner` owns."""
     cdef Py_ssize_t width = end - column
+    cdef Cursor cursor
     if width == 0:
         return 0
     if width == s.updates.pitch <= LINE and has_shared_tuples(&s.walk, s.count):
         return scatter_shared(s, target, t, stop)
     if width == s.updates.pitch <= LINE:
-        return scatter_short(s, target, t, stop)
+        seek(&cursor, &s.walk, t)
+        return scatter_short(
+            &s.updates, target, &s.walk, &cursor, t, stop, s.walk.space.fits_in_cache
+        )
+    if has_many_updates(s):
+        return scatter_last(s, target + column, t, stop, column, width, owner, owners)
     return scatter_rows(s, target + column, t, stop, column, width, owner, owners)
 
 
@@ -228,53 +235,50 @@ cdef inline uint64_t scatter_shared(
     const Scatter* s, uint8_t* target, int64_t t, int64_t stop
 ) noexcept nogil:
     """Convert the tuples that all batches share once, and apply the updates of complete batches."""
-    cdef int64_t offsets[SHORT_BLOCK]
-    cdef const IndexSpace* space = s.walk.space
-    cdef int64_t n = space.per_batch
-    cdef Cursor cursor
-    seek(&cursor, &s.walk, 0)
-    cursor.base = 0    # offsets are from the first slice of a batch
-    if next_offsets(&cursor, &s.walk, 0, n, offsets):
-        return 1
-    seek(&cursor, &s.walk, t)
+    cdef int64_t offsets[BLOCK]
+    cdef int64_t n = s.walk.space.per_batch, count, base
+    cdef int64_t step = n * shared_offsets(&s.walk, (stop - t) // n, offsets)
+    cdef Py_ssize_t width = s.updates.pitch
+    if step == 0:
+        return t < stop
     while t < stop:
+        count = min(step, stop - t)
+        base = (s.walk.first + t) // n * s.walk.space.batch_strides[0]
         apply_block(
-            &s.updates, target + cursor.base, offsets, s.updates.first + t * s.updates.pitch, n,
-            s.updates.pitch,
+            &s.updates, target + base, offsets, s.updates.first + t * width, count, width
         )
-        next_batch(&cursor, space)
-        t += n
+        t += count
     return 0
 
 
 cdef inline uint64_t scatter_short(
-    const Scatter* s, uint8_t* target, int64_t t, int64_t stop
+    const Updates* updates, uint8_t* target, const Walk* tuples, Cursor* cursor, int64_t t,
+    int64_t stop, bint in_cache,
 ) noexcept nogil:
-    """Apply updates of at most a cache line, prefetching the slices of the next block."""
+    """Apply updates of at most a cache line from tuple t on, at which the cursor is.
+
+    in_cache: the target is, so that the slices of the next block are not prefetched.
+    """
     cdef int64_t offsets[2 * BLOCK]
     cdef int64_t sink[SINK]
-    cdef const IndexSpace* space = s.walk.space
-    cdef Walk walk = s.walk
-    cdef Cursor cursor
-    cdef const Updates* updates = &s.updates
+    cdef Walk walk = tuples[0]
     cdef Py_ssize_t width = updates.pitch
-    cdef int64_t n, applied, n_next = 0, step = min(block_size(space), SHORT_BLOCK)
-    cdef bint is_by_row = space.fits_in_cache and is_reduction_by_row(updates, &walk)
+    cdef int64_t n, applied, n_next = 0, step = min(block_size(walk.space), SHORT_BLOCK)
+    cdef bint is_by_row = in_cache and is_reduction_by_row(updates, &walk)
     memset(sink, 0, LINE)
     walk.redirect_offset = sink_offset(updates, sink, target)
-    seek(&cursor, &walk, t)
     while t < stop:
         n = min(step, stop - t)
         applied = 0
         if is_by_row:
-            applied = reduce_by_row(updates, target, &walk, &cursor, t, min(BLOCK, stop - t))
+            applied = reduce_by_row(updates, target, &walk, cursor, t, min(BLOCK, stop - t))
         if applied:
             t += applied
             continue
-        if not n_next and convert_next_offsets(&cursor, &walk, t, n, offsets):
+        if not n_next and convert_next_offsets(cursor, &walk, t, n, offsets):
             return 1
-        n_next = 0 if space.fits_in_cache else min(step, stop - t - n)
-        if n_next and convert_next_offsets(&cursor, &walk, t + n, n_next, offsets + n):
+        n_next = 0 if in_cache else min(step, stop - t - n)
+        if n_next and convert_next_offsets(cursor, &walk, t + n, n_next, offsets + n):
             return 1
         apply_short(updates, target, offsets, updates.first + t * width, n, n_next)
         memcpy(offsets, offsets + n, n_next * 8)
@@ -306,6 +310,56 @@ cdef inline uint64_t scatter_rows(
         memmove(positions, positions + n, n_next * 8)
         n = n_next
         t += n_block
+    if s.non_temporal:
+        stream_end()
+    return 0
+
+
+cdef inline bint has_many_updates(const Scatter* s) noexcept nogil:
+    """Return whether most updates of a copy are likely to be overwritten by later ones."""
+    cdef const IndexSpace* space = s.walk.space
+    cdef int64_t rows = space.span // s.updates.pitch + 1
+    return (
+        not s.updates.op and s.updates.current == INCLUDED and not s.updates.counts.data
+        and rows <= MAX_REPEATED and space.strides[space.k - 1] == s.updates.pitch
+        and 2 * rows <= min(space.per_batch, s.count)
+    )
+
+
+cdef inline uint64_t scatter_last(
+    const Scatter* s, uint8_t* target, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t width,
+    int64_t owner, int64_t owners,
+) noexcept nogil:
+    """scatter_rows, but only the last update of each slice of a batch is copied: backwards."""
+    cdef int64_t offsets[BLOCK]
+    cdef int64_t positions[BLOCK]
+    cdef uint8_t is_written[MAX_REPEATED]
+    cdef const IndexSpace* space = s.walk.space
+    cdef Cursor cursor
+    cdef int64_t n, i, row, first_slice, batch = -1
+    cdef Py_ssize_t n_owned, first_kept
+    while t < stop:
+        n = min(block_size(space), 1 + (s.walk.first + stop - 1) % space.per_batch)
+        n = min(n, stop - t)
+        stop -= n
+        seek(&cursor, &s.walk, stop)
+        if cursor.batch != batch:
+            batch = cursor.batch
+            memset(is_written, 0, space.span // s.updates.pitch + 1)
+        first_slice = cursor.base + space.lowest
+        if convert_next_offsets(&cursor, &s.walk, stop, n, offsets):
+            return 1
+        first_kept = n_owned = filter_owned(offsets, positions, n, stop, owner, owners)
+        for i in reversed(range(n_owned)):
+            row = (offsets[i] - first_slice) // s.updates.pitch
+            if not is_written[row]:
+                is_written[row] = True
+                first_kept -= 1
+                offsets[first_kept], positions[first_kept] = offsets[i], positions[i]
+        apply_rows(
+            &s.updates, target, offsets + first_kept, s.updates.first + column,
+            positions + first_kept, n_owned - first_kept, 0, width, s.non_temporal
+        )
     if s.non_temporal:
         stream_end()
     return 0
@@ -350,7 +404,7 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
     """For each batch, copy the bytes that it updates to a window, update it, and write it once."""
     cdef const BatchWindows* s = <const BatchWindows*> args
     cdef uint8_t* window = s.windows + thread * s.scratch
-    cdef Updates updates
+    cdef Updates updates, first_pass
     cdef Cursor cursor
     cdef int64_t per_batch = s.walk.space.per_batch, base
     cdef int64_t t = s.batches * task // s.tasks * per_batch
@@ -361,40 +415,17 @@ cdef inline uint64_t windows_task(const void* args, int64_t task, int thread) no
         memcpy(window, s.data + base, s.span)
         updates = window_updates(&s.updates, window, window, s.span)
         if updates.current == NEUTRAL:
-            if apply_batch(s, fill_pass(&updates), window, &cursor, t):
+            first_pass = fill_pass(&updates)
+            if scatter_short(&first_pass, window, &s.walk, &cursor, t, t + per_batch, True):
                 return 1
             cursor.remaining = per_batch
-        if apply_batch(s, updates, window, &cursor, t):
+        if scatter_short(&updates, window, &s.walk, &cursor, t, t + per_batch, True):
             return 1
         divide_window(&s.updates, &updates, window, s.span)
         write_window(s.target + base, window, s.span, s.non_temporal)
         t += per_batch
         cursor.base = base
         next_batch(&cursor, s.walk.space)
-    return 0
-
-
-cdef inline uint64_t apply_batch(
-    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* cursor, int64_t t
-) noexcept nogil:
-    """Apply the updates of a batch, whose first tuple is t."""
-    cdef int64_t offsets[BLOCK]
-    cdef int64_t sink[SINK]
-    cdef Walk walk = s.walk
-    cdef int64_t n_block, applied, end = t + s.walk.space.per_batch
-    cdef bint is_by_row = is_reduction_by_row(&updates, &walk)
-    memset(sink, 0, LINE)
-    walk.redirect_offset = sink_offset(&updates, sink, window)
-    while t < end:
-        n_block = min(SHORT_BLOCK, end - t)
-        applied = reduce_by_row(&updates, window, &walk, cursor, t, n_block) if is_by_row else 0
-        if applied:
-            t += applied
-            continue
-        if convert_next_offsets(cursor, &walk, t, n_block, offsets):
-            return 1
-        apply_short(&updates, window, offsets, updates.first + t * updates.pitch, n_block, 0)
-        t += n_block
     return 0
 
 
@@ -442,7 +473,7 @@ cdef inline void apply_block "ndtool_apply_block"(
             if offsets[i] != DROPPED:
                 apply_row(u, target + offsets[i], updates + i * width, width)
     elif u.current == FILL:
-        scatter_block(target, offsets, u.neutral, n, width)
+        move_block(target, offsets, u.neutral, NULL, n, width, width, 0)
     elif u.counts.data:
         apply_counted(u, target, offsets, updates, n, width)
     else:
@@ -457,7 +488,7 @@ cdef inline void copy_or_reduce(
     if op:
         reduce_block(code, op, &r)
     else:
-        scatter_block(target, offsets, updates, n, width)
+        move_block(target, offsets, updates, NULL, n, width, width, 0)
 
 
 cdef inline void apply_counted(

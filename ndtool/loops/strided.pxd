@@ -4,22 +4,14 @@
 # updates of a scatter, at any strides, too.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, MAX_RANK, Cursor, block_size, next_offsets, seek,
 )
 from ndtool.loops.memory cimport swap_units
-from ndtool.loops.moves cimport copy_bytes, gather_block, scatter_block
+from ndtool.loops.moves cimport copy_bytes, move_block
 from ndtool.loops.scatters cimport FILL, Scatter, Updates, apply_block, apply_row, filter_owned
 from ndtool.loops.views cimport View, copy_run, seek_element
-
-cdef extern from *:
-    """
-    static inline void ndtool_move_fixed(
-        uint8_t *, int64_t const *, uint8_t const *, int64_t const *, Py_ssize_t, Py_ssize_t
-    ) ndtool_inline;
-    """
 
 cdef enum:
     FEW = 16    # tuples or elements, up to which a call for those of one slice costs more
@@ -156,15 +148,15 @@ cdef inline void apply_elements(
         for i in range(n):
             apply_row(u, selected + selected_offsets[i], listed + listed_offsets[i], width)
     else:
-        gather_block(packed, listed, listed_offsets, n, width, width, 0)
+        move_block(packed, NULL, listed, listed_offsets, n, width, width, 0)
         if a.is_staged:
-            gather_block(stage, selected, selected_offsets, n, width, width, 0)
+            move_block(stage, NULL, selected, selected_offsets, n, width, width, 0)
             if a.swap:
                 swap_units(stage, n * width // a.swap, a.swap)
             apply_row(u, stage, packed, n * width)
             if a.swap:
                 swap_units(stage, n * width // a.swap, a.swap)
-            scatter_block(selected, selected_offsets, stage, n, width)
+            move_block(selected, selected_offsets, stage, NULL, n, width, width, 0)
             return
         apply_block(u, selected, selected_offsets, packed, n, width)
 
@@ -174,30 +166,10 @@ cdef inline void move(
     const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width, bint is_run,
 ) noexcept nogil:
     """Copy n elements from offsets to offsets, in order; is_run: whether at equal distances."""
-    cdef Py_ssize_t i
     if is_run and n > 1:
         copy_run(
             target + target_offsets[0], target_offsets[1] - target_offsets[0],
             source + source_offsets[0], source_offsets[1] - source_offsets[0], n, width,
         )
-    elif width == 1:
-        move_fixed(target, target_offsets, source, source_offsets, n, 1)
-    elif width == 2:
-        move_fixed(target, target_offsets, source, source_offsets, n, 2)
-    elif width == 4:
-        move_fixed(target, target_offsets, source, source_offsets, n, 4)
-    elif width == 8:
-        move_fixed(target, target_offsets, source, source_offsets, n, 8)
     else:
-        for i in range(n):
-            copy_bytes(target + target_offsets[i], source + source_offsets[i], width)
-
-
-cdef inline void move_fixed "ndtool_move_fixed"(
-    uint8_t* target, const int64_t* target_offsets, const uint8_t* source,
-    const int64_t* source_offsets, Py_ssize_t n, Py_ssize_t width,
-) noexcept nogil:
-    """move, with a constant width."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        memcpy(target + target_offsets[i], source + source_offsets[i], width)
+        move_block(target, target_offsets, source, source_offsets, n, width, 0, 0)
