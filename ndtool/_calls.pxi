@@ -1282,7 +1282,7 @@ cdef class Calls:
         folds = family == ALONG_AXIS and batch_dims == 0 and p.first > 0 and (
             has_smaller_stride(selected, p.first)
             or (listed.rank >= views[0].rank and has_smaller_stride(listed, p.first))
-            or (p.per_batch <= FEW and (is_listed or p.width <= _blocks.LINE))
+            or (p.per_batch <= FEW and (is_listed or (job.scatters and p.width <= _blocks.LINE)))
         )
         if gathered and family != BY_ELEMENTS and (is_listed or folds):
             needs_copy = describe_slices(

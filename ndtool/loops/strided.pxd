@@ -60,8 +60,8 @@ cdef inline uint64_t strided_task(const void* args, int64_t task, int thread) no
         element += a.elements * task // s.tasks
         stop = a.first + a.elements * (task + 1) // s.tasks
     by_slices = a.is_staged or end - t <= FEW or (max(step, -step) < LINE and stop - element > FEW)
-    if by_slices:
-        n = BLOCK
+    if by_slices:    # of distant elements, as many as the first cache holds the lines of
+        n = BLOCK if max(step, -step) < LINE else BLOCK // 8
     selected = seek_element(view, element, coordinates)
     for d in range(view.rank):
         listed += coordinates[d] * a.listed_strides[d]

@@ -230,7 +230,6 @@ class DatasetContainer(Container):
         if self._metadata.layout is not None:
             return
         offset = self.dataset.get_offset() if self._metadata.nbytes else None
-        self.dataset = None
         self._close()
         if offset is not None:
             self.start = content.start + offset
@@ -263,9 +262,7 @@ class DatasetContainer(Container):
         return h5d.create(self._file.id, encoded_name, file_type, space, properties, links)
 
     def finish(self, fd: int, name: str) -> None:
-        self.dataset = None
-        with library_errors(name, OutputError):
-            self._close()
+        self._close()
         self.raise_error()
 
     def raise_error(self) -> None:
@@ -274,17 +271,16 @@ class DatasetContainer(Container):
             self._output.raise_error()
 
     def _close(self) -> None:
-        file, self._file = self._file, None
+        file, self._file, self.dataset = self._file, None, None
         if file is not None:
-            file.close()
+            with library_errors(self._target.path, OutputError):
+                file.close()
 
     def drop(self) -> None:
         """Close h5py's file without further writes."""
         if self._output is not None:
             self._output.drop()
-        self.dataset = None
-        with library_errors(self._target.path, OutputError):
-            self._close()
+        self._close()
 
 
 class DatasetSink(ChunkSink, FileSink):
