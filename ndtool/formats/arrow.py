@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import accumulate, groupby, islice
 from math import prod
 from operator import itemgetter
+from struct import unpack_from
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ BLOCK_BYTES = 4 << 20  # maximum bytes of a block of rows, which are decoded tog
 GROUP_BYTES = 8 << 20  # approximate bytes of a written row group
 PARQUET, ENCRYPTED, ARROW, FEATHER_1 = b"PAR1", b"PARE", b"ARROW1", b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"  # before the first message of an Arrow stream
+_FILE_TRAILER_SIZE = 10  # bytes of the size of a file's footer, and the magic string
 _READ_BYTES = 1 << 20  # bytes of a remote column chunk that are read together
 _MAX_RANK = 8  # of the value in a row
 _DTYPE_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
@@ -514,12 +516,12 @@ class _ArrowFile(Table):
             storage.download([(0, storage.size)])
             self.buffer = pa.py_buffer(storage.view(0, storage.size, path)[0])
             self._is_stream = storage.peek(0, 4) == _STREAM
-            self.schema = self._open(None).schema
+            reader = self._open(None)
+            self.schema = reader.schema
+            batches = [_parse_batch(message.metadata) for message in self._messages(reader)]
+            self.row_counts = [rows for rows, _ in batches]
             # Buffers in the file are copied if a reader decodes only some columns.
-            self._is_compressed = any(map(self._is_decoded, islice(self._read(None, 0), 1)))
-            kinds = [library().types.is_primitive(field.type) for field in self.schema]
-            counted = [kinds.index(True) if True in kinds else 0] if self._is_compressed else None
-            self.row_counts = [batch.num_rows for batch in self._read(counted, 0)]
+            self._is_compressed = any(is_compressed for _, is_compressed in batches)
 
     def _open(self, fields: list[int] | None) -> Any:
         """Return a reader. fields: decode only these columns, None for all."""
@@ -528,24 +530,59 @@ class _ArrowFile(Table):
         options = ipc.IpcReadOptions(included_fields=fields)
         return open_reader(library().BufferReader(self.buffer), options=options)
 
-    def _read(self, fields: list[int] | None, group: int) -> Iterator[Any]:
-        """Yield the record batches from a group on, with these columns, None for all."""
-        reader = self._open(fields)
+    def _messages(self, reader: Any) -> Iterator[Any]:
+        """Yield the message of each record batch; a file has their offsets at its end."""
+        ipc, data = library().ipc, memoryview(self.buffer)
         if self._is_stream:
-            return islice(reader, group, None)
-        return map(reader.get_batch, range(group, reader.num_record_batches))
-
-    def _is_decoded(self, batch: Any) -> bool:
-        """Whether a buffer of a batch is not in the file."""
-        first, last = self.buffer.address, self.buffer.address + self.buffer.size
-        buffers = (item for column in batch.columns for item in column.buffers() if item)
-        return any(item.size and not first <= item.address < last for item in buffers)
+            for message in ipc.MessageReader.open_stream(self.buffer):
+                if message.type == "record batch":
+                    yield message
+            return
+        end = len(data) - _FILE_TRAILER_SIZE
+        footer = _follow(data, end - _read(data, "<i", end))
+        for number in range(reader.num_record_batches):
+            block = _follow(data, _find_field(data, footer, 3)) + 4 + 24 * number
+            size = _read(data, "<i", block + 8) + _read(data, "<q", block + 16)
+            yield ipc.read_message(self.buffer.slice(_read(data, "<q", block), size))
 
     def batches(self, group: int, names: Sequence[str], rows: int) -> Iterator[Any]:
         fields = sorted(map(self.schema.get_field_index, names))
         is_selection = self._is_compressed and len(fields) < len(self.schema)
-        for batch in self._read(fields if is_selection else None, group):
+        reader = self._open(fields if is_selection else None)
+        batches = (
+            islice(reader, group, None)
+            if self._is_stream
+            else map(reader.get_batch, range(group, len(self.row_counts)))
+        )
+        for batch in batches:
             yield batch.select(list(names))
+
+
+# Arrow's metadata are tables of flatbuffers, which pyarrow has verified; it would decode a batch to
+# tell its rows.
+
+
+def _parse_batch(message: Any) -> tuple[int, bool]:
+    """Return the rows of a record batch, and whether it is compressed, from a message's table."""
+    data = memoryview(message)
+    batch = _follow(data, _find_field(data, _follow(data, 0), 2))
+    length = _find_field(data, batch, 0)
+    return _read(data, "<q", length) if length else 0, bool(_find_field(data, batch, 3))
+
+
+def _find_field(data: memoryview, table: int, number: int) -> int:
+    """Return the position of a field of a table, 0 if it is missing."""
+    offsets, entry = table - _read(data, "<i", table), 4 + 2 * number
+    offset = _read(data, "<H", offsets + entry) if entry < _read(data, "<H", offsets) else 0
+    return table + offset if offset else 0
+
+
+def _follow(data: memoryview, position: int) -> int:
+    return position + _read(data, "<I", position)
+
+
+def _read(data: memoryview, code: str, position: int) -> int:
+    return int(unpack_from(code, data, position)[0])
 
 
 class _ParquetFolder(Table):
