@@ -327,7 +327,7 @@ def test_the_links_of_a_drawing_equal_brute_force(
     focus = tuple(strategy_data.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(focus) == expected.ndim)
     with patch.multiple(drawing, **limits), open_case(case) as opened_call:
-        diagram = drawing.draw(opened_call, [focus])
+        diagram = drawing.draw(opened_call, [focus], [], None)
     assume(diagram is not None)
     assert diagram is not None
     output = grid_of(diagram, "output")
