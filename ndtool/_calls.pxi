@@ -193,14 +193,6 @@ cdef inline int64_t multiply(int64_t total, int64_t size) noexcept nogil:
     return total * size
 
 
-cdef inline int64_t count_elements(const View* view) noexcept nogil:
-    cdef int64_t count = 1
-    cdef int d
-    for d in range(view.rank):
-        count *= view.sizes[d]
-    return count
-
-
 cdef inline bint is_same_shape(const Array* view, const CallPlan* p) noexcept nogil:
     cdef int d
     if view.rank != p.rank:

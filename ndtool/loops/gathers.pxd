@@ -14,7 +14,7 @@ from ndtool.loops.indices cimport (
     ITEMSIZE_MASK, as_row_indices, load_row_index, read_once, row_limit,
 )
 from ndtool.loops.memory cimport (
-    PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
+    PREFETCH_DISTANCE, prefetch_lines, prefetch_slice, stream, stream_end,
 )
 from ndtool.loops.moves cimport has_vbmi, move_block, stream_slices
 

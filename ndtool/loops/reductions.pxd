@@ -9,10 +9,9 @@ from libc.stdint cimport (
 from ndtool.loops.indices cimport load_row_index, read_once
 from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines, prefetch_slice
 from ndtool.loops.arithmetic cimport (
-    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
-    INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, complex64,
-    complex128, half, half_key, itemsizes, number, ordered_extreme, reduce_pair, reduce_pair_scalar,
-    signed_integer,
+    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, MAX,
+    MIN, MUL, SUB, UINT8, bfloat16, boolean, complex64, complex128, half, half_key, itemsizes,
+    number, ordered_extreme, reduce_pair, reduce_pair_scalar, signed_integer,
 )
 
 ctypedef Py_ssize_t (*TypedLoop)(const void* reduction) noexcept nogil

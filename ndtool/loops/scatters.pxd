@@ -18,8 +18,7 @@ from ndtool.loops.counts cimport (
 )
 from ndtool.loops.indices cimport ITEMSIZE_MASK, as_int64, as_row_indices, row_limit
 from ndtool.loops.memory cimport (
-    PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, store, stream, stream_end,
-    write_window,
+    PREFETCH_DISTANCE, prefetch, prefetch_slice, store, stream, stream_end, write_window,
 )
 from ndtool.loops.moves cimport move_block
 from ndtool.loops.reductions cimport (

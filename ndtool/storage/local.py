@@ -146,9 +146,8 @@ class LocalFile:
 class Folder(Protocol):
     """Base class of folders of files, local or remote; a key is a relative path.
 
-    concurrency: the number of files worth reading concurrently
-    on a single processor. can_list: whether its content can be listed. LocalFolder documents the
-    methods.
+    concurrency: the number of files worth reading concurrently on a single processor. can_list:
+    whether its content can be listed. LocalFolder documents the methods.
     """
 
     path: str

@@ -87,8 +87,8 @@ class Archive:
     """An open archive.
 
     name: of the file, for messages. start: the offset of the central directory, which all data must
-    precede. infos: the members in its order; names may be
-    duplicates. Raises InputError if the central directory is inconsistent.
+    precede. infos: the members in its order; names may be duplicates. Raises InputError if the
+    central directory is inconsistent.
     """
 
     def __init__(self, storage: File, name: str) -> None:
