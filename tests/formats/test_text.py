@@ -129,8 +129,16 @@ def test_indices(argument: str, content: str, expected: Any) -> None:
 INTEGER = "is not an integer: expected one such as 5 or -1"
 BAD = [
     ("i.txt", "5\n1.0\n", f"i.txt: line 2, column 0: '1.0' {INTEGER}"),
+    ("i.txt", "5\n1e3\n", f"line 2, column 0: '1e3' {INTEGER}"),
     ("i.txt", "5\nnan\n", f"line 2, column 0: 'nan' {INTEGER}"),
+    ("i.txt", "nan\n", f"line 1, column 0: 'nan' {INTEGER}"),
     ("i.txt", "5\n0x10\n", f"line 2, column 0: '0x10' {INTEGER}"),
+    ("i.txt", "5\n1_000\n", f"'1_000' {INTEGER}"),
+    ("i.txt", "5\n1-2\n", f"'1-2' {INTEGER}"),
+    ("i.txt", "5\n-\n", f"'-' {INTEGER}"),
+    ("i.txt", "5\n--5\n", f"'--5' {INTEGER}"),
+    ("i.txt", "5\ntrue\n", f"'true' {INTEGER}"),
+    ("i.txt", "5\n\u0665\n", f"'\u0665' {INTEGER}"),
     ("i.txt", b"5\n6\x00\n", r"line 2, column 0: '6\x00' is not an integer"),
     ("i.txt", b"5\n\xff\n", r"line 2, column 0: '\udcff' is not an integer"),
     ("i.txt", b"\xff\xfe5\x00\n\x00", "i.txt: the text is UTF-16: expected UTF-8"),

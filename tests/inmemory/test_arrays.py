@@ -454,8 +454,9 @@ def test_lists_without_elements_are_integers() -> None:
     table = np.arange(6).reshape(3, 2)
     assert ndtool.gather(table, []).shape == (0, 2)
     assert ndtool.gather(table, [[], []]).shape == (2, 0, 2)
-    assert ndtool.gather(table, range(0)).shape == (0, 2)
-    assert ndtool.gather_elements(table, [()], axis=1).shape == (1, 0)
+    assert ndtool.gather(table, ()).shape == ndtool.gather(table, range(0)).shape == (0, 2)
+    for empty in ([[]], [()]):
+        assert ndtool.gather_elements(table, empty, axis=1).shape == (1, 0)
     assert ndtool.scatter(table, [], np.zeros((0, 2), int)).tolist() == table.tolist()
     assert ndtool.scatter_nd(table, [[]], table[None]).tolist() == table.tolist()
     assert ndtool.stats("gather", table, []).tuples == 0

@@ -125,11 +125,14 @@ def test_the_outcome_equals_the_general_path(case: Case, which: int, threads: in
     assert results[0] == results[1] == results[2]
 
 
-def test_elements_in_fortran_order_are_updated_where_they_are(both_paths: BothPaths) -> None:
-    data, indices = np.asfortranarray(np.tile(DATA, (100, 1))), ROWS.repeat(4, 1)
-    call = partial(ndtool.scatter_elements, data, indices, UPDATES, reduction="add", out=data)
-    assert both_paths.are_short(call)  # a copy of data would cost more than these updates
-    assert data[:4, 1].tolist() == [8, 5, 16, 1]
+@pytest.mark.parametrize(("name", "width"), [("scatter_nd", 1), ("scatter_elements", 4)])
+def test_fortran_order_is_updated_where_it_is(both_paths: BothPaths, name: str, width: int) -> None:
+    updated, call = np.asfortranarray(np.tile(DATA, (100, 1))), getattr(ndtool, name)
+    indices = ROWS.repeat(width, 1)  # a copy of data would cost more than these updates
+    assert both_paths.are_short(
+        lambda: call(updated, indices, UPDATES, reduction="add", out=updated)
+    )
+    assert updated[:4, 1].tolist() == [8, 5, 16, 1]
 
 
 @pytest.mark.parametrize("name", CALLS)
