@@ -26,7 +26,7 @@ SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
 SYNTAX = re.compile("[|<>&;$`]")  # of bash
 REQUIRED = {
-    "model .* --inputs": "onnx",
+    "model .* --inputs": "onnxruntime",
     r"\.zarr\b": "zarr",
     r"\.h5\b": "h5py",
 }  # packages that a session needs
