@@ -22,6 +22,9 @@ from ndtool.outofcore import partitioning
 
 COMPILED_CALL = tuning.COMPILED_CALL
 
+# dask's profiler can deadlock with the start of a thread before Python 3.11.9 (CPython 106883)
+os.environ["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"
+
 if settings.get_current_profile_name() == "default":  # a loaded machine is slow
     patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     examples = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "15"))

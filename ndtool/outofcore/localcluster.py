@@ -18,11 +18,14 @@ from ndtool.machine import signals
 from ndtool.publish.newfolder import NewFolder
 
 WORKER_TTL = "60s"  # without a heartbeat, after which a worker is lost
-# A worker: it ends with this process, which holds the other end of its standard input.
+# A worker: it ends with this process, which holds the other end of its standard input. Nothing uses
+# its profile, which can deadlock with the start of a thread before Python 3.11.9 (CPython 106883).
 _PROGRAM = """
 import os, sys, threading
 sys.path[:] = {path}
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+import dask
+dask.config.set({{"distributed.worker.profile.enabled": False}})
 from distributed.cli.dask_worker import main
 main()
 """

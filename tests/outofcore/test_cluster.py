@@ -269,6 +269,18 @@ def test_workers_of_another_version_are_refused(
         run_operator("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
 
 
+def test_started_workers_are_not_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profiler can deadlock a worker before Python 3.11.9."""
+    localcluster = pytest.importorskip("ndtool.outofcore.localcluster", exc_type=ImportError)
+    import dask
+
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "True")
+    with localcluster.start(1, 1, cleans=False) as (client, _):
+        client.wait_for_workers(1)
+        settings = client.run(dask.config.get, "distributed.worker.profile.enabled")
+    assert list(settings.values()) == [False]
+
+
 def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that the garbage collector closes while another one starts waits for itself."""
     distributed = pytest.importorskip("distributed")

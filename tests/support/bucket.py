@@ -100,20 +100,22 @@ def count_requests() -> Iterator[RequestCounts]:
     """Count the requests that the server answers, and the bytes of objects put meanwhile."""
     serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
     counts, sizes = RequestCounts(Counter(), Counter()), dict[str, int]()
+    lock = threading.Lock()  # each connection has a thread of the server
 
     def record_request(handler: Any, *_: Any) -> None:
         key = handler.path.partition("?")[0].removeprefix(f"/{NAME}").lstrip("/")
         kind, headers = request_kind(handler.command, handler.path), handler.headers
         if headers.get("Range") == "bytes=0-0":  # requests the version, like HEAD
             kind = "head"
-        counts.requests[kind, key] += 1
-        if kind == "put":
-            length = headers.get("x-amz-decoded-content-length", headers.get("Content-Length"))
-            sizes[key] = int(length or 0)
-            counts.nbytes[kind, key] += sizes[key]
-        elif kind == "get" and key in sizes:
-            first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
-            counts.nbytes[kind, key] += min(last + 1, sizes[key]) - first
+        with lock:
+            counts.requests[kind, key] += 1
+            if kind == "put":
+                length = headers.get("x-amz-decoded-content-length", headers.get("Content-Length"))
+                sizes[key] = int(length or 0)
+                counts.nbytes[kind, key] += sizes[key]
+            elif kind == "get" and key in sizes:
+                first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
+                counts.nbytes[kind, key] += min(last + 1, sizes[key]) - first
 
     with patch.object(serving.WSGIRequestHandler, "log_request", record_request):
         yield counts
