@@ -38,10 +38,6 @@ class Input(NamedTuple):
             raise DtypeError(f"{argument_name(self.name)}: {exc.message}") from None
 
     @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
     def description(self) -> str:
         """The name, type and shape; the name alone if it is a type such as float32[3]."""
         text = shapes.format_type(self.dtype, self.shape)
@@ -156,8 +152,8 @@ def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) 
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
     # `rebase` compares indices with pad in their stored type.
-    is_reachable = pad is not None and (lowest <= pad < highest or attributes.rebases_indices)
-    negatives = row.negatives and not attributes.rebases_indices
+    is_reachable = pad is not None and (lowest <= pad < highest or attributes.index_base)
+    negatives = row.negatives and not attributes.index_base
     return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 
 
