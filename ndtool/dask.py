@@ -82,7 +82,7 @@ def _argument(role: str, value: Any, attributes: Attributes) -> Any:
         raise RuleError(
             f"{role} has chunks of unknown sizes: call {role}.compute_chunk_sizes() first"
         )
-    if is_indices and attributes.index_base:
+    if is_indices and attributes.rebases_indices:
         meta = arguments.rebase(meta, attributes)
         return da.map_blocks(arguments.rebase, value, attributes=attributes, meta=meta)
     return value

@@ -275,7 +275,7 @@ def _drawn_tuples(call: Tuples, axes: Axes) -> Iterator[DrawnTuple]:
 
 def _input_grid(call: OpenCall, role: str, axes: Axes) -> Grid:
     source, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
-    if role == "indices" and call.inference.plan.attributes.index_base:
+    if role == "indices" and call.inference.plan.attributes.rebases_indices:
         source = call.stored_indices
         dtype = source.metadata.dtype
     texts, coordinates = None, tuple(map(tuple, axes))

@@ -202,7 +202,7 @@ def load_tuples(call: OpenCall) -> Tuples:
         )
     raw = row_major(call, "indices", dtype.order)
     stored = values.as_array(raw, dtype, shape)
-    if plan.attributes.index_base:
+    if plan.attributes.rebases_indices:
         stored = computed.as_array(call.stored_indices)
     rows = stored.reshape(prod(plan.positions), plan.k)
     if isinstance(source, ContiguousSource) and raw is source.buffer:

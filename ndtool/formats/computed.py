@@ -67,7 +67,7 @@ class ComputedSource(ChunkedSource):
 def rebased(source: Source, attributes: Attributes) -> Source:
     """Return indices that count from 0, computed from those of a source; itself if they do."""
     metadata, lock = source.metadata, Lock()
-    if not attributes.index_base or metadata.dtype.name not in dtypes.INTEGERS:
+    if not attributes.rebases_indices or metadata.dtype.name not in dtypes.INTEGERS:
         return source
 
     def compute(index: int, box: Box) -> Any:

@@ -152,8 +152,8 @@ def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) 
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
     # `rebase` compares indices with pad in their stored type.
-    is_reachable = pad is not None and (lowest <= pad < highest or attributes.index_base)
-    negatives = row.negatives and not attributes.index_base
+    is_reachable = pad is not None and (lowest <= pad < highest or attributes.rebases_indices)
+    negatives = row.negatives and not attributes.rebases_indices
     return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 
 

@@ -82,9 +82,14 @@ class Attributes(NamedTuple):
         return MODES[self.out_of_bounds].skips or self.pad is not None
 
     @property
+    def rebases_indices(self) -> bool:
+        """Whether indices as stored do not count from 0."""
+        return self.index_base != 0
+
+    @property
     def rebased(self) -> "Attributes":
         """The attributes of indices that `rebase` made to count from 0."""
-        if not self.index_base:
+        if not self.rebases_indices:
             return self
         return self._replace(index_base=0, pad=None if self.pad is None else PADDING)
 

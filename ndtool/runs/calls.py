@@ -180,7 +180,7 @@ class OpenCall:
         for role, argument in self.request.arguments.items():
             source = open_sources.get(role)
             source = source or locators.open_role(role, argument, self.streams, self._data_dtype)
-            if role == "indices" and self.request.attributes.index_base:
+            if role == "indices" and self.request.attributes.rebases_indices:
                 from ndtool.formats import computed
 
                 source = computed.rebased(source, self.request.attributes)
@@ -239,7 +239,7 @@ class OpenCall:
     def name_inputs(self, error: BoundsError | DuplicatesError) -> None:
         """Add the names of the inputs to an error about indices, and an index as it is stored."""
         inputs = self.inference.inputs
-        if isinstance(error, BoundsError) and self.request.attributes.index_base:
+        if isinstance(error, BoundsError) and self.request.attributes.rebases_indices:
             from ndtool.formats import computed
             from ndtool.inmemory.arguments import restore_exact_index
 
