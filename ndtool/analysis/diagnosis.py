@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import tuples
 from ndtool.analysis.oracle.blocks import flat_view
-from ndtool.analysis.oracle.distances import bits, records_as_void
+from ndtool.analysis.oracle.distances import bits
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
+from ndtool.inmemory.buffers import as_void
 from ndtool.rules.plans import Plan
 from ndtool.rules.reductions import REDUCTIONS as ROWS
 
@@ -100,7 +101,7 @@ def _group_updates(
 
 def _elements_at(array: Array, indices: Int64Array) -> Array:
     """Return elements by their linear indices, in native byte order."""
-    return native(np.asarray(flat_view(records_as_void(array))[indices]))
+    return native(np.asarray(flat_view(as_void(array))[indices]))
 
 
 def _candidates(operands: Array, reduction: str, expected: Array) -> tuple[Array, Array]:

@@ -27,6 +27,7 @@ from ndtool.errors import (
     NdtoolError,
     ResourceError,
     RuleError,
+    lacks_memory,
     library_message,
     printable,
 )
@@ -39,9 +40,6 @@ Compute = Callable[[Any, Sequence[Any], str], Any]
 _MAX_CONSTANT = 1 << 16  # bytes; larger constants are inputs of an engine's model, not copied
 _MAX_CHECKED = (1 << 31) - 1  # bytes of a model with its tensors; the package checks no larger ones
 _MAX_MESSAGE = 500  # characters of a message of an engine
-_MEMORY_MESSAGES = (
-    "bad_alloc", "failed to map segment", "Cannot allocate memory", "bfc_arena", "allocate memory",
-)  # fmt: skip
 
 
 class _Undefined(Exception):  # noqa: N818 - not an error: another engine follows
@@ -289,7 +287,7 @@ def _library_error(
 ) -> NdtoolError:
     """Return the error about a model for an exception of a library; failure: what it says."""
     reason = library_message(exc, _MAX_MESSAGE)
-    if isinstance(exc, MemoryError) or any(text in reason for text in _MEMORY_MESSAGES):
+    if lacks_memory(exc):
         return ResourceError(f"{printable(path)}: not enough memory: {reason}")
     return kind(f"{printable(path)}: {failure}: {reason}")
 

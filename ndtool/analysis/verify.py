@@ -22,18 +22,12 @@ from ndtool.analysis.oracle.blocks import (
     portion,
     silent,
 )
-from ndtool.analysis.oracle.distances import (
-    INFINITE,
-    Ulps,
-    distances,
-    has_distances,
-    records_as_void,
-    value_bits,
-)
+from ndtool.analysis.oracle.distances import INFINITE, Ulps, distances, has_distances, value_bits
 from ndtool.analysis.values import as_array, json_value, short_text
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, argument_name, printable
 from ndtool.formats import locators
+from ndtool.inmemory.buffers import as_void
 from ndtool.notebook import Table
 from ndtool.rules import dtypes, inference, numbers, shapes
 from ndtool.rules.inference import Input, name_inputs
@@ -433,8 +427,8 @@ class _ComparisonPass:
     def __init__(self, result: Array, expected: Array, within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
         self._flat_expected, self._flat_result = (
-            flat_view(records_as_void(expected)),
-            flat_view(records_as_void(result)),
+            flat_view(as_void(expected)),
+            flat_view(as_void(result)),
         )
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0

@@ -16,6 +16,7 @@ from ndtool.errors import (
     NdtoolError,
     ResourceError,
     argument_name,
+    lacks_memory,
     library_message,
     printable,
 )
@@ -28,7 +29,6 @@ from ndtool.storage.descriptors import failure
 from ndtool.storage.local import ProgressCallback
 from ndtool.storage.tempfiles import WriteAt
 
-_OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 MAX_GAP = 1 << 16  # bytes of a gap in an extent, whose disk space is reserved in one call
 
 
@@ -44,8 +44,7 @@ def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> It
     except Exception as exc:
         if isinstance(exc, OSError) and exc.errno and exc.strerror == os.strerror(exc.errno):
             raise failure(exc, label, error_type) from None
-        is_memory = any(text in str(exc) for text in _OUT_OF_MEMORY_TEXTS)
-        kind = ResourceError if is_memory else error_type
+        kind = ResourceError if lacks_memory(exc) else error_type
         raise kind(f"{printable(label)}: {library_message(exc)}") from None
 
 

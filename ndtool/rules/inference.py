@@ -38,10 +38,6 @@ class Input(NamedTuple):
             raise DtypeError(f"{argument_name(self.name)}: {exc.message}") from None
 
     @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
     def description(self) -> str:
         """The name, type and shape; the name alone if it is a type such as float32[3]."""
         text = shapes.format_type(self.dtype, self.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from ndtool._kernels import MADVISE_BYTES, WorkItem, partition_ids, permute
+from ndtool._kernels import MADVISE_BYTES, PAGE, WorkItem, partition_ids, permute
 from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.arrays.source import Constant, ContiguousSource, Source, load, row_major
 from ndtool.engine import bind, gathers, layouts, tuning
@@ -20,8 +20,6 @@ from ndtool.runs.operands import Validated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-PAGE = 1 << 12  # bytes: the system's smallest read
 
 
 def gather(
@@ -39,7 +37,7 @@ def gather(
             _gather_blocks(validated, source, out, progress)
         return
     data = operands.load_data(validated, dry)
-    if not inference.inputs["data"].size:
+    if not source.metadata.nbytes:
         with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
             gathers.fill(
