@@ -104,7 +104,7 @@ class ChunkedSource(Source):
                 self.prefetch(touched)
                 copy = _reporting(self._copier((), buffer, write), total, self.progress)
                 run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
-        return buffer.toreadonly()
+        return buffer
 
     def read(
         self, shape: Shape, box: Box, buffer: memoryview, chunks: Iterable[int] | None, threads: int

@@ -228,6 +228,7 @@ class Source:
     ) -> memoryview:
         """Return all elements in one buffer, those of chunks in row-major order.
 
+        It is writable if it is a copy for this call, which may change it.
         touched: the elements that are needed; the others may be zeros. directory: the location of a
         large temporary copy, None for TMPDIR. dry: whether to reserve space without reading.
         """

@@ -211,15 +211,20 @@ def scatter(
     dtype, reduction = inference.dtype, inference.plan.attributes.reduction
     order = scatters.arithmetic_order(dtype, reduction)
     updates = row_major(call, "updates", order, aligned=reduction != "none", dry=dry)
-    origin = call.sources["data"]
+    origin, copy = call.sources["data"], None
     data: Operand | None = None
     if not isinstance(origin, Constant):
         touched = None
         if sink.metadata.layout and inference.plan.tuples <= tuning.FEW_TUPLES and not dry:
             touched = sink.copy_chunks(origin, operands.touched_by(validated))
         data = load(call, "data", touched, dry)  # a copy may need disk space: reserve it
-    with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
+        shape = inference.plan.data
+        if not data.buffer.readonly and layouts.is_normalized(shape, data.strides, dtype, order):
+            copy = data.buffer  # updated where it is, unless the sink has a map
+    with output_buffer(sink, call.threads, progress, call.spill, copy) as (out, write):
         yield ""
+        if out is copy:
+            data = None
         if isinstance(origin, Constant):
             origin.fill(out)
         work = ScatterCall(
