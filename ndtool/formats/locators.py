@@ -201,9 +201,8 @@ def describe(
     storage, (path, member) = open_location(argument)
     with closing(storage), os_errors(argument):
         file_format = _format_of(argument, storage, path)
-        extra_arguments = (options,) if file_format.text else ()
-        entries = file_format.module.entries(storage, redact_urls(path), member, *extra_arguments)
-        return list(entries)
+        extra = (options,) if file_format.text else ()
+        return list(file_format.module.entries(storage, redact_urls(path), member, *extra))
 
 
 def _inline_entry(source: Source, member: str | None, is_inline: bool) -> MemberInfo:

@@ -50,6 +50,8 @@ class LocalFolder(Folder):
         except (FileNotFoundError, NotADirectoryError, ValueError) as exc:
             if isinstance(exc, InputError):
                 raise
+            if os.path.islink(path):
+                raise InputError(f"{printable(path)} is a link to a missing file") from None
             return None  # ValueError: no file can have this name
         except OSError as exc:
             raise failure(exc, path) from None

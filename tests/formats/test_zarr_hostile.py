@@ -272,6 +272,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a socket": (socket_file, "is a socket: expected a file of a store"),
     "a directory": (Path.mkdir, "is a directory: expected a file of a store"),
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "leads outside of the store"),
+    "a link to nothing": (lambda path: path.symlink_to("missing"), "is a link to a missing file"),
     "a link to a file": (secret_link, "leads outside of the store: expected a file in it"),
     "a link to itself": (lambda path: path.symlink_to(path.name), "levels of symbolic links"),
     "a long file": (oversized_file, "has 3221225472 bytes: at most "),
