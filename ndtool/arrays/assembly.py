@@ -33,8 +33,13 @@ MAX_GAP = 1 << 16  # bytes of a gap in an extent, whose disk space is reserved i
 
 
 @contextmanager
-def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> Iterator[None]:
-    """Convert a library's exceptions, of any type if a file is damaged, to NdtoolErrors."""
+def library_errors(
+    label: str, error_type: type[NdtoolError] = InputError, limit: int = 200
+) -> Iterator[None]:
+    """Convert a library's exceptions, of any type if a file is damaged, to NdtoolErrors.
+
+    limit: characters of the library's message.
+    """
     try:
         yield
     except NdtoolError:
@@ -45,7 +50,7 @@ def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> It
         if isinstance(exc, OSError) and exc.errno and exc.strerror == os.strerror(exc.errno):
             raise failure(exc, label, error_type) from None
         kind = ResourceError if lacks_memory(exc) else error_type
-        raise kind(f"{printable(label)}: {library_message(exc)}") from None
+        raise kind(f"{printable(label)}: {library_message(exc, limit)}") from None
 
 
 class ChunkedSource(Source):
@@ -102,12 +107,7 @@ class ChunkedSource(Source):
         return buffer
 
     def read(
-        self,
-        shape: Shape,
-        box: Box,
-        buffer: memoryview,
-        chunks: Iterable[int] | None = None,
-        threads: int = 1,
+        self, shape: Shape, box: Box, buffer: memoryview, chunks: Iterable[int] | None, threads: int
     ) -> None:
         """Read a box; a block is read again for every box that overlaps it."""
         blocks = box_blocks(self.metadata, box, chunks)
