@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import click
 
+from ndtool.cli.helppages import Group
 from ndtool.cli.options import Argument
 from ndtool.cli.program import program
 
@@ -59,17 +60,17 @@ def write(folder: Path) -> list[Page]:
     return pages
 
 
-def _pages(group: click.Group) -> Iterator[Page]:
+def _pages(group: Group) -> Iterator[Page]:
     program_context = click.Context(group, info_name="ndtool")
-    commands = group.commands.values()
+    commands = [make() for make in group.factories.values()]
     listed = [f"{_manual_link(c)}\n   {_escape(_summary(c))}" for c in commands]
     text = _text("ndtool", str(group.help), [program_context], "\n".join(listed))
     yield Page("ndtool", "gather and scatter on files of arrays", text)
     for command in commands:
         context = click.Context(command, info_name=command.name, parent=program_context)
         subcommands = [
-            click.Context(subcommand, info_name=name, parent=context)
-            for name, subcommand in getattr(command, "commands", {}).items()
+            click.Context(make(), info_name=name, parent=context)
+            for name, make in getattr(command, "factories", {}).items()
         ]
         descriptions = [
             str(subcommand.command.help).replace(str(subcommand.info_name), "OPERATOR")

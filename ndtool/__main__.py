@@ -23,7 +23,6 @@ _GARBAGE_THRESHOLD = 500_000
 _STACK_SIZE = 1 << 14
 # They only add docstrings to NumPy, in a sixth of the time of its import.
 _DOCSTRING_MODULES = ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars")
-_OUT_OF_MEMORY_MESSAGES = ("failed to map segment", "Cannot allocate memory")
 
 
 def program() -> "NoReturn":
@@ -92,15 +91,12 @@ _run.__code__ = _run.__code__.replace(co_stacksize=_STACK_SIZE)
 
 def _resource_error(exc: Exception) -> "NdtoolError | None":
     """Return a ResourceError for lack of memory or descriptors, even in an import; else None."""
-    from ndtool.errors import ResourceError
+    from ndtool.errors import ResourceError, lacks_memory
     from ndtool.storage.descriptors import EXHAUSTION_ERRNOS, failure
 
     if isinstance(exc, OSError) and exc.errno in EXHAUSTION_ERRNOS:
         return failure(exc, str(exc.filename or "the system"))
-    no_memory = isinstance(exc, ImportError) and any(
-        text in str(exc) for text in _OUT_OF_MEMORY_MESSAGES
-    )
-    if no_memory or isinstance(exc, MemoryError) or _is_failed_import(exc):
+    if lacks_memory(exc) or _is_failed_import(exc):
         return ResourceError("not enough memory", hint="ulimit -v shows a limit, if there is one")
     return None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from ndtool.redaction import redact_secrets
 from ndtool.redaction import redact_urls as redact_urls
@@ -88,6 +88,23 @@ def library_message(error: object, limit: int = 200) -> str:
     """Return the message of another package's exception on one line, without secrets."""
     text = redact_secrets(" ".join(str(error).split()))
     return printable(text or type(error).__name__, limit)
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether an exception, of any package, says that memory is exhausted."""
+    texts = ("can't start new thread", "failed to map segment", "allocate memory", "bad_alloc")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
+def import_extra(package: str, user: str, extra: str) -> Any:
+    """Import the package that `user` needs; UsageError if it is missing. extra: what has it."""
+    try:
+        return __import__(package)
+    except ImportError as exc:
+        if lacks_memory(exc):
+            raise
+        hint = f"pip install 'ndtool[{extra}]'"
+        raise UsageError(f"{user} needs the {package} package", hint=hint) from None
 
 
 def argument_name(argument: str) -> str:

@@ -5,15 +5,16 @@ engine compares NaN or signed zeros by another rule; such elements are not count
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import tuples
 from ndtool.analysis.oracle.blocks import flat_view
-from ndtool.analysis.oracle.distances import bits, records_as_void
+from ndtool.analysis.oracle.distances import bits
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
+from ndtool.inmemory.buffers import as_void
 from ndtool.rules.plans import Plan
 from ndtool.rules.reductions import REDUCTIONS as ROWS
 
@@ -23,31 +24,20 @@ MAX_EXAMINED = 1000  # elements to diagnose
 _MAX_UPDATES = 1 << 18  # updates of these elements in memory
 
 
-class Diagnosis(NamedTuple):
-    """The diagnosis of examined elements, as counts.
-
-    lost: elements without one of their updates. doubled: elements with one update applied twice.
-    """
-
-    examined: int = 0
-    lost: int = 0
-    doubled: int = 0
-
-
 def diagnose(
     plan: Plan, arrays: dict[str, Array], wrong_indices: Int64Array, output: Array, expected: Array
-) -> Diagnosis:
-    """Diagnose elements of an output that differ from the expected ones.
+) -> tuple[int, int, int]:
+    """Return the counts of examined elements, of those that lack an update, or have one twice.
 
     wrong_indices: their linear indices, by descending difference; the first MAX_EXAMINED are
     examined. output, expected: the wrong and the correct output.
     """
     if not len(wrong_indices):
-        return Diagnosis()
+        return 0, 0, 0
     wrong_indices, updates_by_element = _group_updates(plan, arrays, wrong_indices)
     reduction, lost, doubled = plan.attributes.reduction, 0, 0
     if plan.attributes.copies_first_update:
-        return Diagnosis(len(wrong_indices))
+        return len(wrong_indices), 0, 0
     current, actual, correct = (
         _elements_at(array, wrong_indices) for array in (arrays["data"], output, expected)
     )
@@ -65,7 +55,7 @@ def diagnose(
                 lost += 1
             elif equals_actual(repeating):
                 doubled += 1
-    return Diagnosis(len(wrong_indices), lost, doubled)
+    return len(wrong_indices), lost, doubled
 
 
 def _group_updates(
@@ -100,7 +90,7 @@ def _group_updates(
 
 def _elements_at(array: Array, indices: Int64Array) -> Array:
     """Return elements by their linear indices, in native byte order."""
-    return native(np.asarray(flat_view(records_as_void(array))[indices]))
+    return native(np.asarray(flat_view(as_void(array))[indices]))
 
 
 def _candidates(operands: Array, reduction: str, expected: Array) -> tuple[Array, Array]:

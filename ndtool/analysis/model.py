@@ -7,7 +7,6 @@ others (see modelrun).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,6 +41,7 @@ from ndtool.errors import (
     RuleError,
     UsageError,
     format_count,
+    import_extra,
     option,
     printable,
 )
@@ -276,10 +276,7 @@ def show(
                 raise UsageError(f"{option(name)} requires {option('inputs')}: it {purpose}")
         return Model(tuple(_model_nodes(locators.model(path))))
     model = locators.model(path)
-    if find_spec("onnx") is None:
-        raise UsageError(
-            "running a model needs the package onnx", hint="pip install 'ndtool[onnx]'"
-        )
+    import_extra("onnx", "running a model", "onnx")
     if engine_names:
         require_any(engine_names)
     model_run = _ModelRun(_model_nodes(model), engine_names or (), engine_settings, progress)

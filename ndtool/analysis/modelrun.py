@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,11 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ndtool.arrays.assembly import library_errors
 from ndtool.errors import (
     InputError,
     NdtoolError,
     ResourceError,
     RuleError,
+    lacks_memory,
     library_message,
     printable,
 )
@@ -39,9 +40,6 @@ Compute = Callable[[Any, Sequence[Any], str], Any]
 _MAX_CONSTANT = 1 << 16  # bytes; larger constants are inputs of an engine's model, not copied
 _MAX_CHECKED = (1 << 31) - 1  # bytes of a model with its tensors; the package checks no larger ones
 _MAX_MESSAGE = 500  # characters of a message of an engine
-_MEMORY_MESSAGES = (
-    "bad_alloc", "failed to map segment", "Cannot allocate memory", "bfc_arena", "allocate memory",
-)  # fmt: skip
 
 
 class _Undefined(Exception):  # noqa: N818 - not an error: another engine follows
@@ -140,7 +138,8 @@ class ModelRun:
             elif _function_key(step) in self._functions:
                 results = self._call(self._functions[_function_key(step)], step, operands)
             else:
-                with _converted_errors(self._path, f"{_name(step)}: {step.op_type} fails"):
+                label = f"{self._path}: {_name(step)}: {step.op_type} fails"
+                with library_errors(label, RuleError, _MAX_MESSAGE):
                     results = self._control(step, operands, scope, opsets)
             names = zip(step.output, results, strict=False)  # optional outputs may be missing
             scope.update((name, value) for name, value in names if name)
@@ -251,8 +250,11 @@ class ModelRun:
         raise AssertionError("the last engine computes or raises")
 
     def _engine_error(self, engine: Engine, exc: Exception) -> NdtoolError:
-        title = "the onnx package" if engine.name == "onnx" else engine.name
-        return _library_error(self._path, f"{title} cannot run it", exc)
+        title, reason = engine.name, library_message(exc, _MAX_MESSAGE)
+        if lacks_memory(exc):
+            return ResourceError(f"{printable(self._path)}: not enough memory: {reason}")
+        title = "the onnx package" if title == "onnx" else title
+        return RuleError(f"{printable(self._path)}: {title} cannot run it: {reason}")
 
     def _segment_model(
         self,
@@ -282,16 +284,6 @@ class ModelRun:
         return helper.make_model(
             graph, opset_imports=imports, ir_version=max(8, self._model.ir_version)
         ), inputs
-
-
-def _library_error(
-    path: str, failure: str, exc: Exception, kind: type[NdtoolError] = RuleError
-) -> NdtoolError:
-    """Return the error about a model for an exception of a library; failure: what it says."""
-    reason = library_message(exc, _MAX_MESSAGE)
-    if isinstance(exc, MemoryError) or any(text in reason for text in _MEMORY_MESSAGES):
-        return ResourceError(f"{printable(path)}: not enough memory: {reason}")
-    return kind(f"{printable(path)}: {failure}: {reason}")
 
 
 def _engines(threads: int) -> Iterator[Engine]:
@@ -481,23 +473,10 @@ def _stack(values: list[Any], declared: Any) -> Array:
     return np.zeros([0, *(size.dim_value for size in tensor.shape.dim)], dtype)
 
 
-@contextmanager
-def _converted_errors(
-    path: str, failure: str, kind: type[NdtoolError] = RuleError
-) -> Iterator[None]:
-    """Raise errors of ndtool for exceptions of a library, as `_library_error` says them."""
-    try:
-        yield
-    except NdtoolError:
-        raise
-    except Exception as exc:
-        raise _library_error(path, failure, exc, kind) from None
-
-
 def load(path: str) -> Any:
     """Load a model with its external data."""
     onnx: Any = import_module("onnx")
-    with _converted_errors(path, "the onnx package cannot load it", InputError):
+    with library_errors(f"{path}: the onnx package cannot load it", InputError, _MAX_MESSAGE):
         return onnx.load(path)
 
 
@@ -519,7 +498,7 @@ def check(path: str) -> None:
         raise RuleError(f"{printable(path)}: {name} is sparse, which ndtool does not run")
     if model.ByteSize() > _MAX_CHECKED:
         return
-    with _converted_errors(path, "the onnx package refuses it"):
+    with library_errors(f"{path}: the onnx package refuses it", RuleError, _MAX_MESSAGE):
         unknown = []
         for value in (*model.graph.input, *model.graph.output):
             if value.type.HasField("tensor_type"):

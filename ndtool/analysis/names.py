@@ -58,7 +58,7 @@ class ElementNames:
         if all(low <= i <= high for i, (low, high) in zip(stored, ranges, strict=True)):
             return ""
         mode = MODES[attributes.out_of_bounds]
-        if not mode.redirects:
+        if mode.redirect is None:
             return ", out of bounds"
         return f", out of bounds, {mode.participle} to {self.tuple_text(self.written(normalized))}"
 

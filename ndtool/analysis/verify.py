@@ -22,18 +22,12 @@ from ndtool.analysis.oracle.blocks import (
     portion,
     silent,
 )
-from ndtool.analysis.oracle.distances import (
-    INFINITE,
-    Ulps,
-    distances,
-    has_distances,
-    records_as_void,
-    value_bits,
-)
+from ndtool.analysis.oracle.distances import INFINITE, Ulps, distances, has_distances, value_bits
 from ndtool.analysis.values import as_array, json_value, short_text
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, argument_name, printable
 from ndtool.formats import locators
+from ndtool.inmemory.buffers import as_void
 from ndtool.notebook import Table
 from ndtool.rules import dtypes, inference, numbers, shapes
 from ndtool.rules.inference import Input, name_inputs
@@ -192,16 +186,10 @@ class EngineReport(Value):
     def cells(self) -> tuple[str, str, str]:
         """The engine, its threads and its answer, as a row of a table."""
         name = f"{self.engine} {(self.version or '').partition('-')[0]}".rstrip()
-        return name, str(self.threads or "-"), self._answer
-
-    @property
-    def _answer(self) -> str:
-        message = self.message or ""
-        if self.result == "same":
-            return message or "the same bits"
-        if self.result in ("different", "unstable") or message.startswith("not offered: "):
-            return message
-        return f"{self.result}: {message}"
+        answer = self.message or "the same bits"
+        if self.result in ("refused", "crashed", "missing"):
+            answer = answer if answer.startswith("not offered: ") else f"{self.result}: {answer}"
+        return name, str(self.threads or "-"), answer
 
 
 ENGINE_COLUMNS = ("engine", "threads", "answer")
@@ -385,14 +373,14 @@ def compare(
     """Compare an output with the expected one of the same type and shape; arrays: the inputs."""
     comparison_pass = _ComparisonPass(result, expected, within)
     comparison_pass.run(progress)
-    element_diagnosis = None
+    counts: tuple[int, int | None, int | None] = 0, None, None
     if "updates" in arrays:
         types = {role: dtypes.from_numpy(array.dtype) for role, array in arrays.items()}
         sizes = {role: array.shape for role, array in arrays.items()}
         _, _, plan = inference.check(operator, types, sizes, attributes, "ndtool")
         wrong_indices = comparison_pass.worst_indices
-        element_diagnosis = diagnosis.diagnose(plan, arrays, wrong_indices, result, expected)
-    return comparison_pass.comparison(element_diagnosis)
+        counts = diagnosis.diagnose(plan, arrays, wrong_indices, result, expected)
+    return comparison_pass.comparison(*counts)
 
 
 def difference_error(comparison: Comparison, label: str, operator: str) -> DifferenceError | None:
@@ -433,8 +421,8 @@ class _ComparisonPass:
     def __init__(self, result: Array, expected: Array, within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
         self._flat_expected, self._flat_result = (
-            flat_view(records_as_void(expected)),
-            flat_view(records_as_void(result)),
+            flat_view(as_void(expected)),
+            flat_view(as_void(result)),
         )
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
@@ -472,10 +460,9 @@ class _ComparisonPass:
         order = np.argsort(~ulps, kind="stable")[: diagnosis.MAX_EXAMINED]
         self.worst_indices, self._worst_ulps = indices[order], ulps[order]
 
-    def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> Comparison:
-        """Return the comparison, with a diagnosis if there is one."""
+    def comparison(self, examined: int, lost: int | None, doubled: int | None) -> Comparison:
+        """Return the comparison, with counts of the diagnosis."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled = element_diagnosis or (0, None, None)
         first = self._first_exceeding if self.beyond else self._first
         return Comparison(
             total - different,

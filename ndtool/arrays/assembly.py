@@ -16,6 +16,7 @@ from ndtool.errors import (
     NdtoolError,
     ResourceError,
     argument_name,
+    lacks_memory,
     library_message,
     printable,
 )
@@ -28,13 +29,17 @@ from ndtool.storage.descriptors import failure
 from ndtool.storage.local import ProgressCallback
 from ndtool.storage.tempfiles import WriteAt
 
-_OUT_OF_MEMORY_TEXTS = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 MAX_GAP = 1 << 16  # bytes of a gap in an extent, whose disk space is reserved in one call
 
 
 @contextmanager
-def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> Iterator[None]:
-    """Convert a library's exceptions, of any type if a file is damaged, to NdtoolErrors."""
+def library_errors(
+    label: str, error_type: type[NdtoolError] = InputError, limit: int = 200
+) -> Iterator[None]:
+    """Convert a library's exceptions, of any type if a file is damaged, to NdtoolErrors.
+
+    limit: characters of the library's message.
+    """
     try:
         yield
     except NdtoolError:
@@ -44,9 +49,8 @@ def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> It
     except Exception as exc:
         if isinstance(exc, OSError) and exc.errno and exc.strerror == os.strerror(exc.errno):
             raise failure(exc, label, error_type) from None
-        is_memory = any(text in str(exc) for text in _OUT_OF_MEMORY_TEXTS)
-        kind = ResourceError if is_memory else error_type
-        raise kind(f"{printable(label)}: {library_message(exc)}") from None
+        kind = ResourceError if lacks_memory(exc) else error_type
+        raise kind(f"{printable(label)}: {library_message(exc, limit)}") from None
 
 
 class ChunkedSource(Source):
@@ -100,15 +104,10 @@ class ChunkedSource(Source):
                 self.prefetch(touched)
                 copy = _reporting(self._copier((), buffer, write), total, self.progress)
                 run_all(copy, iter(indices), min(max(threads, self.concurrency), total))
-        return buffer.toreadonly()
+        return buffer
 
     def read(
-        self,
-        shape: Shape,
-        box: Box,
-        buffer: memoryview,
-        chunks: Iterable[int] | None = None,
-        threads: int = 1,
+        self, shape: Shape, box: Box, buffer: memoryview, chunks: Iterable[int] | None, threads: int
     ) -> None:
         """Read a box; a block is read again for every box that overlaps it."""
         blocks = box_blocks(self.metadata, box, chunks)

@@ -179,22 +179,23 @@ def output_buffer(
     threads: int = 1,
     progress: ProgressCallback | None = None,
     directory: str | None = None,
+    buffer: memoryview | None = None,
 ) -> Iterator[tuple[memoryview, WriteAt | None]]:
     """Yield a writable buffer of the complete output, and a write function if that is faster.
 
     The buffer is the sink's memory map if it has one, else a temporary buffer that is written at
-    the end. directory: where a temporary buffer is stored that does not fit in memory; None for
-    TMPDIR.
+    the end: `buffer` or a new one. directory: where a new one is stored that does not fit in
+    memory; None for TMPDIR.
     """
     out = sink.map()
     if out is not None:
         yield out, sink.write
         return
-    from ndtool.storage import tempfiles
+    if buffer is None:
+        from ndtool.storage import tempfiles
 
-    buffer = tempfiles.allocate(
-        sink.metadata.nbytes, f"temporary copy of {sink.name}", directory=directory
-    )
+        label = f"temporary copy of {sink.name}"
+        buffer = tempfiles.allocate(sink.metadata.nbytes, label, directory=directory)
     yield buffer, None
     write_array(buffer, sink, threads, progress)
 

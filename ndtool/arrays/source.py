@@ -228,23 +228,19 @@ class Source:
     ) -> memoryview:
         """Return all elements in one buffer, those of chunks in row-major order.
 
+        It is writable if it is a copy for this call, which may change it.
         touched: the elements that are needed; the others may be zeros. directory: the location of a
         large temporary copy, None for TMPDIR. dry: whether to reserve space without reading.
         """
         raise NotImplementedError
 
     def read(
-        self,
-        shape: Shape,
-        box: Box,
-        buffer: memoryview,
-        chunks: Iterable[int] | None = None,
-        threads: int = 1,
+        self, shape: Shape, box: Box, buffer: memoryview, chunks: Iterable[int] | None, threads: int
     ) -> None:
         """Read a box over the leading axes into a buffer, from any thread.
 
         shape: of these axes, which may be merged in an array without chunks. chunks: read only
-        these, by their row-major indices in the box.
+        these, by their row-major indices in the box; None for all.
         """
         raise NotImplementedError
 
@@ -353,12 +349,7 @@ class ContiguousSource(Source):
             self.check()
 
     def read(
-        self,
-        shape: Shape,
-        box: Box,
-        buffer: memoryview,
-        chunks: Iterable[int] | None = None,
-        threads: int = 1,
+        self, shape: Shape, box: Box, buffer: memoryview, chunks: Iterable[int] | None, threads: int
     ) -> None:
         width = self.metadata.nbytes // max(1, prod(shape))
         for start, offset, nbytes in grid.byte_ranges(shape, box, width):

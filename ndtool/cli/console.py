@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -25,7 +26,8 @@ def write_stdout(text: str | bytes) -> None:
     except BrokenPipeError:
         raise
     except OSError as exc:
-        raise OutputError(f"standard output: {exc.strerror}") from None
+        reason = "it is closed" if exc.errno == errno.EBADF else exc.strerror
+        raise OutputError(f"standard output: {reason}") from None
 
 
 def write_stderr(text: str | bytes) -> None:

@@ -1,6 +1,7 @@
 """Help pages: an example, the arguments, then options and commands in groups."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
@@ -16,23 +17,11 @@ Rows = list[tuple[str, str]]
 class Command(click.Command):
     """A command whose help page describes the arguments, after an example, which is the epilog."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments, with the long names of options for their short ones.
-
-        click searches all names for similar ones before it looks for a short one: 2 ms.
-        """
-        made = [param for param in self.params if isinstance(param, Option)]
-        flags = {name for option in made if option.is_flag for name in option.opts}
-        long_names = {option.opts[0]: option.opts[-1] for option in made}
-        args, before = [*args], ""
-        for position, text in enumerate(args):
-            if text == "--":
-                break
-            if before[:1] == "-" and before not in flags:
-                before = ""  # this is perhaps a value
-            else:
-                args[position] = before = long_names.get(text, text)
-        return super().parse_args(ctx, args)
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Return the parser; it would search for names similar to a short one, for 2 ms."""
+        parser: Any = super().make_parser(ctx)
+        parser._long_opt |= parser._short_opt
+        return parser
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help page."""
@@ -63,48 +52,33 @@ class Command(click.Command):
 Factory = Callable[[], click.Command]
 
 
-class _Commands(Mapping[str, click.Command]):
-    """Commands by name, each made when it is called or described."""
-
-    def __init__(self, factories: dict[str, Factory]) -> None:
-        self._factories = factories
-        self._made = dict[str, click.Command]()
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in self._made:
-            self._made[name] = self._factories[name]()
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._factories)
-
-    def __len__(self) -> int:
-        return len(self._factories)
-
-
 class Group(click.Group):
     """A group of commands. sections: what makes each command, by the titles of the help page."""
 
-    def __init__(self, sections: Mapping[str, dict[str, Factory]], **settings: object) -> None:
-        factories = {name: make for section in sections.values() for name, make in section.items()}
-        super().__init__(commands=_Commands(factories), **settings)  # type: ignore[arg-type]
+    def __init__(self, sections: Mapping[str, dict[str, Factory]], **settings: Any) -> None:
+        super().__init__(**settings)
         self._sections = sections
+        self.factories = {name: make for part in sections.values() for name, make in part.items()}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, made when it is called or described."""
+        return self.factories[cmd_name]() if cmd_name in self.factories else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
-        if name not in self.commands:
+        if name not in self.factories:
             titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
             command_name = titles.get(name, name.replace("_", "-"))
-            if command_name in self.commands:
+            if command_name in self.factories:
                 ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in order of definition."""
-        return list(self.commands)
+        return list(self.factories)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help page."""

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import shlex
-import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape
@@ -160,15 +159,8 @@ def require_distinct(path: str, *others: str) -> None:
             relation = f"{'is in' if is_inside else 'is'} {printable(other)}"
             raise UsageError(f"--html {printable(path)} {relation}: expected another file")
     for fd, stream in enumerate(("standard input", "standard output")):
-        if stat.S_ISREG(_mode(path)) and is_same_file(path, fd):
+        if os.path.isfile(path) and is_same_file(path, fd):
             raise UsageError(f"--html {printable(path)} is {stream}: expected another file")
-
-
-def _mode(path: str) -> int:
-    try:
-        return os.stat(path).st_mode
-    except (OSError, ValueError):
-        return 0  # opening the file raises the error
 
 
 def _page(title: str, *sections: str, **drawn: Any) -> bytes:

@@ -23,7 +23,7 @@ def _group(
     text: str,
     *parameters: options.Parameter,
     example: str = "",
-) -> click.Group:
+) -> helppages.Group:
     return helppages.Group(
         sections,
         name=name,
@@ -55,7 +55,7 @@ def _questions(name: str, text: str) -> dict[str, helppages.Factory]:
     return {name: lambda: _group(name, {"Commands": _operator_commands("questions", name)}, text)}
 
 
-def program() -> click.Group:
+def program() -> helppages.Group:
     """Return the group of all commands."""
     files = {
         "convert": "commands", "inspect": "questions", "model": "questions", "clean": "commands",

@@ -32,7 +32,7 @@ def is_error(plan: Plan) -> bool:
 
 def lacks_valid_indices(plan: Plan) -> bool:
     """Whether the mode redirects indices, but an indexed axis of size 0 has no valid index."""
-    return MODES[plan.attributes.out_of_bounds].redirects and 0 in plan.sizes
+    return MODES[plan.attributes.out_of_bounds].redirect is not None and 0 in plan.sizes
 
 
 def find_bounds_error(plan: Plan, indices: Indices, threads: int) -> NdtoolError | None:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, groupby, islice
 from math import prod
 from operator import itemgetter
@@ -23,7 +23,15 @@ from typing import Any, NamedTuple
 
 from ndtool.arrays.assembly import ChunkedSource, library_errors
 from ndtool.arrays.source import AccessedElements, ArrayMetadata, ContiguousSource, MemberInfo
-from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable, refuse
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    RuleError,
+    UsageError,
+    import_extra,
+    printable,
+    refuse,
+)
 from ndtool.formats import members
 from ndtool.formats.decoding import InputFile
 from ndtool.formats.rows import EncodedSink, Write, batch_size_of
@@ -88,15 +96,7 @@ def open_source(
     return ContiguousSource.in_file(name, source.metadata, storage, position, name)
 
 
-def library() -> Any:
-    """Import and return pyarrow; UsageError if it is missing."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise UsageError(
-            "a Parquet or Arrow file needs the pyarrow package", hint="pip install 'ndtool[arrow]'"
-        ) from None
-    return pyarrow
+library = partial(import_extra, "pyarrow", "a Parquet or Arrow file", "arrow")
 
 
 class Columns(NamedTuple):

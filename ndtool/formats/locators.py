@@ -3,7 +3,7 @@
 import os
 import stat
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ndtool.arrays.source import MemberInfo, ModelInfo, OperatorNode, Source
 from ndtool.errors import InputError, NdtoolError, printable, redact_urls, refuse
@@ -74,7 +74,7 @@ def as_text(argument: str) -> str:
     if is_declared(argument, True) or is_text(argument) or table.formats_by_suffix(path):
         return argument
     if os.path.isfile(argument):
-        with closing(local.open_file(argument)) as storage:
+        with closing(local.open_file(argument)) as storage, os_errors(argument):
             if table.recognised_format(storage, argument):
                 return argument
     return TEXT + argument
@@ -140,7 +140,10 @@ def open_source(
     options = TextOptions(literals, dtype, streams.directory)
     path, member = parse(argument) if is_text(argument) else Locator(argument, None)
     if stream := streams.pipe(path):
-        return text().read_stream(stream, member, options) if path != argument else stream.read()
+        if path == argument:
+            return stream.read()
+        text: Source = table.TEXT.module.read_stream(stream, member, options)
+        return text
     storage, (path, member) = open_location(argument)
     try:
         with os_errors(argument):
@@ -166,11 +169,6 @@ def open_role(role: str, argument: str, streams: Streams, data: Dtype | None) ->
         if literals and argument.replace(",", "").isdecimal():
             error.hint = error.hint or f"a literal is in brackets: '[{argument}]'"
         raise
-
-
-def text() -> Any:
-    """Return the module of the text format, imported at first use."""
-    return table.TEXT.module
 
 
 def is_declared(argument: str, literals: bool) -> bool:
@@ -229,7 +227,7 @@ def nodes(argument: str) -> list[OperatorNode]:
     if member is not None or not (os.path.isfile(path) or is_model_url):
         return []
     storage, (path, member) = open_location(argument)
-    with closing(storage):
+    with closing(storage), os_errors(argument):
         list_nodes = getattr(table.format_of(storage, path).module, "nodes", None)
         return list_nodes(storage, redact_urls(path)) if list_nodes and member is None else []
 
@@ -237,7 +235,7 @@ def nodes(argument: str) -> list[OperatorNode]:
 def model(argument: str) -> ModelInfo:
     """Return a model's nodes whose operators ndtool implements, and the model's inputs."""
     storage, (path, member) = open_location(argument)
-    with closing(storage):
+    with closing(storage), os_errors(argument):
         module = table.format_of(storage, path).module
         if member is not None or not hasattr(module, "model_info"):
             raise InputError(f"{printable(argument)} is not an ONNX model: expected an .onnx file")
@@ -257,7 +255,7 @@ def open_location(argument: str) -> tuple[File | Folder, Locator]:
         if folder := locations.open_folder(path):
             return folder, locator
         if file_path := path_without_member(argument):
-            with closing(locations.open_storage(file_path)) as storage:
+            with closing(locations.open_storage(file_path)) as storage, os_errors(file_path):
                 file_format = table.recognised_format(storage, file_path)
             reason = "the file holds one array" if file_format else "the file has no known format"
             hint = "" if file_format else f"a column of text is read as text:{printable(argument)}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.errors import DtypeError, UsageError, format_value
+from ndtool.errors import DtypeError, format_value, import_extra
 from ndtool.inmemory import nulls
 
 Array = NDArray[Any]
@@ -151,15 +151,8 @@ def _to_torch(result: Array) -> Any:
 
 def _ml_dtype(kind: str) -> np.dtype[Any] | None:
     """Return the ml_dtypes dtype of a name, or None."""
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise UsageError(
-            f"{format_value(kind, str)} is not one of NumPy's types: it needs the package"
-            " ml_dtypes",
-            hint="pip install 'ndtool[ml]'",
-        ) from None
-    dtype = getattr(ml_dtypes, kind, None)
+    user = f"{format_value(kind, str)} is not one of NumPy's types: it"
+    dtype = getattr(import_extra("ml_dtypes", user, "ml"), kind, None)
     return None if dtype is None else np.dtype(dtype)
 
 

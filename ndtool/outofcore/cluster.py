@@ -26,6 +26,7 @@ from ndtool.errors import (
     ResourceError,
     UsageError,
     argument_name,
+    import_extra,
     library_message,
     option,
     printable,
@@ -181,15 +182,7 @@ def _result(phase: str, future: Any, outcome: Any) -> Any:
     raise error.with_traceback(trace)
 
 
-def library() -> Any:
-    """Import the distributed package; UsageError if it is missing."""
-    try:
-        import distributed
-    except ImportError:
-        raise UsageError(
-            "a cluster needs the distributed package", hint="pip install 'ndtool[cluster]'"
-        ) from None
-    return distributed
+library = partial(import_extra, "distributed", "a cluster", "cluster")
 
 
 def _connect(scheduler: str) -> Any:

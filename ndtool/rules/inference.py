@@ -38,10 +38,6 @@ class Input(NamedTuple):
             raise DtypeError(f"{argument_name(self.name)}: {exc.message}") from None
 
     @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
     def description(self) -> str:
         """The name, type and shape; the name alone if it is a type such as float32[3]."""
         text = shapes.format_type(self.dtype, self.shape)
@@ -153,10 +149,10 @@ def check(
 
 def resolve(attributes: Attributes, row: specs.OperatorVersion, indices: Dtype) -> Attributes:
     """Return attributes as a row defines them, without a pad that no index can equal."""
-    pad, bits = attributes.pad, 8 * indices.itemsize
-    lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
+    pad = attributes.pad
+    lowest, highest = dtypes.integer_range(8 * indices.itemsize, indices.kind != "u")
     # `rebase` compares indices with pad in their stored type.
-    is_reachable = pad is not None and (lowest <= pad < highest or attributes.rebases_indices)
+    is_reachable = pad is not None and (lowest <= pad <= highest or attributes.rebases_indices)
     negatives = row.negatives and not attributes.rebases_indices
     return attributes._replace(pad=pad if is_reachable else None, negatives=negatives)
 

@@ -12,8 +12,9 @@ class Mode(NamedTuple):
 
     name: the value of the option. participle: the verb form in reports. gathers, scatters: whether
     these operators have the mode. redirect: a function of a stored index and an axis size, integers
-    or arrays, that returns a valid index. skips: whether the complete tuple selects nothing.
-    ignores_distance: whether all indices below the bounds have the same result, and all above.
+    or arrays, that returns a valid index, which an axis of size 0 lacks. skips: whether the
+    complete tuple selects nothing. ignores_distance: whether all indices below the bounds have the
+    same result, and all above.
     """
 
     name: str
@@ -23,15 +24,6 @@ class Mode(NamedTuple):
     redirect: Callable[[Any, Any], Any] | None = None
     skips: bool = False
     ignores_distance: bool = True
-
-    @property
-    def redirects(self) -> bool:
-        """Whether the mode redirects to a valid index, which an axis of size 0 lacks."""
-        return self.redirect is not None
-
-    def is_valid_for(self, scatters: bool) -> bool:
-        """Whether scatters, or else gathers, have the mode."""
-        return self.scatters if scatters else self.gathers
 
 
 CLIP = "clip"
@@ -49,7 +41,7 @@ MODES = {
 
 def mode_names(scatters: bool) -> tuple[str, ...]:
     """Return the names of the modes that scatters, or else gathers, have."""
-    return tuple(row.name for row in MODES.values() if row.is_valid_for(scatters))
+    return tuple(row.name for row in MODES.values() if (row.scatters if scatters else row.gathers))
 
 
 PADDING = -(1 << 63)  # what `rebase` in inmemory/arguments.py replaces padding by

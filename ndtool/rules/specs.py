@@ -324,7 +324,7 @@ def check_mode(spec: str, row: OperatorVersion, attributes: Attributes) -> None:
             f"{option('out_of_bounds')} is {format_value(mode)}: expected one of {', '.join(MODES)}"
         )
     scatters = operator_of(row.operator).scatters
-    if not MODES[mode].is_valid_for(scatters):
+    if mode not in mode_names(scatters):
         kind, others = "scatter" if scatters else "gather", ", ".join(mode_names(scatters))
         raise UsageError(
             f"a {kind} has no {option('out_of_bounds', mode)}: expected one of {others}"

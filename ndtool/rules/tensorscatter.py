@@ -88,7 +88,15 @@ def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowe
         f"{q} = {r}",
         f"update has rank {q}: it must equal rank(past) = {r}",
     )
-    a = _normalize_axis(tracer, r, -2 if axis is None else axis)
+    axis = -2 if axis is None else axis
+    tracer.require(
+        -r <= axis < r and axis % r != 0,
+        "-r <= axis <= r - 1, axis mod r != 0",
+        f"{-r} <= {format_integer(axis)} <= {r - 1}",
+        f"axis is {format_integer(axis)}: with rank(past) {r} it must be in {1 - r}..-1 or"
+        f" 1..{r - 1}: axis 0 is the batch",
+    )
+    a = axis % r
     for d in range(r):
         if d != a:
             _require_size(tracer, "update", update, d, past[d], f"past.shape[{d}]")
@@ -112,18 +120,6 @@ def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowe
         _require_size(tracer, "write_indices", shape, 0, past[0], "past.shape[0]")
     tracer.derive("output.shape = past.shape", format_shape(past), format_shape(past))
     return tracer.trace(), Lowering(past[0], a, s, n, past)
-
-
-def _normalize_axis(tracer: Tracer, r: int, axis: int) -> int:
-    """Check the axis, and return it as axis >= 0."""
-    tracer.require(
-        -r <= axis < r and axis % r != 0,
-        "-r <= axis <= r - 1, axis mod r != 0",
-        f"{-r} <= {format_integer(axis)} <= {r - 1}",
-        f"axis is {format_integer(axis)}: with rank(past) {r} it must be in {1 - r}..-1 or"
-        f" 1..{r - 1}: axis 0 is the batch",
-    )
-    return axis % r
 
 
 def _require_size(

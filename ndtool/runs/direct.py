@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from ndtool._kernels import MADVISE_BYTES, WorkItem, partition_ids, permute
+from ndtool._kernels import MADVISE_BYTES, PAGE, WorkItem, partition_ids, permute
 from ndtool.arrays.sink import Sink, output_buffer
 from ndtool.arrays.source import Constant, ContiguousSource, Source, load, row_major
 from ndtool.engine import bind, gathers, layouts, tuning
@@ -20,8 +20,6 @@ from ndtool.runs.operands import Validated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-PAGE = 1 << 12  # bytes: the system's smallest read
 
 
 def gather(
@@ -39,7 +37,7 @@ def gather(
             _gather_blocks(validated, source, out, progress)
         return
     data = operands.load_data(validated, dry)
-    if not inference.inputs["data"].size:
+    if not source.metadata.nbytes:
         with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
             gathers.fill(
@@ -213,15 +211,20 @@ def scatter(
     dtype, reduction = inference.dtype, inference.plan.attributes.reduction
     order = scatters.arithmetic_order(dtype, reduction)
     updates = row_major(call, "updates", order, aligned=reduction != "none", dry=dry)
-    origin = call.sources["data"]
+    origin, copy = call.sources["data"], None
     data: Operand | None = None
     if not isinstance(origin, Constant):
         touched = None
         if sink.metadata.layout and inference.plan.tuples <= tuning.FEW_TUPLES and not dry:
             touched = sink.copy_chunks(origin, operands.touched_by(validated))
         data = load(call, "data", touched, dry)  # a copy may need disk space: reserve it
-    with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
+        shape = inference.plan.data
+        if not data.buffer.readonly and layouts.is_normalized(shape, data.strides, dtype, order):
+            copy = data.buffer  # updated where it is, unless the sink has a map
+    with output_buffer(sink, call.threads, progress, call.spill, copy) as (out, write):
         yield ""
+        if out is copy:
+            data = None
         if isinstance(origin, Constant):
             origin.fill(out)
         work = ScatterCall(

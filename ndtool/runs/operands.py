@@ -16,7 +16,6 @@ from ndtool.errors import BoundsError, OutputError, argument_name
 from ndtool.rules import mistakes
 from ndtool.rules.inference import Inference, Input, is_literal
 from ndtool.rules.operators import Attributes
-from ndtool.rules.plans import Plan
 from ndtool.runs.calls import OpenCall, named_inputs
 
 if TYPE_CHECKING:
@@ -111,17 +110,11 @@ def changed_error(inferred: Inference) -> OutputError:
     return OutputError(f"{argument_name(inferred.inputs['indices'].name)} changed during the run")
 
 
-def padding_warnings(
-    info: Input,
-    indices: memoryview,
-    plan: Plan | None = None,
-    attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
-) -> list[str]:
+def padding_warnings(info: Input, indices: memoryview, k: int, attributes: Attributes) -> list[str]:
     """Return the warning that -1 may be padding, as a list of at most one.
 
-    info: the name and type of the indices. indices: their bytes; large ones are sampled. plan: the
-    plan of the call, from which the number of components of a tuple follows. For unsigned types,
-    the warning says as which large number -1 is stored.
+    info: the name and type of the indices. indices: their bytes; large ones are sampled. k: the
+    components of a tuple. For unsigned types, the warning says as which large number -1 is stored.
     """
     name, dtype, _ = info
     if attributes.pad is not None or not attributes.negatives:
@@ -129,7 +122,6 @@ def padding_warnings(
     code = _CODES.get(dtype.name)
     if code is None or not len(indices) or is_literal(name):
         return []
-    k = 1 if plan is None else plan.k
     total = len(indices) // dtype.itemsize
     step = -(-total // SAMPLE_SIZE) | 1  # odd, since every second index may be padding
     raw: Any = indices.cast("B")

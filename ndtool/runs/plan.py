@@ -12,7 +12,7 @@ from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool._kernels import WorkItem, partition_ids
+from ndtool._kernels import PAGE, WorkItem, partition_ids
 from ndtool.arrays.source import ArrayMetadata, Constant, ContiguousSource
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
@@ -22,7 +22,7 @@ from ndtool.machine import memory
 from ndtool.rules.operators import CLIP, Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
-from ndtool.runs.direct import PAGE, gathers_by_block
+from ndtool.runs.direct import gathers_by_block
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output

@@ -216,7 +216,7 @@ def warnings(run: PreparedRun, bounds_report: BoundsError | None = None) -> tupl
     if indices is not None and "indices" not in call.from_caller:
         info = call.inference.inputs["indices"]
         messages += operands.padding_warnings(
-            info, indices, call.inference.plan, call.inference.attributes
+            info, indices, call.inference.plan.k, call.inference.attributes
         )
     if run.on_cluster is not None and run.on_cluster.reason:
         messages.append(f"nothing is resumed: {run.on_cluster.reason}")

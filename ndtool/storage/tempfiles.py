@@ -20,14 +20,9 @@ WriteAt = Callable[[int, memoryview], object]  # takes the offset and the bytes
 MAX_IN_MEMORY = 4 << 20  # bytes of a buffer in memory; a run may have six of them
 
 
-def allocate(
-    nbytes: int,
-    label: str,
-    ranges: Iterable[tuple[int, int]] | None = None,
-    directory: str | None = None,
-) -> memoryview:
+def allocate(nbytes: int, label: str, directory: str | None = None) -> memoryview:
     """Return the buffer of `open_buffer`."""
-    with open_buffer(nbytes, label, ranges, directory) as (buffer, _):
+    with open_buffer(nbytes, label, directory=directory) as (buffer, _):
         return buffer
 
 

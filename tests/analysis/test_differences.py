@@ -87,15 +87,10 @@ def plan_of(case: Case) -> plans.Plan:
     return shapes.infer(case.operator, sizes, Attributes(**case.arguments))[1]
 
 
-def diagnose(case: Case, out: Array, wrong_positions: list[int]) -> diagnosis.Diagnosis:
+def diagnose(case: Case, out: Array, wrong_positions: list[int]) -> tuple[int, int, int]:
     arrays = dict(zip(("data", "indices", "updates"), case.arrays, strict=True))
     positions = np.array(wrong_positions, np.int64)
     return diagnosis.diagnose(plan_of(case), arrays, positions, out, call(reference, case))
-
-
-def count_diagnosed(case: Case, out: Array, wrong_positions: list[int]) -> tuple[int, int, int]:
-    diagnosis_result = diagnose(case, out, wrong_positions)
-    return diagnosis_result.examined, diagnosis_result.lost, diagnosis_result.doubled
 
 
 EXACT = [np.dtype(code) for code in ("i1", "i8", "u2", "u8", ">i4")]
@@ -138,7 +133,7 @@ def test_a_lost_or_doubled_update_is_diagnosed(case: Case, chosen: st.DataObject
     expected = call(reference, case)
     pairs = zip(element_bytes(corrupted), element_bytes(expected), strict=True)
     wrong_positions = [position for position, (a, b) in enumerate(pairs) if a != b]
-    examined, lost, doubled = count_diagnosed(case, corrupted, wrong_positions)
+    examined, lost, doubled = diagnose(case, corrupted, wrong_positions)
     assert examined == len(wrong_positions)
     assert lost + doubled == len(wrong_positions)
     if not is_doubled:
@@ -169,12 +164,12 @@ def test_rounding_differs_from_lost_updates(operator: str, code: str) -> None:
         other_order[row] = total
     assert (other_order != expected).any()
     wrong_positions = list(range(rows))
-    assert count_diagnosed(case, other_order, wrong_positions) == (rows, 0, 0)
+    assert diagnose(case, other_order, wrong_positions) == (rows, 0, 0)
     one_update = np.array([upd[idx == row][3] for row in range(rows)])
-    assert count_diagnosed(case, other_order - one_update, wrong_positions) == (rows, rows, 0)
-    assert count_diagnosed(case, other_order + one_update, wrong_positions) == (rows, 0, rows)
+    assert diagnose(case, other_order - one_update, wrong_positions) == (rows, rows, 0)
+    assert diagnose(case, other_order + one_update, wrong_positions) == (rows, 0, rows)
     two_updates = np.array([upd[idx == row][:2].sum() for row in range(rows)])
-    assert count_diagnosed(case, other_order - two_updates, wrong_positions)[1] < rows / 4
+    assert diagnose(case, other_order - two_updates, wrong_positions)[1] < rows / 4
 
 
 def test_lost_and_doubled_factors_are_diagnosed() -> None:
@@ -183,7 +178,7 @@ def test_lost_and_doubled_factors_are_diagnosed() -> None:
     product = upd.prod()
     for out, counts in ((product / 3, (1, 0)), (product * 7, (0, 1)), (product * 1.5, (0, 0)),
                        (product * (1 + 4e-16), (0, 0))):  # fmt: skip
-        assert count_diagnosed(case, np.array([out]), [0])[1:] == counts
+        assert diagnose(case, np.array([out]), [0])[1:] == counts
 
 
 def save_wrong_output(workdir: Path) -> Request:

@@ -55,8 +55,8 @@ def help_words(command, path, width):
     """Yield the path and the sorted words of the help of a command and its subcommands."""
     context = click.Context(command, info_name=path, terminal_width=width)
     yield path, sorted(command.get_help(context).split())
-    for name, subcommand in getattr(command, "commands", {}).items():
-        yield from help_words(subcommand, f"{path} {name}", width)
+    for name, make in getattr(command, "factories", {}).items():
+        yield from help_words(make(), f"{path} {name}", width)
 
 
 def test_no_width_breaks_a_word_of_the_help():
@@ -114,7 +114,8 @@ def test_example_in_the_help_runs(pages, command, workdir):
 
 def leaf_commands(group):
     """Yield a group's commands, and those of its subgroups."""
-    for command in group.commands.values():
+    for make in group.factories.values():
+        command = make()
         if isinstance(command, click.Group):
             yield from leaf_commands(command)
         else:
@@ -143,7 +144,7 @@ def test_common_options_are_on_the_first_screen(pages, command):
         assert text in first
     options_in_help = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE)
     options = {
-        max(param.opts, key=len) for param in command_line.program().commands[command].params
+        max(param.opts, key=len) for param in command_line.program().factories[command]().params
     }
     assert sorted(options_in_help) == sorted(name for name in options if name.startswith("--"))
 

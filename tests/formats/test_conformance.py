@@ -381,7 +381,7 @@ def test_every_format_gives_the_values_and_metadata(
                 box = grid.box(shape, step, index)
                 expected = array[box_slices(box)].tobytes()
                 buffer = memoryview(bytearray(len(expected)))
-                opened.read(shape, box, buffer)
+                opened.read(shape, box, buffer, None, 1)
                 assert buffer == expected
         with open_storage(storage, raw) as (argument, streams):
             (entry,) = locators.describe(argument, streams)

@@ -207,7 +207,7 @@ BAD = [
     ),
     *(
         ("i.csv", f"{first}\n6\n", f"line 1, column 0: '{first}' {INTEGER}")
-        for first in ("\u22125", "$5", "NA", "null", "5x", "5%", "(5)", "N/A")
+        for first in ("\u22125", "$5", "NA", "null", "5x", "5%", "(5)", "N/A", "nan(5)", "-nan(ind)", "<NA>")
     ),
     ("i.json:a", '[{"a": 1, "a": 2}]', "the key 'a' 2 times"),
     ("i.jsonl:a", '{"a": 1}\n{"b": 0, "a": 1, "a": 2}\n', "the key 'a' 2 times"),

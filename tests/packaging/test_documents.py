@@ -120,7 +120,7 @@ def test_python_examples_run(path, source, tmp_path, monkeypatch):
 def test_the_readme_has_one_example_of_each_command(tmp_path):
     (script,) = SHELL.findall(README.read_text("utf-8"))
     names = re.findall("^ndtool ([a-z-]+)", script, re.MULTILINE)
-    assert sorted(names) == sorted(program().commands)
+    assert sorted(names) == sorted(program().factories)
     shutil.copytree(FIXTURES / "cookbook", tmp_path / "cookbook")
     with chdir(tmp_path / "cookbook"):
         for command in re.findall("^ndtool .*", script, re.MULTILINE):

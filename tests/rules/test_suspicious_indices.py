@@ -108,8 +108,8 @@ def test_a_tuple_with_a_valid_component_is_no_padding(indices: Any, message: str
     save(data=np.arange(30).reshape(5, 6), idx=pairs)
     given = {"data": Input("data.npy", dtypes.from_name("int64"), (5, 6))}
     given["indices"] = Input("idx.npy", dtypes.from_numpy(pairs.dtype), pairs.shape)
-    plan = inference.infer("gather_nd", given).plan
-    warnings = operands.padding_warnings(given["indices"], memoryview(pairs.tobytes()), plan)
+    attributes, raw = inference.infer("gather_nd", given).attributes, memoryview(pairs.tobytes())
+    warnings = operands.padding_warnings(given["indices"], raw, 2, attributes)
     in_python = message.replace("--pad -1", "pad=-1")
     assert warnings == ([f"idx.npy: {in_python}"] if message else [])
     report = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()

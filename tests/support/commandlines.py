@@ -62,7 +62,8 @@ def all_commands(
     group: Any = None, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[click.Command, tuple[str, ...]]]:
     """Yield all commands with their words."""
-    for name, command in (group or program.program()).commands.items():
+    for name, make in (group or program.program()).factories.items():
+        command = make()
         if isinstance(command, click.Group):
             yield from all_commands(command, (*path, name))
         else:

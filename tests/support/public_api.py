@@ -116,8 +116,8 @@ def command_entries(command: click.Command, path: str) -> Iterator[tuple[str, st
             name += "..." if parameter.nargs == -1 else ""
             arguments.append(name if parameter.required else f"[{name}]")
     yield f"command {path}", " ".join(arguments)
-    for name, subcommand in getattr(command, "commands", {}).items():
-        yield from command_entries(subcommand, f"{path} {name}")
+    for name, make in getattr(command, "factories", {}).items():
+        yield from command_entries(make(), f"{path} {name}")
 
 
 def json_entries() -> Iterator[tuple[str, str]]:

@@ -22,12 +22,13 @@ from ndtool.analysis import verify as verifying
 from ndtool.analysis.engines import child
 from ndtool.analysis.engines.child import ENGINES as ENGINES
 from ndtool.analysis.oracle.blocks import block_ranges, flat_view
-from ndtool.analysis.oracle.distances import bits, records_as_void
+from ndtool.analysis.oracle.distances import bits
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import Arrays, Comparison, EngineReport, Verification, compare
 from ndtool.arrays.source import ContiguousSource, Source
 from ndtool.errors import UsageError, format_count, printable
 from ndtool.inmemory.arguments import rebase
+from ndtool.inmemory.buffers import as_void
 from ndtool.machine import threads
 from ndtool.rules import shapes, specs
 from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
@@ -173,7 +174,7 @@ class EngineCall(NamedTuple):
             order = "C" if array.flags.c_contiguous else "F"
             return source.file.fd, source.position, dtype, array.shape, order
         fd = _create_file(array.nbytes, stack)
-        flat = flat_view(records_as_void(array))
+        flat = flat_view(as_void(array))
         for span in block_ranges(array.size, array.itemsize):
             write_at(fd, span.start * array.itemsize, bits(native(flat[span])))
         return fd, 0, dtype, array.shape, "C"

@@ -67,11 +67,6 @@ def _absolute_difference(x1: Ulps, x2: Ulps) -> Ulps:
     return result
 
 
-def records_as_void(array: Array) -> Array:
-    """Return records as void bytes, as copies of records would drop padding between fields."""
-    return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
-
-
 def bits(elements: Array) -> NDArray[np.uint8]:
     """Return the bytes of each element as a row."""
     rows = np.ascontiguousarray(elements).view(np.uint8)

@@ -43,6 +43,7 @@ class DatasetSource(ChunkedSource):
         self.name, self.metadata = name, stored.metadata
         self.warning = datasets.attribute_warning(dataset, name)
         self._dataset, self._stored, self._file = dataset, stored, file
+        self.address = hierarchy.address(dataset)
         self._storage = storage = file.storage
         self.concurrency = threads.MAX_WRITERS if storage.is_remote else 1
         self._table: tuple[Any, Any] | None = None  # indices of chunks, and byte ranges of these
@@ -141,8 +142,6 @@ class DatasetSource(ChunkedSource):
 
     def read_chunk(self, index: int, box: grid.Box) -> Any:
         """Read the chunk at a box; elements beyond the extent have NetCDF's fill value."""
-        if self._stored.extent == self.metadata.shape:
-            return self._read(index, box)
         pairs = zip(box, self._stored.extent, strict=True)
         stored_box = tuple((first, max(first, min(stop, size))) for (first, stop), size in pairs)
         if stored_box == box:

@@ -19,7 +19,6 @@ from ndtool.rules.plans import Shape
 CODECS = ("gzip", "none")  # of --codec
 _BLOCK_BYTES = 4 << 20  # approximate bytes of rows that h5py converts together
 
-
 FILTERS = {  # by number: the name, and the name in the table of codecs, "" if only h5py applies it
     1: ("gzip", "zlib"), 2: ("shuffle", "shuffle"), 3: ("fletcher32", "fletcher32"),
     4: ("szip", ""), 5: ("nbit", ""), 6: ("scaleoffset", ""), 307: ("bzip2", ""),
@@ -95,11 +94,9 @@ def describe(file: OpenFile, dataset: Any, name: str) -> StoredDataset:
         refuse(label, "a null dataset, without values")
     element = numpytypes.from_numpy(dtype)
     extent = (*map(int, dataset.shape), *inner_shape)
-    shape = extent
-    if kind == "chunked" and not inner_shape:
-        shape = file.shape(dataset, name)
-    chunks = None
+    shape, chunks = extent, None
     if kind == "chunked":
+        shape = extent if inner_shape else file.shape(dataset, name)
         chunks = (*map(int, creation_properties.get_chunk()), *inner_shape)
     require_limits(label, shape, element.itemsize, chunks)
     offset = dataset.get_offset() if kind == "contiguous" else None

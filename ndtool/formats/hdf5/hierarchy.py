@@ -36,9 +36,7 @@ class Dataset(NamedTuple):
 
 def normalize_name(member: str) -> str:
     """Return a member's name as a path from the root, without empty components."""
-    return "/" + "/".join(
-        component for component in member.split("/") if component not in ("", ".")
-    )
+    return "/" + "/".join(part for part in member.split("/") if part not in ("", "."))
 
 
 class OpenFile:
@@ -112,10 +110,9 @@ class OpenFile:
         groups = deque([("", h5g.open(self.file.id, b"/"))])
         while groups:
             prefix, group = groups.popleft()
-            address = h5o.get_info(group).addr
-            if address in visited:
+            if (position := address(group)) in visited:
                 continue
-            visited.add(address)
+            visited.add(position)
             links: list[bytes] = []
             group.links.iterate(links.append)
             for link in links:
@@ -166,7 +163,7 @@ class OpenFile:
             for reference, axis in () if references is None else references.flat:
                 with suppress(ValueError, RuntimeError):  # a variable may have been removed
                     variable = h5py.h5r.dereference(reference, found.node)
-                    key = h5py.h5o.get_info(variable).addr, int(axis)
+                    key = address(variable), int(axis)
                     self._numbers[key] = _number(found.node)
         for found in self.datasets():
             if found.node is not None and _is_extensible(found.node):
@@ -178,13 +175,18 @@ class OpenFile:
 
     def _dimensions(self, dataset: Any) -> list[int]:
         """Return the number of the dimension of each axis, or _NO_DIMENSION."""
-        rank, address = len(dataset.shape), library().h5o.get_info(dataset).addr
+        rank, position = len(dataset.shape), address(dataset)
         coordinates, kind = attribute(dataset, _COORDINATES), attribute(dataset, b"CLASS")
         if coordinates is not None and coordinates.size == rank:
             return list(map(int, coordinates.flat))
         if rank == 1 and kind is not None and kind.tobytes().startswith(b"DIMENSION_SCALE"):
             return [_number(dataset)]  # a coordinate variable
-        return [self._numbers.get((address, axis), _NO_DIMENSION) for axis in range(rank)]
+        return [self._numbers.get((position, axis), _NO_DIMENSION) for axis in range(rank)]
+
+
+def address(node: Any) -> int:
+    """Return the position of an object in its file."""
+    return int(library().h5o.get_info(node).addr)
 
 
 def attribute(dataset: Any, name: bytes) -> Any:
@@ -229,7 +231,7 @@ def _is_extensible(dataset: Any) -> bool:
 def _number(scale: Any) -> int:
     """Return the number of a dimension, or a number that no other has."""
     number = attribute(scale, _DIMENSION_ID)
-    return (1 << 32) + int(library().h5o.get_info(scale).addr) if number is None else int(number)
+    return (1 << 32) + address(scale) if number is None else int(number)
 
 
 def padding_value(dataset: Any, dtype: Any, stored_fill: Any) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import partial
 from typing import Any
 
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, import_extra, printable
 from ndtool.formats.decoding import InputFile
 from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File, LocalFile
@@ -16,15 +17,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SECOND_OFFSET = 512
 
 
-def library() -> Any:
-    """Import and return the h5py package; UsageError if it is missing."""
-    try:
-        import h5py
-    except ModuleNotFoundError:  # other ImportErrors, of a broken package, are raised
-        raise UsageError(
-            "an HDF5 file needs the h5py package", hint="pip install 'ndtool[hdf5]'"
-        ) from None
-    return h5py
+library = partial(import_extra, "h5py", "an HDF5 file", "hdf5")
 
 
 def signature_offset(storage: File) -> int | None:

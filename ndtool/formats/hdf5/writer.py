@@ -151,15 +151,14 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 
     UsageError for a NetCDF file, which needs named dimensions.
     """
+    path = printable(target.path)
     if target.path.partition("?")[0].endswith(".nc"):
-        raise UsageError(
-            f"{printable(target.path)}: NetCDF files are read, not written: expected .h5"
-        )
+        raise UsageError(f"{path}: NetCDF files are read, not written: expected .h5")
     old_file = CurrentFile(target)
     try:
         content = read_content(old_file, target, metadata)
         if layout_of(target, metadata, content.reused) != metadata.layout:
-            raise OutputError(f"{printable(target.path)} changed during the run")
+            raise OutputError(f"{path} changed during the run")
         container = DatasetContainer(target, metadata, old_file, content)
         return (FileSink if metadata.layout is None else DatasetSink)(target, metadata, container)
     except BaseException:
@@ -261,6 +260,13 @@ class DatasetContainer(Container):
         space = h5py.h5s.create_simple(metadata.shape)
         return h5d.create(self._file.id, encoded_name, file_type, space, properties, links)
 
+    def overwrites(self, source: DatasetSource) -> bool:
+        """Whether the dataset is a source, in a copy of its file."""
+        if self._content.reused is None or self.current is None or self.current.file is None:
+            return False
+        is_same_file = source.is_same_file(self.current.file.fd)
+        return is_same_file and source.address == hierarchy.address(self.dataset)
+
     def finish(self, fd: int, name: str) -> None:
         self._close()
         self.raise_error()
@@ -305,7 +311,11 @@ class DatasetSink(ChunkSink, FileSink):
         if not isinstance(source, DatasetSource) or not source.is_stored_like(metadata):
             return None
         indices = set(range(grid.count_blocks(metadata.shape, blocks)))
+        is_in_place = self._container.overwrites(source)  # which the new file is a copy of
         for index in sorted(indices.difference(touched.blocks(blocks))):
+            if is_in_place:
+                self.mark_written(index)
+                continue
             with library_errors(source.name):
                 chunk = source.stored_chunk(index)
             if chunk is None:

@@ -38,14 +38,10 @@ def recognises(storage: File) -> bool:
 def array_names(storage: File, path: str) -> list[str]:
     """Return the names of the columns; reads lines up to the header."""
     suffix = _suffix(path)
-    return (
-        []
-        if suffix in _JSON
-        else list(
-            rows.column_names(lines.decompressed(_open_text(storage, path), path), suffix, path)
-            or ()
-        )
-    )
+    if suffix in _JSON:
+        return []
+    text = lines.decompressed(_open_text(storage, path), path)
+    return list(rows.column_names(text, suffix, path) or ())
 
 
 def entries(
@@ -56,14 +52,9 @@ def entries(
     Only the first _MAX_DESCRIBED columns have metadata: each requires reading all rows.
     """
     if member is None and (names := array_names(storage, path)):
-        undescribed = (
-            MemberInfo(f"{path}:{name}", name, None, None, "text")
-            for name in names[_MAX_DESCRIBED:]
-        )
-        return [
-            *(_entry(storage, path, name, options) for name in names[:_MAX_DESCRIBED]),
-            *undescribed,
-        ]
+        described, others = names[:_MAX_DESCRIBED], names[_MAX_DESCRIBED:]
+        infos = [_entry(storage, path, name, options) for name in described]
+        return infos + [MemberInfo(f"{path}:{name}", name, None, None, "text") for name in others]
     return [_entry(storage, path, member, options)]
 
 

@@ -63,10 +63,10 @@ def parse(
         items = _select_all(elements, selected, locate, label)
         if items and inner_shape is None:
             inner_shape = _element_shape(items[0], locate(0), label)
-        flat = _flatten(items, inner_shape or (), locate, label)
-        if not _add_numbers(flat, values):
+        flat, types = _flatten(items, inner_shape or (), locate, label)
+        if not _add_numbers(flat, types, values):
             items = _select_all(decode_exactly(), selected, locate, label)
-            flat = _flatten(items, inner_shape or (), locate, label)
+            flat, _ = _flatten(items, inner_shape or (), locate, label)
             _add_texts(flat, len(flat) // (len(items) or 1), values, locate)
         count += len(items)
     if inner_shape is None:
@@ -83,19 +83,16 @@ def _select_all(
     if selected is None:
         return elements
     get = itemgetter(*selected)
-    if set(map(type, elements)) == {dict}:
+    if set(map(type, elements)) <= {dict}:
         with suppress(KeyError):
             found = list(map(get, elements))
             return found if len(selected) == 1 else list(map(list, found))
-    values = []
-    for n, element in enumerate(elements):
-        if type(element) is not dict:
-            _refuse_object(element, selected, locate(n), label)
-        try:
-            values.append(get(element))
-        except KeyError:
-            _refuse_object(element, selected, locate(n), label)
-    return values if len(selected) == 1 else list(map(list, values))
+    n, element = next(
+        (n, element)
+        for n, element in enumerate(elements)
+        if type(element) is not dict or not element.keys() >= set(selected)
+    )
+    return _refuse_object(element, selected, locate(n), label)
 
 
 def _refuse_object(element: Any, selected: tuple[str, ...], location: str, label: str) -> NoReturn:
@@ -124,8 +121,8 @@ def _element_shape(element: Any, location: str, label: str) -> tuple[int, ...]:
 
 def _flatten(
     level: list[Any], shape: tuple[int, ...], locate: Callable[[int], str], label: str
-) -> list[Any]:
-    """Return the numbers of nested lists in row-major order, without recursion."""
+) -> tuple[list[Any], set[type]]:
+    """Return the numbers of nested lists in row-major order, and their types; no recursion."""
     count = 1  # number of values in `level` for each element
     for size in shape:
         if set(map(type, level)) - {list} or set(map(len, level)) - {size}:
@@ -138,13 +135,14 @@ def _flatten(
             refuse(label, f"{locate(i // count)}: {_describe(value)}: {expected}")
         level = list(chain.from_iterable(level))
         count *= size
-    if invalid := set(map(type, level)) - {int, float, bool, _NumberText}:
+    types = set(map(type, level))
+    if invalid := types - {int, float, bool, _NumberText}:
         i, value = next((i, value) for i, value in enumerate(level) if type(value) in invalid)
         hint = ""
         if type(value) in (dict, _Object) and value:
             hint = f"name a key. Then: {mistakes.quote(f'{label}:{next(iter(dict(value)))}')}"
         refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
-    return level
+    return level, types
 
 
 def _describe(value: Any) -> str:
@@ -156,11 +154,10 @@ def _describe(value: Any) -> str:
     return str(value) if type(value) is _NumberText else printable(json.dumps(value), 60)
 
 
-def _add_numbers(flat: list[Any], values: Values) -> bool:
-    """Add numbers; return False if that requires their text."""
+def _add_numbers(flat: list[Any], types: set[type], values: Values) -> bool:
+    """Add numbers of some types; return False if that requires their text."""
     import numpy as np
 
-    types = set(map(type, flat))
     if values.infers_type and float in types and types <= {int, float}:
         first = next(n for n in flat if type(n) is float or not 0 <= n <= INT64_MAX)
         if type(first) is float:  # as `values.add` does, which takes the text of each number
@@ -246,20 +243,18 @@ def _decode_together(texts: list[str], decoder: json.JSONDecoder) -> list[Any] |
     except (ValueError, RecursionError):
         return None
     separators = elements[1::2]
-    if len(elements) != max(2 * len(texts) - 1, 0):
-        return None
-    return elements[::2] if separators.count(_SEPARATOR) == len(separators) else None
+    is_complete = len(elements) == max(2 * len(texts) - 1, 0)
+    is_valid = is_complete and separators.count(_SEPARATOR) == len(separators)
+    return elements[::2] if is_valid else None
 
 
 def _decode_line(text: str, line_number: int, decoder: json.JSONDecoder, label: str) -> Any:
-    reason = "nested too deeply"
     try:
         return _decode(text, decoder)
     except json.JSONDecodeError as exc:
-        reason = f"column {exc.colno}: {_json_error(exc)}"
+        refuse(label, f"line {line_number}, column {exc.colno}: {_json_error(exc)}")
     except RecursionError:
-        pass
-    return refuse(label, f"line {line_number}, {reason}")
+        refuse(label, f"line {line_number}, nested too deeply")
 
 
 def _read_list(read: Read, values: Values, label: str) -> Iterator[Batch]:

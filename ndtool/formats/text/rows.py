@@ -27,8 +27,8 @@ MAX_FIELDS = 1 << 20  # of a row
 _DEFAULT_DELIMITERS = ",;\t"  # of text without a suffix of DELIMITERS, if any is in its first row
 _BLANKS = re.compile(rb"[ \t]+")
 _COMMENT = re.compile(rb"^[ \t]*#", re.MULTILINE)
-_NUMBER_START = re.compile(r"[+-]?\.?[0-9]")
-_MISSING = ("na", "n/a", "#n/a", "null", "none", "nil", "missing")  # marks of a missing number
+_NUMBER_START = re.compile(r"[+-]?(?:\.?[0-9]|(?:nan|inf) *\()", re.I)
+_MISSING = ("na", "n/a", "#n/a", "<na>", "nat", "null", "none", "nil", "missing")  # numbers
 _FIELDS = {  # a quoted field, or one without quotes around it
     delimiter: re.compile(
         rf'[{blanks}]*"([^"]*(?:""[^"]*)*)"[{blanks}]*(?=[{delimiter}]|$)|([^{delimiter}]*)'
