@@ -225,6 +225,28 @@ cdef inline Py_ssize_t plain_offsets_of "ndtool_plain_offsets_of"(
     return n
 
 
+cdef inline Py_ssize_t short_offsets(
+    Cursor* cursor, const IndexSpace* space, const int64_t* index, Py_ssize_t n, int64_t* offsets
+) noexcept nogil:
+    """plain_offsets of single indices in several short batches, which moves the cursor."""
+    cdef uint64_t v, base, size = space.sizes[0], stride = space.strides[0]
+    cdef Py_ssize_t i = 0, end
+    while i < n:
+        if cursor.remaining == 0:
+            next_batch(cursor, space)
+        base, end = cursor.base, min(n, i + cursor.remaining)
+        cursor.remaining -= end - i
+        while i < end:
+            v = index[i]
+            read_once(v)
+            if v >= size:
+                cursor.remaining += end - i
+                return i
+            offsets[i] = <int64_t> (base + v * stride)
+            i += 1
+    return n
+
+
 cdef inline uint64_t resolve_offsets(
     const Bounds* bounds, const uint8_t* indices, int kind, Py_ssize_t n, int k, int64_t* offsets
 ) noexcept nogil:
@@ -342,6 +364,7 @@ cdef inline uint64_t next_offsets(
     cdef bint is_one_per_batch = (
         space.per_batch == 1 and space.k == 1 and space.batch_rank > 0 and not is_one_by_one
     )
+    cdef bint is_short = space.k == 1 and space.per_batch < 2 * FEW
     cdef Bounds bounds = Bounds(
         &space.sizes[0], &space.wraps[0], &space.strides[0], 0, 0, walk.mode, walk.redirect_offset,
         walk.has_pad, walk.pad,
@@ -361,13 +384,19 @@ cdef inline uint64_t next_offsets(
                 n - converted, space.batch_sizes[last_axis] - cursor.coordinates[last_axis]
             )
             bounds.base_stride = space.batch_strides[last_axis]
-        elif not is_one_by_one and (space.k > 1 or n_batch < FEW and few < BLOCK):
-            # also a short batch, unless several had such an index
-            n_plain = plain_offsets(
-                index + converted * space.k, n_batch, space, cursor.base, offsets + converted
-            )
+        elif not is_one_by_one and (space.k > 1 or is_short and few < BLOCK):
+            # also short batches, unless several had such an index
+            if is_short:
+                n_plain = short_offsets(
+                    cursor, space, index + converted, n - converted, offsets + converted
+                )
+                n_batch = min(n - converted, n_plain + cursor.remaining)
+            else:
+                n_plain = plain_offsets(
+                    index + converted * space.k, n_batch, space, cursor.base, offsets + converted
+                )
+                cursor.remaining -= n_plain
             converted += n_plain
-            cursor.remaining -= n_plain
             n_batch -= n_plain
             if n_batch == 0:
                 continue

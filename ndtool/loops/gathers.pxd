@@ -215,8 +215,16 @@ cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
     return (
         (space.fits_in_cache or g.is_local or is_small) and has_row_indices(&g.walk, g.width)
         and not has_shared_tuples(&g.walk, g.count)
-        and space.per_batch >= (SHORT_BATCH if is_small else SHORT_BLOCK)
+        and (
+            space.per_batch >= (SHORT_BATCH if is_small else SHORT_BLOCK)
+            or has_short_batches(space)
+        )
     )
+
+
+cdef inline bint has_short_batches(const IndexSpace* space) noexcept nogil:
+    """Return whether a block has the elements of several batches along the last batch axis."""
+    return 1 < space.per_batch < SHORT_BATCH and space.batch_rank > 0 and space.repeats == 1
 
 
 cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thread) noexcept nogil:
@@ -242,12 +250,24 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     # a batch further ahead, as the last bytes to be prefetched may be needed first
     cdef int64_t batches = 1 + PREFETCH_DISTANCE // max(1, space.span)
     cdef int64_t step = SHORT_BLOCK if space.batch_rank else BLOCK
+    cdef bint is_short = has_short_batches(space)
+    cdef int64_t increments[BLOCK]    # from a batch to those of the elements that follow
+    cdef int64_t started = 0          # elements of the batch before the block
+    cdef int last_axis = space.batch_rank - 1
+    cdef int64_t usual = 4 * FEW if is_short else min(4 * FEW, space.per_batch)
     rows.stride, rows.increments = space.strides[0], NULL
+    if is_short:
+        for i in range(min(BLOCK, stop - t + space.per_batch)):
+            increments[i] = i // space.per_batch * space.batch_strides[last_axis]
     seek(&cursor, &g.walk, t)
     while t < stop:
         if cursor.remaining == 0:
             next_batch(&cursor, space)
         n = min(min(step, stop - t), cursor.remaining)
+        if is_short:
+            started = space.per_batch - cursor.remaining
+            n = space.batch_sizes[last_axis] - cursor.coordinates[last_axis]    # batches
+            n = min(min(n * space.per_batch, BLOCK) - started, stop - t)
         index = stored_index(&cursor, &g.walk, t)
         # more streams than hardware prefetches
         if space.batch_rank and space.fits_in_cache and batch_fraction <= LINE:
@@ -266,10 +286,14 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
         while i < n:
             rows.index, rows.n = index + i * rows.index_itemsize, n - i
             rows.target = block + i * g.width
+            if is_short:
+                rows.increments = increments + started + i
             rows.n = copy_by_width(&rows, g.width)
             cursor.remaining -= rows.n
             i += rows.n
-            if rows.n >= min(4 * FEW, space.per_batch):
+            if is_short:
+                seek(&cursor, &g.walk, t + i)
+            if rows.n >= usual:
                 few = 1
             elif i < n:
                 few = min(4 * few, BLOCK)

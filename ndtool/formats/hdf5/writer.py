@@ -151,15 +151,14 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 
     UsageError for a NetCDF file, which needs named dimensions.
     """
+    path = printable(target.path)
     if target.path.partition("?")[0].endswith(".nc"):
-        raise UsageError(
-            f"{printable(target.path)}: NetCDF files are read, not written: expected .h5"
-        )
+        raise UsageError(f"{path}: NetCDF files are read, not written: expected .h5")
     old_file = CurrentFile(target)
     try:
         content = read_content(old_file, target, metadata)
         if layout_of(target, metadata, content.reused) != metadata.layout:
-            raise OutputError(f"{printable(target.path)} changed during the run")
+            raise OutputError(f"{path} changed during the run")
         container = DatasetContainer(target, metadata, old_file, content)
         return (FileSink if metadata.layout is None else DatasetSink)(target, metadata, container)
     except BaseException:

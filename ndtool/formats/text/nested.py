@@ -243,9 +243,9 @@ def _decode_together(texts: list[str], decoder: json.JSONDecoder) -> list[Any] |
     except (ValueError, RecursionError):
         return None
     separators = elements[1::2]
-    if len(elements) != max(2 * len(texts) - 1, 0):
-        return None
-    return elements[::2] if separators.count(_SEPARATOR) == len(separators) else None
+    is_complete = len(elements) == max(2 * len(texts) - 1, 0)
+    is_valid = is_complete and separators.count(_SEPARATOR) == len(separators)
+    return elements[::2] if is_valid else None
 
 
 def _decode_line(text: str, line_number: int, decoder: json.JSONDecoder, label: str) -> Any:
