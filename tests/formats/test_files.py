@@ -98,8 +98,8 @@ def test_files_that_are_not_regular():
     assert_refused("/dev/null", "/dev/null is a device")
     assert_refused("/proc/self/status", "no data|not a .npy")
     for argument in ("/proc/self/mem", "/proc/self/mem:x"):  # reading fails
-        assert_refused(argument, "/proc/self/mem: Input/output error")
-    with pytest.raises(InputError, match="Input/output error"):
+        assert_refused(argument, "/proc/self/mem: Input/output error|No such file")
+    with pytest.raises(InputError, match=r"Input/output error|No such file"):
         locators.model("/proc/self/mem")
     with pytest.raises(InputError, match="is a directory"):
         locators.describe("d")
