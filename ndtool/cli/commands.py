@@ -209,7 +209,7 @@ def writes_array_to_stdout(command_line: list[str]) -> bool:
         if word in ("-o", "--output"):
             output = next_word
         elif word.startswith(("-o", "--output=")):
-            output = word.removeprefix("--output=").removeprefix("-o")
+            output = word.removeprefix("--output=").removeprefix("-o=").removeprefix("-o")
     return _is_stdout(output) if output else "--dry-run" not in command_line and not os.isatty(1)
 
 
