@@ -25,7 +25,7 @@ cdef extern from *:
         void const *, int64_t const *, Py_ssize_t, int, int, int64_t *
     ) ndtool_inline;
     static inline Py_ssize_t ndtool_plain_offsets_of(
-        void *, int64_t const *, Py_ssize_t, int, void const *, int64_t *
+        int64_t const *, Py_ssize_t, int, void const *, uint64_t, int64_t *
     ) ndtool_inline;
     """
 
@@ -33,7 +33,6 @@ cdef enum:
     FEW = 8                 # tuples, from which vectorized loops convert exceptional ones
     BLOCK = 512             # index tuples of a block; their offsets are on the stack
     SHORT_BLOCK = 128       # tuples of a block of slices of at most LINE bytes
-    SHORT_BATCH = 16        # tuples of a batch; several shorter ones are converted together
     LINE = 64               # bytes of a cache line
     MAX_RANK = 64           # axes
     CACHE_BYTES = 524288    # bytes that fit in a core's cache during a loop
@@ -186,51 +185,64 @@ cdef inline uint64_t offsets_in_mode "ndtool_offsets_in_mode"(
 
 
 cdef inline Py_ssize_t plain_offsets(
-    Cursor* cursor, const int64_t* index, Py_ssize_t n, const IndexSpace* space, int64_t* offsets
+    const int64_t* index, Py_ssize_t n, const IndexSpace* space, uint64_t base, int64_t* offsets
 ) noexcept nogil:
     """Convert tuples up to the first that has a negative index or one out of bounds.
 
-    Moves the cursor, and returns their number. A branch that is predicted takes half of the time of
-    `tuple_offsets`.
+    Returns their number. A branch that is predicted takes half of the time of `tuple_offsets`.
     """
     if space.k == 1:
-        return plain_offsets_of(cursor, index, n, 1, space, offsets)
+        return plain_offsets_of(index, n, 1, space, base, offsets)
     if space.k == 2:
-        return plain_offsets_of(cursor, index, n, 2, space, offsets)
+        return plain_offsets_of(index, n, 2, space, base, offsets)
     if space.k == 3:
-        return plain_offsets_of(cursor, index, n, 3, space, offsets)
-    return plain_offsets_of(cursor, index, n, space.k, space, offsets)
+        return plain_offsets_of(index, n, 3, space, base, offsets)
+    return plain_offsets_of(index, n, space.k, space, base, offsets)
 
 
 cdef inline Py_ssize_t plain_offsets_of "ndtool_plain_offsets_of"(
-    void* position, const int64_t* index, Py_ssize_t n, int k, const void* index_space,
+    const int64_t* index, Py_ssize_t n, int k, const void* index_space, uint64_t base,
     int64_t* offsets
 ) noexcept nogil:
     """plain_offsets, with a constant number of components if there are few."""
-    cdef Cursor* cursor = <Cursor*> position
     cdef const IndexSpace* space = <const IndexSpace*> index_space
     cdef uint64_t sizes[MAX_RANK]
     cdef uint64_t strides[MAX_RANK]
-    cdef uint64_t v, sum, base
-    cdef Py_ssize_t i = 0, end
+    cdef uint64_t v, sum
+    cdef Py_ssize_t i
     cdef int j
     for j in range(k):
         sizes[j], strides[j] = space.sizes[j], space.strides[j]
+    for i in range(n):
+        sum = base
+        for j in range(k):
+            v = index[k * i + j]
+            read_once(v)
+            if v >= sizes[j]:
+                return i
+            sum += v * strides[j]
+        offsets[i] = <int64_t> sum
+    return n
+
+
+cdef inline Py_ssize_t short_offsets(
+    Cursor* cursor, const IndexSpace* space, const int64_t* index, Py_ssize_t n, int64_t* offsets
+) noexcept nogil:
+    """plain_offsets of single indices in several short batches, which moves the cursor."""
+    cdef uint64_t v, base, size = space.sizes[0], stride = space.strides[0]
+    cdef Py_ssize_t i = 0, end
     while i < n:
         if cursor.remaining == 0:
             next_batch(cursor, space)
         base, end = cursor.base, min(n, i + cursor.remaining)
         cursor.remaining -= end - i
         while i < end:
-            sum = base
-            for j in range(k):
-                v = index[k * i + j]
-                read_once(v)
-                if v >= sizes[j]:
-                    cursor.remaining += end - i
-                    return i
-                sum += v * strides[j]
-            offsets[i] = <int64_t> sum
+            v = index[i]
+            read_once(v)
+            if v >= size:
+                cursor.remaining += end - i
+                return i
+            offsets[i] = <int64_t> (base + v * stride)
             i += 1
     return n
 
@@ -352,7 +364,7 @@ cdef inline uint64_t next_offsets(
     cdef bint is_one_per_batch = (
         space.per_batch == 1 and space.k == 1 and space.batch_rank > 0 and not is_one_by_one
     )
-    cdef bint is_short = space.per_batch < SHORT_BATCH
+    cdef bint is_short = space.k == 1 and space.per_batch < 2 * FEW
     cdef Bounds bounds = Bounds(
         &space.sizes[0], &space.wraps[0], &space.strides[0], 0, 0, walk.mode, walk.redirect_offset,
         walk.has_pad, walk.pad,
@@ -373,12 +385,19 @@ cdef inline uint64_t next_offsets(
             )
             bounds.base_stride = space.batch_strides[last_axis]
         elif not is_one_by_one and (space.k > 1 or is_short and few < BLOCK):
-            # also single indices of short batches, unless several needed another loop
-            n_plain = plain_offsets(
-                cursor, index + converted * space.k, n - converted, space, offsets + converted
-            )
+            # also short batches, unless several had such an index
+            if is_short:
+                n_plain = short_offsets(
+                    cursor, space, index + converted, n - converted, offsets + converted
+                )
+                n_batch = min(n - converted, n_plain + cursor.remaining)
+            else:
+                n_plain = plain_offsets(
+                    index + converted * space.k, n_batch, space, cursor.base, offsets + converted
+                )
+                cursor.remaining -= n_plain
             converted += n_plain
-            n_batch = min(n - converted, cursor.remaining)
+            n_batch -= n_plain
             if n_batch == 0:
                 continue
             few = 1 if n_plain >= 4 * FEW else min(4 * few, BLOCK)

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, CACHE_BYTES, FEW, LINE, SHORT_BATCH, SHORT_BLOCK, Cursor, IndexSpace, Walk,
+    BLOCK, CACHE_BYTES, FEW, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk,
     block_size, convert_next_offsets, has_row_indices, has_shared_tuples, next_batch, next_offsets,
     seek, shared_offsets, stored_index, task_column,
 )
@@ -29,6 +29,7 @@ cdef extern from *:
 
 cdef enum:
     SHARED_CACHE_BYTES = 8388608    # bytes that fit in the last level of most caches
+    SHORT_BATCH = 16   # tuples of a batch in cache, from which elements are gathered by row
     MANY_LINES = 2048  # bytes of a slice that is streamed although its ends do not fill lines
 
 cdef enum:           # where elements of a row index are
@@ -257,19 +258,16 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
     rows.stride, rows.increments = space.strides[0], NULL
     if is_short:
         for i in range(min(BLOCK, stop - t + space.per_batch)):
-            increments[i] = 0
-            if i >= space.per_batch:
-                increments[i] = increments[i - space.per_batch] + space.batch_strides[last_axis]
+            increments[i] = i // space.per_batch * space.batch_strides[last_axis]
     seek(&cursor, &g.walk, t)
     while t < stop:
         if cursor.remaining == 0:
             next_batch(&cursor, space)
+        n = min(min(step, stop - t), cursor.remaining)
         if is_short:
             started = space.per_batch - cursor.remaining
             n = space.batch_sizes[last_axis] - cursor.coordinates[last_axis]    # batches
             n = min(min(n * space.per_batch, BLOCK) - started, stop - t)
-        else:
-            n = min(min(step, stop - t), cursor.remaining)
         index = stored_index(&cursor, &g.walk, t)
         # more streams than hardware prefetches
         if space.batch_rank and space.fits_in_cache and batch_fraction <= LINE:
@@ -291,11 +289,10 @@ cdef inline uint64_t gather_by_row_task(const void* args, int64_t task, int thre
             if is_short:
                 rows.increments = increments + started + i
             rows.n = copy_by_width(&rows, g.width)
+            cursor.remaining -= rows.n
             i += rows.n
             if is_short:
                 seek(&cursor, &g.walk, t + i)
-            else:
-                cursor.remaining -= rows.n
             if rows.n >= usual:
                 few = 1
             elif i < n:
